@@ -1,0 +1,40 @@
+"""A candidate: one source file that claims to compute the task, and who proposed it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+ORIGINS = ("llm", "policy", "compiler", "human", "external")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One proposed source file.
+
+    Attributes:
+        source: the text of the candidate file. Untrusted; only the sandbox runs it.
+        origin: who proposed it, one of `ORIGINS`.
+        label: a short name for tables, for example "compile max-autotune" or "layernorm_cpp".
+        parent_sha256: the candidate this one was derived from, when there is one.
+        note: one line of background for people (licence, which settings, which prompt).
+
+    Raises:
+        ValueError: if `origin` is not one of `ORIGINS`.
+    """
+
+    source: str
+    origin: str
+    label: str
+    parent_sha256: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise ValueError(f"origin {self.origin!r} is unknown; it is one of {', '.join(ORIGINS)}")
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex digest of the UTF-8 source: the candidate's identity within a job."""
+        return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,38 @@
+"""What can go wrong in the agent.
+
+AgentError
+├── ProposalFailed          a proposer could not do its work (the job goes on without it)
+│   └── ProviderError       the language model's API refused, failed or answered nonsense
+├── AssemblyError           the winner cannot be turned into optimized.py
+└── StoreCorrupt            a job folder holds something that is not ours
+"""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """Base of every error the agent raises on purpose."""
+
+
+class ProposalFailed(AgentError):
+    """A proposer could not do its work; the message says why in one sentence."""
+
+
+class ProviderError(ProposalFailed):
+    """The language model's API refused, failed or answered something that is not its protocol.
+
+    Attributes:
+        kind: "authentication", "rate_limit", "timeout", "server", "protocol" or "request".
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class AssemblyError(AgentError):
+    """The winner's source cannot be embedded in optimized.py; the message says what stands in the way."""
+
+
+class StoreCorrupt(AgentError):
+    """A file of a job folder cannot be read as what it should be."""

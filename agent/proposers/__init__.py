@@ -1,0 +1,1 @@
+"""Proposers: one file per origin, each turning a task into candidates."""

@@ -1,0 +1,49 @@
+"""What a proposer is given and what it must offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agent.candidates import Candidate
+from agent.store import JobStore
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
+    from evaluator.sources import TaskSource
+
+
+@dataclass(frozen=True)
+class ProposalContext:
+    """Everything a proposer may look at.
+
+    Attributes:
+        task: the reference; text only, never imported here.
+        description: what `Referee.describe` said of it (dims, inputs, the visible shapes).
+        device: "cpu" or "cuda".
+        referee: for running tool programs (`run_tool`) in the sandbox. Judging is the job's business.
+        store: for steps that must not be paid for twice, and for reading verdicts of earlier candidates.
+    """
+
+    task: TaskSource
+    description: dict[str, Any]
+    device: str
+    referee: Referee
+    store: JobStore
+
+
+class Proposer(Protocol):
+    """A source of candidates.
+
+    `propose` is a generator: the job judges each candidate before it asks for the next one, so a proposer may read
+    the verdict of what it just yielded from `context.store` and react to it. It must be repeatable: on resume it is
+    started from the beginning, and a candidate with a known sha256 costs nothing. A proposer that raises loses only
+    itself; the job records the error and goes on with the others.
+    """
+
+    origin: str
+
+    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
+        """Yield candidates, best guess first."""
+        ...

@@ -1,0 +1,138 @@
+"""What a job is asked to do and what comes out of it: plain frozen data that crosses process borders as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from evaluator.sources import TaskSource
+
+API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Upper limits of one job; None means no limit. A limit stops new work, never the final judging.
+
+    Attributes:
+        usd: money for model calls, in US dollars, at the prices of `ModelChoice`.
+        tokens: prompt plus completion tokens of model calls.
+        seconds: wall-clock seconds of the whole job, summed over attempts.
+        gpu_seconds: seconds of judging on a GPU.
+        candidates: how many candidates are judged.
+    """
+
+    usd: float | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    gpu_seconds: float | None = None
+    candidates: int | None = None
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """One language model behind an OpenAI-compatible HTTP API.
+
+    Holds the *name* of the environment variable with the key and never the key, so that it can be stored and shown.
+
+    Attributes:
+        model: the name the API knows it by.
+        base_url: for example "http://127.0.0.1:8000/v1"; None is the openai client's own default.
+        api_key_variable: environment variable of the key; an unset variable sends a placeholder (local servers).
+        samples: independent first attempts.
+        temperature: sampling temperature, None for the server's own default.
+        max_tokens: completion limit in tokens.
+        timeout_s: seconds for one request.
+        usd_per_million_input_tokens: price, 0 where the model is one's own.
+        usd_per_million_output_tokens: price, 0 where the model is one's own.
+    """
+
+    model: str
+    base_url: str | None = None
+    api_key_variable: str = API_KEY_VARIABLE
+    samples: int = 1
+    temperature: float | None = None
+    max_tokens: int = 8192
+    timeout_s: float = 300.0
+    usd_per_million_input_tokens: float = 0.0
+    usd_per_million_output_tokens: float = 0.0
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job: a task, a device and limits.
+
+    Attributes:
+        job_id: unique id, used in messages only.
+        name: what people call the job.
+        task: the reference module's source; untrusted text.
+        device: "cpu" or "cuda".
+        budget: see `Budget`.
+        origins: which proposers run, in this order.
+        models: language models for origin "llm"; without any that proposer is skipped.
+        start_from: source of a candidate to begin with, judged first under origin "external".
+        shapes: own shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
+    """
+
+    job_id: str
+    name: str
+    task: TaskSource
+    device: str = "cpu"
+    budget: Budget = field(default_factory=Budget)
+    origins: tuple[str, ...] = ("human", "compiler", "llm")
+    models: tuple[ModelChoice, ...] = ()
+    start_from: str | None = None
+    shapes: dict[str, list[dict[str, Any]]] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as a JSON value; holds no secret."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobSpec:
+        """The inverse of `to_json`.
+
+        Raises:
+            KeyError: if a required field is missing.
+            TypeError: if a nested object has an unknown field.
+        """
+        from evaluator.sources import TaskSource
+
+        return cls(
+            job_id=data["job_id"],
+            name=data["name"],
+            task=TaskSource(name=data["task"]["name"], source=data["task"]["source"]),
+            device=data.get("device", "cpu"),
+            budget=Budget(**(data.get("budget") or {})),
+            origins=tuple(data.get("origins") or ("human", "compiler", "llm")),
+            models=tuple(ModelChoice(**model) for model in data.get("models") or ()),
+            start_from=data.get("start_from"),
+            shapes=data.get("shapes"),
+        )
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended.
+
+    Attributes:
+        state: "succeeded", "failed" or "cancelled".
+        verdict_word: the held-out verdict of optimized.py, or why the job failed ("task_rejected", ...); None if
+            the job was cancelled before that.
+        reason: one sentence for people.
+        winner_sha256: the candidate that optimized.py was built around.
+        bundle_path: the zip, when there is one.
+        summary: the held-out summary of optimized.py, empty if there is none.
+    """
+
+    state: str
+    verdict_word: str | None
+    reason: str
+    winner_sha256: str | None = None
+    bundle_path: Path | None = None
+    summary: dict[str, Any] = field(default_factory=dict)

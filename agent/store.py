@@ -1,0 +1,49 @@
+"""Where a job keeps what it has learnt, so that it can be killed at any instant and resumed.
+
+`agent.stores.folder` keeps a job in a plain folder; the service implements the same protocol on its database. Every
+method is durable when it returns and safe to repeat: a job that restarts simply asks again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from agent.candidates import Candidate
+
+PHASES = ("screen", "validation", "held_out")
+
+
+class JobStore(Protocol):
+    """The durable memory of one job."""
+
+    def candidates(self) -> list[Candidate]:
+        """Every candidate of the job in order of arrival, external ones included."""
+        ...
+
+    def add_candidate(self, candidate: Candidate) -> bool:
+        """Add a candidate; False, changing nothing, when one with the same sha256 is already there."""
+        ...
+
+    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+        """The stored verdict of a candidate in one of `PHASES`, or None."""
+        ...
+
+    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+        """Store a verdict; False, changing nothing, when that phase already has one: a verdict is never stored twice."""
+        ...
+
+    def step(self, name: str) -> object | None:
+        """The JSON value of a finished step, or None when the step was not finished."""
+        ...
+
+    def finish_step(self, name: str, value: object) -> None:
+        """Record that a step is finished. `value` is JSON and not None; the first value of a name wins."""
+        ...
+
+    def event(self, name: str, data: dict[str, Any]) -> None:
+        """Append an event, with a name of design section 8 (`job.started`, `candidate.judged`, ...)."""
+        ...
+
+    def stop_requested(self) -> str | None:
+        """Why the job should stop ("cancelled" or "budget"), or None. Asked between steps and while judging."""
+        ...

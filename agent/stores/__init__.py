@@ -1,0 +1,1 @@
+"""Stores that implement `agent.store.JobStore` without a database."""

@@ -1,0 +1,173 @@
+"""A job kept in a plain folder, for `kernelwright optimize` and for tests.
+
+    candidates/00001-<sha256>.json    in order of arrival
+    verdicts/<sha256>.<phase>.json
+    steps/<name>.json
+    events.jsonl                      one line an event
+    stop                              its text is the reason to stop, when the file is there
+
+Every file is written beside its place, flushed to the disk and then linked into place, so a reader (or the same job
+after a SIGKILL) sees a whole file or none. A lock file lets a second process add external candidates meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from agent.candidates import Candidate
+from agent.errors import StoreCorrupt
+from agent.store import PHASES
+
+_CANDIDATE_FILE = re.compile(r"(\d{5,})-([0-9a-f]{64})\.json")
+
+
+class FolderStore:
+    """`agent.store.JobStore` on a folder.
+
+    Args:
+        folder: made when it does not exist; an existing one is resumed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for part in ("candidates", "verdicts", "steps"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+
+    def candidates(self) -> list[Candidate]:
+        """See `JobStore.candidates`."""
+        return [self._read_candidate(path) for _, _, path in self._candidate_files()]
+
+    def add_candidate(self, candidate: Candidate) -> bool:
+        """See `JobStore.add_candidate`."""
+        with self._lock():
+            files = self._candidate_files()
+            if any(sha256 == candidate.sha256 for _, sha256, _ in files):
+                return False
+            number = files[-1][0] + 1 if files else 1
+            path = self.folder / "candidates" / f"{number:05d}-{candidate.sha256}.json"
+            return self._write_new(path, dataclasses.asdict(candidate))
+
+    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+        """See `JobStore.verdict`."""
+        value = self._read(self._verdict_path(sha256, phase))
+        return value if isinstance(value, dict) else None
+
+    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+        """See `JobStore.add_verdict`."""
+        return self._write_new(self._verdict_path(sha256, phase), verdict)
+
+    def step(self, name: str) -> object | None:
+        """See `JobStore.step`."""
+        return self._read(self._step_path(name))
+
+    def finish_step(self, name: str, value: object) -> None:
+        """See `JobStore.finish_step`."""
+        self._write_new(self._step_path(name), value)
+
+    def event(self, name: str, data: dict[str, Any]) -> None:
+        """See `JobStore.event`."""
+        with self._lock(), open(self._events_path, "ab+") as file:
+            number = 1 + sum(1 for _ in self._events_in(file))
+            if file.tell() and not self._ends_with_newline(file):  # a killed writer left half a line
+                file.write(b"\n")
+            event = {"id": number, "time": datetime.now(UTC).isoformat(), "name": name, "data": data}
+            file.write(json.dumps(event).encode() + b"\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Every event so far, oldest first: {"id", "time", "name", "data"}."""
+        if not self._events_path.exists():
+            return []
+        with open(self._events_path, "rb") as file:
+            return list(self._events_in(file))
+
+    def stop_requested(self) -> str | None:
+        """See `JobStore.stop_requested`."""
+        try:
+            return (self.folder / "stop").read_text().strip() or "cancelled"
+        except FileNotFoundError:
+            return None
+
+    def request_stop(self, reason: str = "cancelled") -> None:
+        """Ask the job to stop, from any process."""
+        (self.folder / "stop").write_text(reason)
+
+    @property
+    def _events_path(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    def _verdict_path(self, sha256: str, phase: str) -> Path:
+        if phase not in PHASES:
+            raise ValueError(f"phase {phase!r} is unknown; it is one of {', '.join(PHASES)}")
+        return self.folder / "verdicts" / f"{quote(sha256, safe='')}.{phase}.json"
+
+    def _step_path(self, name: str) -> Path:
+        return self.folder / "steps" / f"{quote(name, safe=' ')}.json"
+
+    def _candidate_files(self) -> list[tuple[int, str, Path]]:
+        found = []
+        for path in (self.folder / "candidates").iterdir():
+            match = _CANDIDATE_FILE.fullmatch(path.name)
+            if match:
+                found.append((int(match[1]), match[2], path))
+        return sorted(found)
+
+    def _read_candidate(self, path: Path) -> Candidate:
+        try:
+            return Candidate(**json.loads(path.read_text()))
+        except (TypeError, ValueError) as error:
+            raise StoreCorrupt(f"{path} is not a candidate: {error}") from error
+
+    def _read(self, path: Path) -> object | None:
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StoreCorrupt(f"{path} is not JSON: {error}") from error
+
+    def _write_new(self, path: Path, value: object) -> bool:
+        """Write `value` as JSON unless `path` exists; False if it does. Never shows a reader half a file."""
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(value, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)  # unlike rename, link refuses to replace
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        return True
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with open(self.folder / ".lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @staticmethod
+    def _events_in(file: Any) -> Iterator[dict[str, Any]]:
+        file.seek(0)
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # half a line, left by a killed writer
+            yield event
+
+    @staticmethod
+    def _ends_with_newline(file: Any) -> bool:
+        file.seek(-1, os.SEEK_END)
+        return bool(file.read(1) == b"\n")
