@@ -1,0 +1,250 @@
+"""Fill `.venv` with this project and a build of torch that suits the machine. Standard library only.
+
+Called by the Makefile, which keeps a stamp per set of extras, so that a second `make` does nothing. The order
+matters: torch is settled first, because whatever is installed later would otherwise pull the default build,
+which on Linux brings several gigabytes of CUDA libraries that a machine without a GPU never uses.
+
+How the build of torch is chosen:
+
+1. a torch of at least `OLDEST_TORCH` that `.venv` already has is kept;
+2. with an NVIDIA GPU, uv's `--torch-backend=auto` reads the driver and picks the matching build;
+3. without one, a CPU build that pip's configured index or folders offer (a version that ends in `+cpu`);
+4. else uv's `--torch-backend=cpu`, which knows where torch's CPU builds are kept;
+5. else pip's default build, after saying how large that is.
+
+`KERNELWRIGHT_TORCH` overrules the choice with a requirement for pip, such as `torch==2.11.0`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CONSTRAINTS = REPOSITORY / "constraints.txt"
+OLDEST_TORCH = (2, 11)
+# The version that the tests run against. Newer ones are allowed by pyproject.toml but not chosen for you.
+TESTED_TORCH = "2.13.0"
+
+
+class InstallError(Exception):
+    """The installation cannot go on; the text says what happened and what to do."""
+
+
+def say(text: str) -> None:
+    """Print one line of progress at once, also when the output is a pipe."""
+    print(f"[install] {text}", flush=True)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Read the leading numbers of a version such as `2.13.0+cpu` as a tuple that compares."""
+    numbers: list[int] = []
+    for part in text.split("+")[0].split("."):
+        digits = "".join(character for character in part if character.isdigit())
+        if not digits or digits != part:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def has_nvidia_gpu() -> bool:
+    """Say whether this machine has an NVIDIA GPU whose driver answers."""
+    if sys.platform != "linux":
+        return False
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return any(Path("/proc/driver/nvidia/gpus").glob("*"))
+    try:
+        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and "GPU" in answer.stdout
+
+
+class Environment:
+    """The virtual environment at `path`, and the log of what was done to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.python = path / "bin" / "python"
+        self.log = path / "install.log"
+
+    def create(self) -> None:
+        """Make the environment with the Python that runs this script, unless it is there and works."""
+        if self.python.exists() and self._runs():
+            return
+        if self.path.exists():
+            say(f"{self.path.name} does not work (was the Python it was made with removed?): making it anew")
+        say(f"making {self.path.name} with Python {sys.version.split()[0]}")
+        made = subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", str(self.path)], capture_output=True, text=True, check=False
+        )
+        if made.returncode != 0:
+            raise InstallError(
+                f"Python could not make a virtual environment:\n{made.stdout}{made.stderr}\n"
+                "On Debian and Ubuntu: apt-get install python3-venv"
+            )
+
+    def _runs(self) -> bool:
+        return subprocess.run([self.python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+
+    def try_run(self, arguments: Sequence[str]) -> bool:
+        """Run a program of the environment; its output goes to the log, and to a terminal if there is one."""
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(f"\n$ {' '.join(arguments)}\n")
+            log.flush()
+            if sys.stdout.isatty():
+                # A person watches: progress bars tell more than a log does.
+                return subprocess.run(arguments, stdin=subprocess.DEVNULL, check=False).returncode == 0
+            done = subprocess.run(
+                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
+            )
+        return done.returncode == 0
+
+    def run(self, what: str, arguments: Sequence[str]) -> None:
+        """Run a step that must succeed.
+
+        Raises:
+            InstallError: the step failed; the text holds the end of its output.
+        """
+        started = time.monotonic()
+        say(f"{what} ...")
+        if not self.try_run(arguments):
+            tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]
+            raise InstallError("\n".join([*tail, f"failed: {what}. The whole output is in {self.log}"]))
+        say(f"{what}: done in {time.monotonic() - started:.0f} s")
+
+    def pip(self, *arguments: str) -> list[str]:
+        """The command line of pip with the arguments that every call shares."""
+        quiet = [] if sys.stdout.isatty() else ["--quiet"]
+        return [str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input", *quiet, *arguments]
+
+    def torch_version(self) -> str | None:
+        """The version of the torch that the environment has, without importing it; None if it has none."""
+        code = "import importlib.metadata as m\ntry: print(m.version('torch'))\nexcept m.PackageNotFoundError: pass"
+        answer = subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=False)
+        return answer.stdout.strip() or None
+
+    def cpu_builds_at_hand(self) -> list[str]:
+        """Versions of torch that pip is offered and that say of themselves that they are CPU builds, best first."""
+        answer = subprocess.run(
+            [*self.pip("index", "versions", "torch")], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        listed = [
+            version.strip()
+            for line in answer.stdout.splitlines() if line.strip().startswith("Available versions:")
+            for version in line.split(":", 1)[1].split(",")
+        ]
+        fitting = [v for v in listed if v.endswith("+cpu") and version_of(v) >= OLDEST_TORCH]
+        return sorted(fitting, key=lambda v: (v.split("+")[0] == TESTED_TORCH, version_of(v)), reverse=True)
+
+
+def install_torch(environment: Environment, *, gpu: bool) -> str:
+    """Install a build of torch by the rules at the top of this file and return its version."""
+    present = environment.torch_version()
+    if present is not None and version_of(present) >= OLDEST_TORCH:
+        say(f"torch {present} is already there: kept")
+        return present
+
+    wanted = os.environ.get("KERNELWRIGHT_TORCH")
+    if wanted:
+        environment.run(f"torch as KERNELWRIGHT_TORCH asks ({wanted})", environment.pip("install", wanted))
+    elif not (_install_gpu_torch(environment) if gpu else _install_cpu_torch(environment)):
+        environment.run(f"torch {TESTED_TORCH}, default build", environment.pip("install", f"torch=={TESTED_TORCH}"))
+
+    installed = environment.torch_version()
+    if installed is None or version_of(installed) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise InstallError(f"torch {installed} was installed, but at least {oldest} is needed")
+    return installed
+
+
+def _install_cpu_torch(environment: Environment) -> bool:
+    if sys.platform != "linux":
+        return False  # the default builds of other systems carry no CUDA
+    at_hand = environment.cpu_builds_at_hand()
+    if at_hand:
+        requirement = f"torch=={at_hand[0]}"
+        environment.run(f"{requirement} (CPU build, about 200 MB)", environment.pip("install", requirement))
+        return True
+    say("no NVIDIA GPU and no CPU build of torch among pip's own sources: asking uv for one")
+    if _uv_torch(environment, "cpu"):
+        return True
+    say("WARNING: no CPU build of torch can be reached from here. The default build follows; on Linux it brings")
+    say("WARNING: CUDA libraries of several gigabytes. Ctrl-C now if that is too much; a CPU wheel in a folder")
+    say("WARNING: that pip is told of (PIP_FIND_LINKS=folder) is found by the next `make`.")
+    return False
+
+
+def _install_gpu_torch(environment: Environment) -> bool:
+    say("an NVIDIA GPU is here: asking uv for the build of torch that its driver supports (several GB)")
+    return _uv_torch(environment, "auto")
+
+
+def _uv_torch(environment: Environment, backend: str) -> bool:
+    if not environment.try_run(environment.pip("install", "--constraint", str(CONSTRAINTS), "uv")):
+        say("uv could not be installed")
+        return False
+    started = time.monotonic()
+    uv = [str(environment.path / "bin" / "uv"), "pip", "install", "--python", str(environment.python)]
+    if environment.try_run([*uv, f"--torch-backend={backend}", f"torch=={TESTED_TORCH}"]):
+        say(f"torch {TESTED_TORCH}, backend {backend}: done in {time.monotonic() - started:.0f} s")
+        return True
+    say(f"uv found no build of torch {TESTED_TORCH} for backend {backend} (why: {environment.log})")
+    return False
+
+
+def install_project(environment: Environment, extras: str, torch_version: str) -> None:
+    """Install this project, editable, with `extras`, and hold the torch that is there."""
+    held = environment.path / "held-torch.txt"
+    held.write_text(f"torch=={torch_version}\n", encoding="utf-8")
+    target = f"{REPOSITORY}[{extras}]" if extras else str(REPOSITORY)
+    constraints = ["--constraint", str(CONSTRAINTS), "--constraint", str(held)]
+    environment.run(
+        f"kernelwright with {extras or 'its core'}", environment.pip("install", *constraints, "--editable", target)
+    )
+
+
+def warn_of_missing_tools() -> None:
+    """Name what cannot come from a package index and without which parts of the project stay idle."""
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if shutil.which("g++") is None:
+        say("NOTE: no C++ compiler (g++). Kernels for the CPU cannot be built. Debian: apt-get install g++")
+    if not header.exists():
+        say("NOTE: Python.h is missing. torch.compile cannot build CPU kernels. Debian: apt-get install python3-dev")
+
+
+def main() -> int:
+    """Parse the arguments and carry the installation out; return the exit status."""
+    parser = argparse.ArgumentParser(description="Install kernelwright into a virtual environment.")
+    parser.add_argument("--venv", type=Path, default=REPOSITORY / ".venv", help="the environment to fill")
+    parser.add_argument("--extras", default="", help="comma separated: service, agent, rl, dev, cuda")
+    arguments = parser.parse_args()
+    if sys.version_info < (3, 11):
+        print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
+        return 1
+    environment = Environment(arguments.venv.absolute())
+    started = time.monotonic()
+    try:
+        environment.create()
+        gpu = has_nvidia_gpu()
+        torch_version = install_torch(environment, gpu=gpu)
+        install_project(environment, arguments.extras, torch_version)
+    except InstallError as error:
+        print(f"[install] {error}", file=sys.stderr)
+        return 1
+    warn_of_missing_tools()
+    say(f"ready in {time.monotonic() - started:.0f} s: {environment.path.name}, torch {torch_version}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
