@@ -84,7 +84,10 @@ class Environment:
             say(f"{self.path.name} does not work (was the Python it was made with removed?): making it anew")
         say(f"making {self.path.name} with Python {sys.version.split()[0]}")
         made = subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(self.path)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "venv", "--clear", str(self.path)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if made.returncode != 0:
             raise InstallError(
@@ -93,7 +96,12 @@ class Environment:
             )
 
     def _runs(self) -> bool:
-        return subprocess.run([self.python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(
+                [self.python, "-m", "pip", "--version"], capture_output=True, check=False
+            ).returncode
+            == 0
+        )
 
     def try_run(self, arguments: Sequence[str]) -> bool:
         """Run a program of the environment; its output goes to the log, and to a terminal if there is one."""
@@ -124,7 +132,15 @@ class Environment:
     def pip(self, *arguments: str) -> list[str]:
         """The command line of pip with the arguments that every call shares."""
         quiet = [] if sys.stdout.isatty() else ["--quiet"]
-        return [str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input", *quiet, *arguments]
+        return [
+            str(self.python),
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--no-input",
+            *quiet,
+            *arguments,
+        ]
 
     def torch_version(self) -> str | None:
         """The version of the torch that the environment has, without importing it; None if it has none."""
@@ -134,13 +150,19 @@ class Environment:
 
     def cpu_builds_at_hand(self) -> list[str]:
         """Versions of torch that pip is offered and that say of themselves that they are CPU builds, best first."""
+        # not self.pip(): its --quiet would silence the very list that is asked for
+        question = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
         answer = subprocess.run(
-            [*self.pip("index", "versions", "torch")], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            [*question, "index", "versions", "torch"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
             check=False,
         )
         listed = [
             version.strip()
-            for line in answer.stdout.splitlines() if line.strip().startswith("Available versions:")
+            for line in answer.stdout.splitlines()
+            if line.strip().startswith("Available versions:")
             for version in line.split(":", 1)[1].split(",")
         ]
         fitting = [v for v in listed if v.endswith("+cpu") and version_of(v) >= OLDEST_TORCH]
@@ -158,7 +180,9 @@ def install_torch(environment: Environment, *, gpu: bool) -> str:
     if wanted:
         environment.run(f"torch as KERNELWRIGHT_TORCH asks ({wanted})", environment.pip("install", wanted))
     elif not (_install_gpu_torch(environment) if gpu else _install_cpu_torch(environment)):
-        environment.run(f"torch {TESTED_TORCH}, default build", environment.pip("install", f"torch=={TESTED_TORCH}"))
+        environment.run(
+            f"torch {TESTED_TORCH}, default build", environment.pip("install", f"torch=={TESTED_TORCH}")
+        )
 
     installed = environment.torch_version()
     if installed is None or version_of(installed) < OLDEST_TORCH:
@@ -178,8 +202,12 @@ def _install_cpu_torch(environment: Environment) -> bool:
     say("no NVIDIA GPU and no CPU build of torch among pip's own sources: asking uv for one")
     if _uv_torch(environment, "cpu"):
         return True
-    say("WARNING: no CPU build of torch can be reached from here. The default build follows; on Linux it brings")
-    say("WARNING: CUDA libraries of several gigabytes. Ctrl-C now if that is too much; a CPU wheel in a folder")
+    say(
+        "WARNING: no CPU build of torch can be reached from here. The default build follows; on Linux it brings"
+    )
+    say(
+        "WARNING: CUDA libraries of several gigabytes. Ctrl-C now if that is too much; a CPU wheel in a folder"
+    )
     say("WARNING: that pip is told of (PIP_FIND_LINKS=folder) is found by the next `make`.")
     return False
 
@@ -209,7 +237,8 @@ def install_project(environment: Environment, extras: str, torch_version: str) -
     target = f"{REPOSITORY}[{extras}]" if extras else str(REPOSITORY)
     constraints = ["--constraint", str(CONSTRAINTS), "--constraint", str(held)]
     environment.run(
-        f"kernelwright with {extras or 'its core'}", environment.pip("install", *constraints, "--editable", target)
+        f"kernelwright with {extras or 'its core'}",
+        environment.pip("install", *constraints, "--editable", target),
     )
 
 
@@ -219,7 +248,9 @@ def warn_of_missing_tools() -> None:
     if shutil.which("g++") is None:
         say("NOTE: no C++ compiler (g++). Kernels for the CPU cannot be built. Debian: apt-get install g++")
     if not header.exists():
-        say("NOTE: Python.h is missing. torch.compile cannot build CPU kernels. Debian: apt-get install python3-dev")
+        say(
+            "NOTE: Python.h is missing. torch.compile cannot build CPU kernels. Debian: apt-get install python3-dev"
+        )
 
 
 def main() -> int:

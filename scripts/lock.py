@@ -55,7 +55,9 @@ def main() -> int:
         pins = Path(folder) / "pins.in"
         pins.write_text(PINS, encoding="utf-8")
         overrides = Path(folder) / "overrides.txt"
-        overrides.write_text("".join(f"{name} ; sys_platform == 'never'\n" for name in LEFT_OUT), encoding="utf-8")
+        overrides.write_text(
+            "".join(f"{name} ; sys_platform == 'never'\n" for name in LEFT_OUT), encoding="utf-8"
+        )
         resolved = subprocess.run(
             [
                 uv, "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--all-extras",
