@@ -53,7 +53,6 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/mypy
-	$(BIN)/mypy scripts
 	$(BIN)/lint-imports
 
 .PHONY: format

@@ -259,7 +259,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=REPOSITORY / ".venv", help="the environment to fill")
     parser.add_argument("--extras", default="", help="comma separated: service, agent, rl, dev, cuda")
     arguments = parser.parse_args()
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - any Python may be made to run this file
         print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
         return 1
     environment = Environment(arguments.venv.absolute())
