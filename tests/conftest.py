@@ -1,0 +1,112 @@
+"""Shared settings of the test suite: what a marker needs, and the servers that tests start themselves.
+
+On a newcomer's machine a test whose program is missing (a browser, Redis, PostgreSQL, a GPU) is skipped with a line
+that says what to install. `KERNELWRIGHT_REQUIRE` (a comma separated list of `browser`, `redis`, `postgres`, `gpu`, or
+`all`) names what must be there: then the missing program, or a test that skips itself, is a failure. CI sets it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+
+ABSENCE: dict[str, tuple[Callable[[], bool], str]] = {
+    "browser": (lambda: servers.chromium() is None, "no chromium on PATH (Debian: apt-get install chromium)"),
+    "redis": (
+        lambda: servers.redis_server() is None,
+        "no redis-server on PATH (Debian: apt-get install redis-server)",
+    ),
+    "postgres": (
+        lambda: servers.postgres_programs() is None,
+        "no initdb found (Debian: apt-get install postgresql)",
+    ),
+    "gpu": (lambda: not servers.has_nvidia_gpu(), "no NVIDIA GPU"),
+}
+
+
+def required_resources() -> frozenset[str]:
+    """The resources whose absence is a failure, from `KERNELWRIGHT_REQUIRE`.
+
+    Raises:
+        pytest.UsageError: a name that no resource has, so that a typing error cannot switch the guard off.
+    """
+    words = {word.strip() for word in os.environ.get("KERNELWRIGHT_REQUIRE", "").split(",") if word.strip()}
+    if "all" in words:
+        return frozenset(ABSENCE)
+    unknown = sorted(words - set(ABSENCE))
+    if unknown:
+        raise pytest.UsageError(f"KERNELWRIGHT_REQUIRE names {unknown}; known are {sorted(ABSENCE)} and all")
+    return frozenset(words)
+
+
+def needed_resources(item: pytest.Item) -> list[str]:
+    """What the markers of a test ask for: `services` takes names, `@pytest.mark.services("redis")`."""
+    needs = [name for name in ("browser", "gpu") if item.get_closest_marker(name) is not None]
+    for marker in item.iter_markers("services"):
+        needs.extend(marker.args or ("redis", "postgres"))
+    unknown = sorted(set(needs) - set(ABSENCE))
+    if unknown:
+        raise pytest.UsageError(f"{item.nodeid}: unknown resources {unknown}")
+    return needs
+
+
+def absence_of(resource: str) -> str | None:
+    """Why a resource cannot be used here, or None."""
+    is_absent, reason = ABSENCE[resource]
+    return reason if is_absent() else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a misspelt requirement before the first test."""
+    required_resources()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or in CI fail, a test whose program is missing."""
+    for resource in needed_resources(item):
+        reason = absence_of(resource)
+        if reason is None:
+            continue
+        if resource in required_resources():
+            pytest.fail(f"KERNELWRIGHT_REQUIRE asks for {resource}: {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Turn a skip into a failure where what the test needs was required, whoever skipped it."""
+    report: pytest.TestReport = yield  # type: ignore[misc]
+    required = sorted(set(needed_resources(item)) & required_resources())
+    if report.skipped and required and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"skipped, although KERNELWRIGHT_REQUIRE asks for {', '.join(required)}: {report.longrepr}"
+        )
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture
+def chromium_program() -> Path:
+    """Path of the browser. The test carries the marker `browser`."""
+    program = servers.chromium()
+    assert program is not None, "the test lacks @pytest.mark.browser"
+    return program
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Redis of this test session's own. The test carries `@pytest.mark.services("redis")`."""
+    with servers.running_redis(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """SQLAlchemy URL of an empty PostgreSQL database of this session's own (marker `services("postgres")`)."""
+    with servers.running_postgres() as url:
+        yield url

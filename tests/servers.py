@@ -1,0 +1,186 @@
+"""Finds and starts the servers that tests need: each on a free loopback port, in a folder that goes away with it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+START_SECONDS = 60.0
+
+
+def chromium() -> Path | None:
+    """Debian's browser, which Playwright drives; Playwright's own download is not needed."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    return Path(found) if found else None
+
+
+def redis_server() -> Path | None:
+    """The Redis server program."""
+    found = shutil.which("redis-server")
+    return Path(found) if found else None
+
+
+def postgres_programs() -> Path | None:
+    """The folder that holds initdb and postgres; Debian keeps it off PATH."""
+    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    on_path = shutil.which("initdb")
+    if on_path:
+        candidates.append(Path(on_path).resolve().parent)
+    fitting = [path for path in candidates if (path / "initdb").exists() and (path / "postgres").exists()]
+    return fitting[-1] if fitting else None
+
+
+@cache
+def has_nvidia_gpu() -> bool:
+    """Whether the driver lists a GPU."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return False
+    try:
+        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and "GPU" in answer.stdout
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server answers.
+
+    Raises:
+        RuntimeError: it ended, or stayed silent for `START_SECONDS`; the text holds its log.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while not answers():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
+        time.sleep(0.05)
+
+
+def port_answers(port: int) -> bool:
+    """Whether something accepts connections on a loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path],
+    log: Path,
+    answers: Callable[[], bool],
+    *,
+    stop_signal: signal.Signals = signal.SIGTERM,
+    user: int | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server in a process group of its own until the block ends; `user` is a uid to become."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            user=user,
+            group=pwd.getpwuid(user).pw_gid if user is not None else None,
+            extra_groups=[] if user is not None else None,
+            cwd="/",
+        )
+    try:
+        wait_until(answers, process, log)
+        yield process
+    finally:
+        process.send_signal(stop_signal)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def running_redis(folder: Path) -> Iterator[str]:
+    """Run a Redis that keeps nothing on disk; yields its URL."""
+    program = redis_server()
+    assert program is not None, 'the test lacks @pytest.mark.services("redis")'
+    port = free_port()
+    options = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--dir",
+        str(folder),
+    ]
+    log = folder / "redis.log"
+    with running([program, *options, "--maxmemory-policy", "noeviction"], log, lambda: port_answers(port)):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """Make and run a PostgreSQL cluster in a temporary folder; yields a SQLAlchemy URL of an empty database.
+
+    PostgreSQL refuses to run as root: a root test run hands the folder and the server to the user `postgres`,
+    which Debian's package makes, or to `nobody`.
+    """
+    programs = postgres_programs()
+    assert programs is not None, 'the test lacks @pytest.mark.services("postgres")'
+    user = _unprivileged_user() if os.geteuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="kernelwright-postgres-"))
+    try:
+        if user is not None:
+            os.chown(folder, user, -1)
+        data = folder / "data"
+        initdb = [programs / "initdb", "--pgdata", data, "--username", "kernelwright", "--auth", "trust"]
+        subprocess.run(
+            [*initdb, "--encoding", "UTF8", "--locale", "C.UTF-8", "--no-sync"],
+            check=True,
+            capture_output=True,
+            user=user,
+            cwd="/",
+        )
+        port = free_port()
+        # no fsync: the folder does not outlive the test
+        options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", "fsync=off"]
+        ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        with running(
+            [programs / "postgres", "-D", data, *options],
+            folder / "postgres.log",
+            lambda: subprocess.run(ready, check=False).returncode == 0,
+            stop_signal=signal.SIGINT,  # "fast" shutdown: does not wait for clients
+            user=user,
+        ):
+            yield f"postgresql+psycopg://kernelwright@127.0.0.1:{port}/postgres"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unprivileged_user() -> int:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+    raise RuntimeError("neither a user postgres nor nobody exists, and PostgreSQL does not run as root")
