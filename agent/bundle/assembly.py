@@ -1,0 +1,282 @@
+"""Writes optimized.py: the reference, the members of the portfolio and a dispatcher, as one readable module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from agent.bundle.domain import Domain
+from agent.bundle.guards import internal_names, write_guards
+from agent.bundle.sections import Section, cut, indented, rename_collisions
+from agent.candidates import Candidate
+from agent.errors import AssemblyError
+
+_RULE = "# " + "-" * 117
+_TEMPLATE = Path(__file__).parent / "templates" / "drop_in.py.template"
+_IMPORTS = {"inspect": "inspect", "threading": "threading", "torch": "torch", "warnings": "warnings"}
+_OWN = (
+    "DEVICE ALIGNMENT_BYTES INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
+    "_leaf _constructor_values _plain _state_of _unlike _wants_gradient _share"
+).split()
+
+
+@dataclass(frozen=True)
+class Call:
+    """How `forward` is called.
+
+    Attributes:
+        signature: text after `self` in the definition, with its leading comma.
+        names: the arguments that hold inputs, in order; `generic` for a `*inputs` signature.
+        extras: arguments that `get_inputs` never fills, with the text of their defaults.
+        forwarded: the text that passes every argument on.
+    """
+
+    signature: str
+    names: tuple[str, ...]
+    forwarded: str
+    defaults: tuple[str | None, ...]
+    generic: bool
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Which member runs where: `small` up to `limit` input elements, `large` above; None is the reference.
+
+    Attributes:
+        small: index into the members.
+        large: index into the members; equal to `small` when there is no limit.
+        limit: total elements of all input tensors, or None.
+    """
+
+    small: int | None = 0
+    large: int | None = 0
+    limit: int | None = None
+
+
+def read_call(task_source: str) -> Call:
+    """How the reference's `forward` takes its inputs, from the text alone.
+
+    Raises:
+        AssemblyError: if the source does not parse or has no class Model.
+    """
+    try:
+        tree = ast.parse(task_source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise AssemblyError(f"the reference does not parse: {error}") from error
+    model = next(
+        (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"), None
+    )
+    if model is None:
+        raise AssemblyError("the reference does not define class Model at its top level")
+    forward = next(
+        (node for node in model.body if isinstance(node, ast.FunctionDef) and node.name == "forward"), None
+    )
+    generic = Call(", *inputs, **named", ("inputs",), "*inputs, **named", (None,), generic=True)
+    if forward is None:
+        return generic
+    arguments = forward.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        return generic
+    named = [*arguments.posonlyargs, *arguments.args]
+    if not named or len(named) == 1:
+        return generic
+    names = [argument.arg for argument in named[1:]]
+    missing: list[str | None] = [None] * (len(named) - len(arguments.defaults))
+    defaults = (missing + [ast.unparse(default) for default in arguments.defaults])[1:]
+    text = ast.unparse(arguments)
+    return Call(
+        signature=text[len(ast.unparse(ast.arguments([], [named[0]], None, [], [], None, []))) :],
+        names=tuple(names),
+        forwarded=", ".join(names),
+        defaults=tuple(defaults),
+        generic=False,
+    )
+
+
+def input_places(call: Call, domain_names: Sequence[str] = ()) -> list[str]:
+    """Where the inputs are found inside the dispatcher, as Python expressions."""
+    if call.generic:
+        return [f"inputs[{index}]" for index in range(64)]
+    return list(domain_names or call.names)
+
+
+def assemble(
+    task_name: str,
+    task_source: str,
+    members: Sequence[Candidate],
+    leaves: Leaves,
+    domain: Domain,
+    call: Call,
+    device: str,
+) -> str:
+    """The text of optimized.py.
+
+    Args:
+        task_name: for the heading.
+        task_source: the reference; its class Model becomes the base class of ModelNew.
+        members: accepted candidates, at least one.
+        leaves: which member runs where.
+        domain: what the members were judged on; its places are `input_places(call)`.
+        call: from `read_call`.
+        device: "cpu" or "cuda".
+
+    Raises:
+        AssemblyError: if the parts cannot be put into one module.
+    """
+    taken: dict[str, str | None] = {**_IMPORTS, **dict.fromkeys(_OWN)}
+    for index in range(len(members)):
+        taken[f"Member{index + 1}"] = None
+        taken[f"_member{index + 1}_error"] = None
+    reference = rename_collisions(cut(task_source, "Model"), taken, "_reference", {})
+    taken.update(reference.names)
+    sections: list[Section] = []
+    for index, member in enumerate(members, start=1):
+        section = cut(member.source, "ModelNew")
+        section = rename_collisions(section, taken, f"_{index}", {"ModelNew": f"Member{index}"})
+        taken.update(section.names)
+        sections.append(section)
+    futures = sorted(reference.futures.union(*(section.futures for section in sections)))
+    parts = [
+        _heading(task_name, members, device),
+        *([f"from __future__ import {', '.join(futures)}\n"] if futures else []),
+        "import inspect\nimport threading\nimport warnings\n\nimport torch\n",
+        _banner("1. The reference as it was given: the fall-back, and the owner of all parameters"),
+        reference.text,
+    ]
+    for index, (member, section) in enumerate(zip(members, sections, strict=True), start=1):
+        parts += [
+            _banner(f"{index + 1}. Member {index}: {_one_line(member.label)} (origin: {member.origin})")
+        ]
+        parts += [_member_text(index, section)]
+    parts += [_tables(members, sections), _dispatcher(len(members) + 2, leaves, domain, call, device)]
+    text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
+    try:
+        compile(text, "optimized.py", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError) as error:
+        raise AssemblyError(f"the parts do not make one valid module: {error}") from error
+    return text
+
+
+def _heading(task_name: str, members: Sequence[Candidate], device: str) -> str:
+    lines = [
+        f"{_docstring_safe(task_name)}: a drop-in replacement for the reference module. Needs torch, and what the member needs.",
+        "",
+        "    from optimized import ModelNew      # same constructor arguments and state_dict as the reference's Model",
+        "",
+        f"Judged on {device}. Members and where they come from:",
+        *(
+            f"    {index}. {_docstring_safe(_one_line(member.label))} (origin: {member.origin}, sha256 {member.sha256[:16]})"
+            for index, member in enumerate(members, start=1)
+        ),
+        "Outside the judged domain (other devices, dtypes, layouts, sizes), and whenever a gradient is asked for, the",
+        "reference runs. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
+    ]
+    return '"""' + "\n".join(lines) + '\n"""\n'
+
+
+def _banner(title: str) -> str:
+    return f"\n{_RULE}\n# {title}\n{_RULE}\n"
+
+
+def _member_text(index: int, section: Section) -> str:
+    """A member that cannot be loaded here (no Triton, no compiler) must not take the reference down with it."""
+    return (
+        "try:\n"
+        f"{indented(section.text)}\n\n"
+        f"    _member{index}_error = None\n"
+        f"except Exception as error:\n"
+        f"    Member{index} = None\n"
+        f"    _member{index}_error = error\n"
+        f'    warnings.warn(f"kernelwright: member {index} cannot be loaded here ({{error}})", RuntimeWarning)\n'
+    )
+
+
+def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
+    numbers = range(1, len(members) + 1)
+    names = ", ".join(repr(f"{_one_line(member.label)} ({member.origin})") for member in members)
+    # A torch.compile wrapper reads the parameters on every call; building it anew would only compile it again.
+    keeps = ", ".join(str("torch.compile(" in section.text) for section in sections)
+    return (
+        f"MEMBERS = [{', '.join(f'Member{number}' for number in numbers)}]\n"
+        f"MEMBER_NAMES = [{names}]\n"
+        f"KEEPS_NO_WEIGHTS = [{keeps}]  # members that need not be built anew when parameters change\n"
+    )
+
+
+def _dispatcher(number: int, leaves: Leaves, domain: Domain, call: Call, device: str) -> str:
+    internal = ["inputs"] if call.generic else internal_names(call.names, domain)
+    renamed = dict(zip(call.names, internal, strict=True))
+    guards = write_guards(domain, device)
+    extra = [] if call.generic else _extra_guards(call, domain, internal)
+    if call.generic:
+        extra = [f"if len(inputs) != {domain.inputs}:", "    return 'an input has another structure'"]
+    passed = "() if named else inputs" if call.generic else call.forwarded
+    run = "*inputs" if call.generic else ", ".join(call.names[: domain.inputs])
+    places = guards.tensor_places
+    outer_places = places if call.generic else _places_outside(domain, renamed)
+    return Template(_TEMPLATE.read_text()).substitute(
+        number=number,
+        device=device,
+        alignment_bytes=guards.alignment_bytes,
+        dtypes=guards.dtypes,
+        constructor_names=guards.constructor_names,
+        constructor_guard=guards.constructor_body,
+        input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
+        input_names=", ".join(internal),
+        tensor_places=places,
+        leaf=_leaf_lines(leaves, guards.elements),
+        model="Model",
+        signature=call.signature,
+        forward_input_names=passed,
+        forward_tensor_places=outer_places,
+        call_names=call.forwarded,
+        run_names=run,
+    )
+
+
+def _extra_guards(call: Call, domain: Domain, internal: Sequence[str]) -> list[str]:
+    """Arguments that get_inputs leaves at their defaults must be at their defaults."""
+    lines = []
+    for name, default in list(zip(internal, call.defaults, strict=True))[domain.inputs :]:
+        if default is None:
+            raise AssemblyError(f"get_inputs gives no value for forward's argument {name}")
+        try:
+            value = ast.literal_eval(default)
+        except ValueError as error:
+            raise AssemblyError(f"the default of forward's argument {name} is not a plain value") from error
+        same = (
+            f"{name} is not None"
+            if value is None
+            else f"type({name}) is not {type(value).__name__} or {name} != {value!r}"
+        )
+        lines += [f"if {same}:", f"    return {f'argument {name} is not at its default'!r}"]
+    return lines
+
+
+def _places_outside(domain: Domain, renamed: dict[str, str]) -> str:
+    """The tensor inputs under the names that `forward` itself uses."""
+    back = {inner: outer for outer, inner in renamed.items()}
+    places = []
+    for tensor in domain.tensors:
+        name, bracket, rest = tensor.place.partition("[")
+        places.append(f"{back[name]}{bracket}{rest}")
+    return ", ".join(places)
+
+
+def _leaf_lines(leaves: Leaves, elements: str) -> str:
+    if leaves.limit is None:
+        return f"    return {leaves.small}"
+    return (
+        f"    if {elements} <= {int(leaves.limit)}:\n        return {leaves.small}\n    return {leaves.large}"
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:80].encode("ascii", "replace").decode()
+
+
+def _docstring_safe(text: str) -> str:
+    return _one_line(text).replace("\\", "/").replace('"', "'")
