@@ -1,0 +1,163 @@
+"""Numbers and times as the pages print them. A missing value is always said, never shown as 0."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from services.dashboard.words import NOT_MEASURED
+
+
+def finite(value: object) -> float | None:
+    """The value as a float, or ``None`` when it is missing, not a number or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def speedup(value: object) -> str:
+    """``1.62×``, or "not measured"."""
+    number = finite(value)
+    if number is None:
+        return NOT_MEASURED
+    return f"{number:.2f}×" if number < 100 else f"{number:.0f}×"
+
+
+def interval(bounds: object) -> str:
+    """``1.58 to 1.66`` from a pair, or "not measured"."""
+    pair = interval_bounds(bounds)
+    return NOT_MEASURED if pair is None else f"{pair[0]:.2f} to {pair[1]:.2f}"
+
+
+def interval_bounds(bounds: object) -> tuple[float, float] | None:
+    """The two bounds of a 95 % interval in ascending order, or ``None`` when either is missing."""
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str | bytes) or len(bounds) != 2:
+        return None
+    low, high = finite(bounds[0]), finite(bounds[1])
+    if low is None or high is None:
+        return None
+    return (low, high) if low <= high else (high, low)
+
+
+def microseconds(value: object) -> str:
+    """A time in microseconds with as many decimals as the number can carry."""
+    number = finite(value)
+    if number is None:
+        return NOT_MEASURED
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+def seconds(value: object) -> str:
+    """A duration given in seconds: ``0.8 s``, ``42 s``, ``2 min 05 s``, ``1 h 12 min``."""
+    number = finite(value)
+    if number is None or number < 0:
+        return NOT_MEASURED
+    if number < 10:
+        return f"{number:.1f} s"
+    whole = round(number)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def offset(value_s: float) -> str:
+    """Seconds since the start as ``+1:05.3``, for a column of times."""
+    minutes, rest = divmod(max(value_s, 0.0), 60)
+    return f"+{int(minutes)}:{rest:04.1f}"
+
+
+def dollars(value: object) -> str:
+    """An amount of US dollars."""
+    number = finite(value)
+    if number is None:
+        return NOT_MEASURED
+    return f"${number:.2f}" if number == 0 or number >= 0.01 else f"${number:.4f}"
+
+
+def count(value: object) -> str:
+    """A whole number with thousands separators."""
+    number = finite(value)
+    return NOT_MEASURED if number is None else f"{number:,.0f}"
+
+
+def percent(value: object) -> str:
+    """A share between 0 and 1 as a percentage."""
+    number = finite(value)
+    return NOT_MEASURED if number is None else f"{100 * number:.0f} %"
+
+
+def ratio(value: object) -> str:
+    """A plain ratio with three decimals."""
+    number = finite(value)
+    return NOT_MEASURED if number is None else f"{number:.3f}"
+
+
+def scientific(value: object) -> str:
+    """An error size such as ``1.2e-06``."""
+    number = finite(value)
+    return NOT_MEASURED if number is None else f"{number:.2g}"
+
+
+def moment(value: object) -> datetime | None:
+    """A time stamp as stored (ISO text or datetime), in UTC; ``None`` when there is none."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def clock(value: object) -> str:
+    """``2026-03-01 14:05 UTC``, or a dash of words when there is none."""
+    when = moment(value)
+    return "not yet" if when is None else f"{when:%Y-%m-%d %H:%M} UTC"
+
+
+def clock_short(value: object) -> str:
+    """``01 Mar 14:05``, for tables that scroll with the days."""
+    when = moment(value)
+    return "not yet" if when is None else f"{when:%d %b %H:%M}"
+
+
+def elapsed_s(start: object, end: object) -> float | None:
+    """Seconds between two time stamps; an open end means until now."""
+    begun = moment(start)
+    if begun is None:
+        return None
+    return ((moment(end) or datetime.now(UTC)) - begun).total_seconds()
+
+
+def dims(values: object) -> str:
+    """``rows 512 · cols 1024 · float32``: the dims of one shape, in the order of the task."""
+    if not isinstance(values, Mapping) or not values:
+        return "default shape"
+    return " · ".join(_dim(str(name), value) for name, value in values.items())
+
+
+def _dim(name: str, value: Any) -> str:
+    return str(value) if name == "dtype" else f"{name} {value}"
+
+
+def breakable(name: object) -> Markup:
+    """A name that may break after underscores, dots and slashes, so that long ones do not widen a page."""
+    return Markup("".join(f"{escape(part)}<wbr>" for part in re.split(r"(?<=[_./])", str(name)) if part)[: -len("<wbr>")])
+
+
+def lines_of_code(source: str | None) -> int | None:
+    """Lines that are neither blank nor only a comment."""
+    if source is None:
+        return None
+    return sum(1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//")))

@@ -1,0 +1,74 @@
+"""Source and differences as lines of escaped HTML. Nothing here runs or parses the source as code."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.python import PythonLexer
+
+# Beyond these sizes a page would be slow to make and useless to read; the raw file is one click away.
+HIGHLIGHT_LIMIT_CHARACTERS = 200_000
+DIFF_LIMIT_LINES = 5_000
+CONTEXT_LINES = 3
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """One line of a unified diff. Line numbers are 1-based, ``None`` where the side has no such line."""
+
+    kind: str
+    old: int | None
+    new: int | None
+    html: Markup
+
+
+def highlighted_lines(source: str) -> list[Markup]:
+    """The source as one safe HTML fragment per line."""
+    plain = _lines(source)
+    if len(source) > HIGHLIGHT_LIMIT_CHARACTERS:
+        return [escape(line) for line in plain]
+    lexer = PythonLexer(stripnl=False, ensurenl=False)
+    rendered = str(highlight("\n".join(plain), lexer, HtmlFormatter(nowrap=True))).split("\n")
+    if len(rendered) > len(plain):
+        rendered = rendered[: len(plain)]
+    if len(rendered) != len(plain):
+        return [escape(line) for line in plain]
+    # Pygments escapes every token and closes its spans at line ends.
+    return [Markup(line) for line in rendered]
+
+
+def unified(old_source: str, new_source: str) -> list[DiffLine] | None:
+    """The difference between two sources, colored line by line.
+
+    Returns:
+        Lines of kind ``same``, ``added``, ``removed`` or ``gap`` (skipped lines; its numbers are where
+        it resumes), or ``None`` when the sources are too long to compare.
+    """
+    old, new = _lines(old_source), _lines(new_source)
+    if len(old) + len(new) > DIFF_LIMIT_LINES:
+        return None
+    old_html, new_html = highlighted_lines(old_source), highlighted_lines(new_source)
+    # Blank lines must not anchor the comparison: two unrelated files share nothing else, and would be interleaved.
+    matcher = difflib.SequenceMatcher(lambda line: not line.strip(), old, new, autojunk=False)
+    result: list[DiffLine] = []
+    for group in matcher.get_grouped_opcodes(CONTEXT_LINES):
+        first = group[0]
+        if first[1] > 0 or first[3] > 0:
+            result.append(DiffLine("gap", first[1] + 1, first[3] + 1, Markup("")))
+        for tag, old_from, old_to, new_from, new_to in group:
+            if tag == "equal":
+                pairs = zip(range(old_from, old_to), range(new_from, new_to), strict=True)
+                result.extend(DiffLine("same", i + 1, j + 1, new_html[j]) for i, j in pairs)
+                continue
+            result.extend(DiffLine("removed", i + 1, None, old_html[i]) for i in range(old_from, old_to))
+            result.extend(DiffLine("added", None, j + 1, new_html[j]) for j in range(new_from, new_to))
+    return result
+
+
+def _lines(source: str) -> list[str]:
+    # str.splitlines would also split at form feeds and Unicode separators that editors show inside a line.
+    return source.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")

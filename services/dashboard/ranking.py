@@ -1,0 +1,183 @@
+"""From a job's candidates to what its page shows: ranks, the verdict that counts, rejections, baselines.
+
+Works on the plain JSON objects of the API, so that stored verdicts can be rendered without a server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.dashboard import formats, words
+
+Json = Mapping[str, Any]
+
+# The most telling verdict first: held-out shapes report, validation shapes choose, visible ones screen.
+PHASES = ("held_out", "validation", "screen")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the leaderboard. Speedups are against the best baseline at each shape."""
+
+    rank: int | None
+    candidate: Json
+    verdict_word: str | None
+    geomean: float | None
+    ci95: tuple[float, float] | None
+    worst: float | None
+    measured_on: str
+    lines: int | None
+    is_winner: bool
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why one candidate was turned down."""
+
+    candidate: Json
+    verdict_word: str
+    sentence: str
+    findings: tuple[Json, ...]
+
+
+def verdict_in(candidate: Json, phase: str) -> Json | None:
+    """The stored verdict of one phase, if there is one."""
+    found = candidate.get(phase)
+    return found if isinstance(found, Mapping) and found else None
+
+
+def best_verdict(candidate: Json, phases: Sequence[str] = PHASES) -> tuple[str, Json] | None:
+    """(phase, verdict) of the most telling phase that has one."""
+    for phase in phases:
+        found = verdict_in(candidate, phase)
+        if found is not None:
+            return phase, found
+    return None
+
+
+def summary_of(verdict: Json | None) -> Json:
+    """A verdict's summary, empty when nothing was measured."""
+    found = (verdict or {}).get("summary")
+    return found if isinstance(found, Mapping) else {}
+
+
+def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[Row]:
+    """Ranks a job's candidates.
+
+    Only accepted candidates have a rank. They are ordered by the geometric mean over the validation
+    shapes, which is what chooses the winner; the held-out shapes only report. Those that have no
+    validation figure yet follow, then the ones still being judged, then the rejected.
+    """
+    rows = [_row(candidate, winner_sha256) for candidate in candidates]
+    rows.sort(key=_order)
+    ranked: list[Row] = []
+    rank = 0
+    for row in rows:
+        if row.verdict_word == "accepted" and row.geomean is not None:
+            rank += 1
+            row = Row(rank, *[getattr(row, name) for name in list(Row.__dataclass_fields__)[1:]])
+        ranked.append(row)
+    return ranked
+
+
+def _row(candidate: Json, winner_sha256: str | None) -> Row:
+    found = best_verdict(candidate, ("validation", "screen"))
+    phase, verdict = found if found else ("", {})
+    summary = summary_of(verdict)
+    return Row(
+        rank=None,
+        candidate=candidate,
+        verdict_word=candidate.get("verdict"),
+        geomean=formats.finite(summary.get("geomean_speedup")),
+        ci95=formats.interval_bounds(summary.get("geomean_ci95")),
+        worst=formats.finite(summary.get("worst_speedup")),
+        measured_on=phase,
+        lines=formats.lines_of_code(candidate.get("source")),
+        is_winner=bool(winner_sha256) and candidate.get("sha256") == winner_sha256,
+    )
+
+
+def _order(row: Row) -> tuple[int, int, float, str]:
+    group = {"accepted": 0, None: 1, "pending": 1}.get(row.verdict_word, 2)
+    phase = {"validation": 0, "screen": 1}.get(row.measured_on, 2) if group == 0 else 0
+    return group, phase, -(row.geomean or 0.0), str(row.candidate.get("created_at") or "")
+
+
+def rejections(candidates: Iterable[Json]) -> list[Reason]:
+    """The candidates that were turned down, with the reason in words."""
+    turned_down = []
+    for candidate in candidates:
+        word = candidate.get("verdict")
+        if word in (None, "accepted", "pending"):
+            continue
+        found = best_verdict(candidate)
+        findings = candidate.get("findings") or (found[1].get("findings") if found else None) or []
+        turned_down.append(
+            Reason(
+                candidate=candidate,
+                verdict_word=str(word),
+                sentence=str(candidate.get("reason") or words.verdict(word).sentence),
+                findings=tuple(finding for finding in findings if isinstance(finding, Mapping)),
+            )
+        )
+    return turned_down
+
+
+def shapes_of(verdict: Json | None) -> list[Json]:
+    """A verdict's shapes, by split in the order that matters to a reader and then quickest first.
+
+    How long the best baseline takes is the size that matters; shapes without a time keep their order.
+    """
+    order = {name: index for index, name in enumerate(words.SPLIT_ORDER)}
+
+    def size(shape: Json) -> tuple[int, float]:
+        return order.get(str(shape.get("split")), len(order)), formats.finite(shape.get("baseline_us")) or math.inf
+
+    return sorted((shape for shape in (verdict or {}).get("shapes") or [] if isinstance(shape, Mapping)), key=size)
+
+
+def timed_shapes(verdict: Json | None) -> list[Json]:
+    """The shapes that were put on the clock, in the same order."""
+    return [shape for shape in shapes_of(verdict) if shape.get("timed")]
+
+
+def baseline_names(shapes: Iterable[Json]) -> list[str]:
+    """Every baseline that was timed at any of the shapes, in order of appearance."""
+    names: dict[str, None] = {}
+    for shape in shapes:
+        for name in shape.get("baselines") or {}:
+            names.setdefault(str(name))
+    return list(names)
+
+
+def delivered(
+    job: Json, candidates: Sequence[Json], held_out: Json | None = None
+) -> tuple[Json | None, str, Json | None]:
+    """What the job is to be judged by: (candidate, phase, verdict).
+
+    The winner with the held-out verdict of the module built around it; before that the winner's or the
+    leading candidate's own most telling verdict.
+    """
+    for shown in (job.get("winner"), job.get("best")):
+        sha256 = (shown or {}).get("sha256")
+        candidate = next((one for one in candidates if sha256 and one.get("sha256") == sha256), None)
+        if candidate is None:
+            continue
+        if held_out:
+            return candidate, "held_out", held_out
+        found = best_verdict(candidate)
+        return candidate, *(found if found else ("", None))
+    return None, "", None
+
+
+def environment_of(candidates: Iterable[Json]) -> Json:
+    """Where the measurements were made, from the newest verdict that says so."""
+    for candidate in reversed(list(candidates)):
+        found = best_verdict(candidate)
+        if found is not None and isinstance(found[1].get("environment"), Mapping):
+            environment: Json = found[1]["environment"]
+            return environment
+    return {}

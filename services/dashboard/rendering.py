@@ -1,0 +1,84 @@
+"""Templates, response headers and the view models' plain form.
+
+``render`` is the only way a page leaves this package, so that escaping and the content security policy
+hold everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel
+
+from services.dashboard import formats, words
+
+HERE = Path(__file__).parent
+STATIC_TYPES = {
+    "style.css": "text/css; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "favicon.svg": "image/svg+xml",
+}
+
+# No inline script or style, no other host, no frames. `same-origin` and not `no-referrer`: the latter
+# makes browsers send `Origin: null` with our own forms, which the origin check would refuse.
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@cache
+def static_file(name: str) -> bytes | None:
+    """One of the dashboard's own files, or ``None``. Only listed names exist, so no path can escape."""
+    return (HERE / "static" / name).read_bytes() if name in STATIC_TYPES else None
+
+
+def static_url(name: str) -> str:
+    """Address of a static file; it changes with the content, so that browsers may keep it for ever."""
+    digest = hashlib.sha256(static_file(name) or b"").hexdigest()[:10]
+    return f"/ui/static/{name}?v={digest}"
+
+
+@cache
+def environment() -> Environment:
+    """The template environment: escapes everything, and a misspelt name is an error."""
+    jinja = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (
+        formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
+        formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
+        formats.lines_of_code, formats.breakable,
+    )  # fmt: skip
+    jinja.filters.update({function.__name__: function for function in filters})
+    jinja.globals.update(words=words, elapsed_s=formats.elapsed_s, static_url=static_url)
+    return jinja
+
+
+def render(template: str, *, status: int = 200, **context: Any) -> Response:
+    """Renders a page with the security headers."""
+    html = environment().get_template(template).render(**context)
+    return HTMLResponse(html, status_code=status, headers=PAGE_HEADERS)
+
+
+def plain(view: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    """A view model as the JSON object that the API would send."""
+    return view.model_dump(mode="json") if isinstance(view, BaseModel) else dict(view)

@@ -1,0 +1,193 @@
+"""What the pages say: plain sentences for the words that verdicts, origins and events are made of.
+
+Unknown words are never hidden: they are shown as they are, with underscores as spaces, so that a
+newer evaluator can add a rule without breaking an older page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A machine word as a reader meets it.
+
+    Attributes:
+        label: Two or three words, for tables.
+        tone: ``good``, ``bad``, ``warn``, ``idle`` or ``busy``; chooses color and mark.
+        sentence: One sentence that needs no other knowledge of the system.
+    """
+
+    label: str
+    tone: str
+    sentence: str
+
+
+ORIGINS: dict[str, Word] = {
+    "human": Word(
+        "human: exemplar library",
+        "human",
+        "Hand-written kernel from this project's exemplar library, matched to the module; no language model took part.",
+    ),
+    "compiler": Word(
+        "compiler",
+        "compiler",
+        "Made by torch.compile or from the code that its Inductor back end generated; no language model took part.",
+    ),
+    "llm": Word("LLM", "llm", "Written by a language model through the configured API."),
+    "policy": Word("policy: fine-tuned model", "llm", "Written by this project's own fine-tuned model."),
+    "external": Word("external", "external", "Sent in through the API by a person or another tool."),
+}
+
+STATES: dict[str, Word] = {
+    "queued": Word("queued", "idle", "Waiting for a worker."),
+    "running": Word("running", "busy", "A worker is on it; this page follows along."),
+    "cancelling": Word("cancelling", "warn", "Asked to stop; it stops after the step in progress."),
+    "succeeded": Word("succeeded", "good", "Done, with a bundle to download."),
+    "failed": Word("failed", "bad", "Ended without a result; the reason is below."),
+    "cancelled": Word("cancelled", "idle", "Stopped on request; what was judged so far is kept."),
+}
+
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+
+VERDICTS: dict[str, Word] = {
+    "accepted": Word("accepted", "good", "Same results as the reference on every shape that was checked."),
+    "incorrect": Word("incorrect", "bad", "Its results differ from the float64 reference by more than the tolerance."),
+    "compile_error": Word("compile error", "bad", "It did not load or compile."),
+    "runtime_error": Word("runtime error", "bad", "It raised an error or its process died while running."),
+    "timeout": Word("timeout", "bad", "It did not finish before its deadline and was stopped."),
+    "out_of_memory": Word("out of memory", "bad", "It asked for more memory than it may use."),
+    "cheating": Word("cheating", "cheat", "It did not do the work that it claims to do faster."),
+    "contract_violation": Word("contract violation", "bad", "It is not a drop-in replacement for the reference."),
+    "task_rejected": Word("task rejected", "bad", "The reference module itself cannot be judged."),
+    "not_judged": Word("not judged", "warn", "The referee failed, not the candidate; it says nothing about it."),
+    "pending": Word("in progress", "busy", "Not judged yet."),
+}
+
+RULES: dict[str, str] = {
+    "stale_output": "returned an earlier result again although the inputs had changed",
+    "aliased_output": "returned memory that belongs to an input or to an earlier result",
+    "output_alias": "returned memory that belongs to an input or to an earlier result",
+    "input_mutated": "changed its inputs",
+    "constant_output": "returned the same values whatever the inputs were",
+    "uninitialized_output": "returned memory that it never wrote",
+    "lazy_output": "returned something that computes later instead of a finished tensor",
+    "off_turn_work": "kept working while it was the other side's turn on the clock",
+    "clock_tampering": "reached for the clock",
+    "fallback_ran": "ran the reference code instead of its own kernel",
+    "wrong_values": "computed different values from the reference",
+    "wrong_shape": "returned a tensor of another shape",
+    "wrong_dtype": "returned a tensor of another dtype",
+    "not_a_tensor": "returned something that is not a plain tensor",
+}
+
+SPLITS: dict[str, Word] = {
+    "held_out": Word("held out", "idle", "Shapes that no proposer ever saw; run once, on the delivered module."),
+    "validation": Word("validation", "idle", "Shapes that choose the winner; proposers do not see them."),
+    "visible": Word("visible", "idle", "Shapes that proposers may tune on."),
+    "adversarial": Word("adversarial", "idle", "Awkward shapes and values, checked for correct results only."),
+}
+SPLIT_ORDER = ("held_out", "validation", "visible", "adversarial")
+
+DECISIONS: dict[str, Word] = {
+    "faster": Word("faster", "good", "The whole interval lies above 1.0×."),
+    "same": Word("same", "idle", "The interval is narrow and contains 1.0×."),
+    "slower": Word("slower", "bad", "The whole interval lies below 1.0×."),
+    "undecided": Word("undecided", "warn", "The interval is too wide to say."),
+}
+
+
+def _spaced(word: str) -> str:
+    return word.replace("_", " ")
+
+
+def _look_up(table: Mapping[str, Word], word: str | None, fallback_tone: str = "idle") -> Word:
+    if not word:
+        return Word(NOT_MEASURED, "idle", "")
+    return table.get(word) or Word(_spaced(word), fallback_tone, "")
+
+
+def origin(word: str | None) -> Word:
+    """Who proposed a candidate, said plainly."""
+    return _look_up(ORIGINS, word) if word else Word("unknown origin", "idle", "")
+
+
+def state(word: str | None) -> Word:
+    """Where a job stands."""
+    return _look_up(STATES, word)
+
+
+def verdict(word: str | None) -> Word:
+    """What the referee said; ``None`` means that it has not spoken yet."""
+    return _look_up(VERDICTS, word or "pending", "bad")
+
+
+def split(word: str | None) -> Word:
+    """Which set of shapes."""
+    return _look_up(SPLITS, word)
+
+
+def decision(word: str | None) -> Word:
+    """What the interval at one shape allows to say."""
+    return _look_up(DECISIONS, word)
+
+
+def rule(word: str | None) -> str:
+    """What breaking a rule means, as the end of a sentence that starts with "it"."""
+    return RULES.get(word or "", _spaced(word or "unnamed rule"))
+
+
+def baseline(name: str) -> tuple[str, str]:
+    """A baseline's name for a table head: (what, how), from names such as ``compile_default/2t``."""
+    what, _, how = name.partition("/")
+    if how.endswith("t") and how[:-1].isdigit():
+        how = "1 thread" if how == "1t" else f"{how[:-1]} threads"
+    return _spaced(what), how
+
+
+def event(name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Says one event in words.
+
+    Args:
+        name: An event name such as ``candidate.judged``.
+        data: What was stored with it; any key may be missing.
+
+    Returns:
+        (what happened, detail, tone).
+    """
+    label = str(data.get("label") or data.get("sha256", "")[:12] or "a candidate")
+    who = origin(data.get("origin")).label if data.get("origin") else ""
+    word = data.get("verdict")
+    if name == "job.queued":
+        return "Queued", "", "idle"
+    if name == "job.started":
+        attempt = data.get("attempt")
+        resumed = f"attempt {attempt}, resuming from what is stored" if isinstance(attempt, int) and attempt > 1 else ""
+        return "Started", resumed, "busy"
+    if name == "job.finished":
+        return "Finished", str(data.get("reason") or ""), "good"
+    if name == "job.failed":
+        return "Failed", str(data.get("reason") or ""), "bad"
+    if name == "job.cancelled":
+        return "Cancelled", str(data.get("reason") or ""), "warn"
+    if name == "candidate.proposed":
+        return f"Proposed: {label}", who, "idle"
+    if name == "candidate.compiled":
+        return f"Compiled: {label}", who, "idle"
+    if name == "candidate.judged":
+        said = verdict(word)
+        phase = split(data.get("phase")).label if data.get("phase") and data.get("phase") != "screen" else ""
+        speed = data.get("geomean_speedup")
+        parts = [said.label, phase, f"{speed:.2f}×" if isinstance(speed, int | float) else ""]
+        reason = str(data.get("reason") or "") if word != "accepted" else ""
+        return f"Judged: {label}", " · ".join([part for part in parts if part] + ([reason] if reason else [])), said.tone
+    if name == "portfolio.changed":
+        return "New best", label if data.get("label") or data.get("sha256") else "", "good"
+    if name == "budget.spent":
+        return "Budget spent", str(data.get("reason") or data.get("text") or ""), "warn"
+    return _spaced(name.replace(".", " ")), str(data.get("text") or data.get("reason") or ""), "idle"
