@@ -12,7 +12,8 @@ How the build of torch is chosen:
 4. else uv's `--torch-backend=cpu`, which knows where torch's CPU builds are kept;
 5. else pip's default build, after saying how large that is.
 
-`KERNELWRIGHT_TORCH` overrules the choice with a requirement for pip, such as `torch==2.11.0`.
+`--torch` (or the variable `KERNELWRIGHT_TORCH`) overrules the version with a requirement such as `torch==2.11.0`, and
+`--torch-backend` the build, for a machine that prepares an environment for another one, as an image build does.
 """
 
 from __future__ import annotations
@@ -169,20 +170,29 @@ class Environment:
         return sorted(fitting, key=lambda v: (v.split("+")[0] == TESTED_TORCH, version_of(v)), reverse=True)
 
 
-def install_torch(environment: Environment, *, gpu: bool) -> str:
-    """Install a build of torch by the rules at the top of this file and return its version."""
+def install_torch(environment: Environment, wanted: str | None, backend: str | None) -> str:
+    """Install a build of torch by the rules at the top of this file and return its version.
+
+    Args:
+        environment: where to.
+        wanted: a requirement that overrules the tested version.
+        backend: a backend of uv's, such as `cpu` or `cu130`, that overrules the look at the machine.
+    """
     present = environment.torch_version()
     if present is not None and version_of(present) >= OLDEST_TORCH:
         say(f"torch {present} is already there: kept")
         return present
 
-    wanted = os.environ.get("KERNELWRIGHT_TORCH")
-    if wanted:
-        environment.run(f"torch as KERNELWRIGHT_TORCH asks ({wanted})", environment.pip("install", wanted))
-    elif not (_install_gpu_torch(environment) if gpu else _install_cpu_torch(environment)):
-        environment.run(
-            f"torch {TESTED_TORCH}, default build", environment.pip("install", f"torch=={TESTED_TORCH}")
-        )
+    requirement = wanted or f"torch=={TESTED_TORCH}"
+    if backend is not None:
+        if not _uv_torch(environment, requirement, backend):
+            raise InstallError(
+                f"uv could not install {requirement} with backend {backend}: see {environment.log}"
+            )
+    elif wanted:
+        environment.run(f"{wanted}, as asked", environment.pip("install", wanted))
+    elif not (_install_gpu_torch(environment) if has_nvidia_gpu() else _install_cpu_torch(environment)):
+        environment.run(f"{requirement}, default build", environment.pip("install", requirement))
 
     installed = environment.torch_version()
     if installed is None or version_of(installed) < OLDEST_TORCH:
@@ -200,7 +210,7 @@ def _install_cpu_torch(environment: Environment) -> bool:
         environment.run(f"{requirement} (CPU build, about 200 MB)", environment.pip("install", requirement))
         return True
     say("no NVIDIA GPU and no CPU build of torch among pip's own sources: asking uv for one")
-    if _uv_torch(environment, "cpu"):
+    if _uv_torch(environment, f"torch=={TESTED_TORCH}", "cpu"):
         return True
     say(
         "WARNING: no CPU build of torch can be reached from here. The default build follows; on Linux it brings"
@@ -214,19 +224,19 @@ def _install_cpu_torch(environment: Environment) -> bool:
 
 def _install_gpu_torch(environment: Environment) -> bool:
     say("an NVIDIA GPU is here: asking uv for the build of torch that its driver supports (several GB)")
-    return _uv_torch(environment, "auto")
+    return _uv_torch(environment, f"torch=={TESTED_TORCH}", "auto")
 
 
-def _uv_torch(environment: Environment, backend: str) -> bool:
+def _uv_torch(environment: Environment, requirement: str, backend: str) -> bool:
     if not environment.try_run(environment.pip("install", "--constraint", str(CONSTRAINTS), "uv")):
         say("uv could not be installed")
         return False
     started = time.monotonic()
     uv = [str(environment.path / "bin" / "uv"), "pip", "install", "--python", str(environment.python)]
-    if environment.try_run([*uv, f"--torch-backend={backend}", f"torch=={TESTED_TORCH}"]):
-        say(f"torch {TESTED_TORCH}, backend {backend}: done in {time.monotonic() - started:.0f} s")
+    if environment.try_run([*uv, f"--torch-backend={backend}", requirement]):
+        say(f"{requirement}, backend {backend}: done in {time.monotonic() - started:.0f} s")
         return True
-    say(f"uv found no build of torch {TESTED_TORCH} for backend {backend} (why: {environment.log})")
+    say(f"uv found no build of {requirement} for backend {backend} (why: {environment.log})")
     return False
 
 
@@ -258,6 +268,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Install kernelwright into a virtual environment.")
     parser.add_argument("--venv", type=Path, default=REPOSITORY / ".venv", help="the environment to fill")
     parser.add_argument("--extras", default="", help="comma separated: service, agent, rl, dev, cuda")
+    parser.add_argument("--torch", default=os.environ.get("KERNELWRIGHT_TORCH"), help="e.g. torch==2.11.0")
+    parser.add_argument("--torch-backend", help="a backend of uv's (cpu, cu130): no look at this machine")
+    parser.add_argument("--only-torch", action="store_true", help="leave the project itself for a later call")
     arguments = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 - any Python may be made to run this file
         print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
@@ -266,9 +279,9 @@ def main() -> int:
     started = time.monotonic()
     try:
         environment.create()
-        gpu = has_nvidia_gpu()
-        torch_version = install_torch(environment, gpu=gpu)
-        install_project(environment, arguments.extras, torch_version)
+        torch_version = install_torch(environment, arguments.torch, arguments.torch_backend)
+        if not arguments.only_torch:
+            install_project(environment, arguments.extras, torch_version)
     except InstallError as error:
         print(f"[install] {error}", file=sys.stderr)
         return 1
