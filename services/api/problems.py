@@ -1,0 +1,106 @@
+"""Errors as problem documents (RFC 9457): `application/problem+json` with type, title, status, detail, errors.
+
+Untrusted text (a candidate's source, a compiler's message) never becomes part of one: `input` values of validation
+errors are left out on purpose.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import IntegrityError
+from starlette.exceptions import HTTPException
+
+from services.errors import Conflict, NotFound, NotReady, Refused, ServiceError
+
+_log = logging.getLogger(__name__)
+# where a request's parts come from; a client knows its fields by their own names
+_PLACES = ("body", "query", "path", "header")
+_TYPES = {
+    403: "/problems/forbidden",
+    404: "/problems/not-found",
+    405: "/problems/method-not-allowed",
+    409: "/problems/conflict",
+    413: "/problems/body-too-large",
+    422: "/problems/invalid-request",
+    500: "/problems/internal-fault",
+    503: "/problems/not-ready",
+}
+_STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422}
+
+
+def problem(
+    status: int,
+    detail: str,
+    errors: Sequence[dict[str, str]] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """A problem document as a response; `errors` names fields: {"field", "message"}."""
+    body: dict[str, Any] = {
+        "type": _TYPES.get(status, "about:blank"),
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    if errors is not None:
+        body["errors"] = list(errors)
+    return JSONResponse(body, status_code=status, media_type="application/problem+json", headers=headers)
+
+
+def too_large(limit_bytes: int) -> JSONResponse:
+    """The 413 of a body over the limit."""
+    return problem(413, f"the request body is larger than this service accepts ({limit_bytes} bytes)")
+
+
+def install(app: FastAPI) -> None:
+    """Have every error of `app` answered with a problem document."""
+
+    async def service_error(request: Request, error: Exception) -> JSONResponse:
+        status = _STATUS_OF.get(type(error), 500)  # type: ignore[call-overload]
+        errors = None
+        if isinstance(error, Refused):
+            errors = [{"field": item.field, "message": item.message} for item in error.errors]
+        return problem(status, str(error), errors)
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        errors = [_field_error(item) for item in error.errors()]
+        fields = ", ".join(dict.fromkeys(item["field"] for item in errors))
+        return problem(422, f"the request is not valid: {fields}", errors)
+
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 413:
+            return too_large(app.state.settings.max_body_bytes)
+        return problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+
+    async def raced(request: Request, error: Exception) -> JSONResponse:
+        _log.warning("two requests made the same row", exc_info=error)
+        return problem(409, "another request is making the same thing right now; ask again")
+
+    async def fault(request: Request, error: Exception) -> JSONResponse:
+        # starlette logs the traceback; the client is told nothing of our insides
+        return problem(500, "the service failed; its log says why")
+
+    app.add_exception_handler(ServiceError, service_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(IntegrityError, raced)
+    app.add_exception_handler(Exception, fault)
+
+
+def _field_error(item: dict[str, Any]) -> dict[str, str]:
+    path = [str(part) for part in item["loc"]]
+    if path and path[0] in _PLACES:
+        path = path[1:] or path
+    if item["type"] == "json_invalid":
+        return {"field": "body", "message": f"is not JSON: {item['ctx']['error']}"}
+    if item["type"] == "extra_forbidden":
+        return {"field": ".".join(path), "message": "this field is unknown"}
+    return {"field": ".".join(path), "message": str(item["msg"]).removeprefix("Value error, ")}

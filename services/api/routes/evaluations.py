@@ -1,0 +1,67 @@
+"""The referee by itself: a task and a candidate in, a verdict out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+from starlette.concurrency import run_in_threadpool
+
+from services.api.deps import DatabaseDep, IdempotencyKey, SettingsDep
+from services.db.models import FINAL_STATES
+from services.db.session import Database
+from services.jobs import read, submit
+from services.jobs.requests import EvaluateRequest
+from services.jobs.views import EvaluationView
+from services.settings import Settings
+
+router = APIRouter(tags=["evaluate"])
+LONGEST_WAIT_S = 60
+_LOOK_EVERY_S = 0.1
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*(\d{1,6})")
+
+
+@router.post("/evaluate", status_code=202, responses={200: {"description": "judged within the wait"}})
+async def evaluate(
+    body: EvaluateRequest,
+    response: Response,
+    database: DatabaseDep,
+    settings: SettingsDep,
+    prefer: Annotated[
+        str, Header(description="`wait=N`: answer with the verdict if it comes within N seconds")
+    ] = "",
+    idempotency_key: IdempotencyKey = None,
+) -> EvaluationView:
+    """Have one candidate judged. 202 with a place to look at, or 200 with the verdict under `Prefer: wait=N`."""
+    view = await run_in_threadpool(_create, database, body, settings, idempotency_key)
+    response.headers["Location"] = view.urls.self
+    wanted = _WAIT.search(prefer)
+    if wanted:
+        deadline = time.monotonic() + min(int(wanted[1]), LONGEST_WAIT_S)
+        response.headers["Preference-Applied"] = wanted[0].strip(" ,;")
+        while view.state not in FINAL_STATES and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            view = await run_in_threadpool(_look, database, view.id)
+    if view.state in FINAL_STATES:
+        response.status_code = 200
+    return view
+
+
+@router.get("/evaluations/{evaluation_id}")
+def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
+    """One evaluation; `result` is the referee's whole verdict once `state` is `succeeded`."""
+    return _look(database, evaluation_id)
+
+
+def _create(database: Database, body: EvaluateRequest, settings: Settings, key: str | None) -> EvaluationView:
+    with database.uncommitted() as session:
+        made_id = submit.create_evaluation(session, body, settings, key)
+        return read.get_evaluation(session, made_id)
+
+
+def _look(database: Database, evaluation_id: str) -> EvaluationView:
+    with database.read() as session:
+        return read.get_evaluation(session, evaluation_id)

@@ -1,0 +1,76 @@
+"""Is it alive, and can it do its work?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from services.api.deps import DatabaseDep, SettingsDep
+from services.db.models import Worker
+from services.db.session import Database
+from services.db.types import epoch_seconds
+from services.settings import Settings
+
+router = APIRouter(tags=["health"])
+_SEEN_WITHIN_S = 20.0
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", responses={503: {"description": "something is missing; the body says what"}})
+def readyz(
+    request: Request, response: Response, database: DatabaseDep, settings: SettingsDep
+) -> dict[str, Any]:
+    """Whether the database and the broker answer and a worker's sandbox held against its own attacks."""
+    checks = {
+        "database": _database(database),
+        "broker": _broker(request, settings),
+        "sandbox": _sandbox(database),
+    }
+    ready = all(check["ok"] for check in checks.values())
+    response.status_code = 200 if ready else 503
+    return {"status": "ready" if ready else "not ready", "checks": checks}
+
+
+def _database(database: Database) -> dict[str, Any]:
+    try:
+        with database.read() as session:
+            session.execute(text("SELECT 1"))
+    except SQLAlchemyError as error:
+        return {"ok": False, "problem": type(error).__name__}
+    return {"ok": True, "kind": database.engine.dialect.name}
+
+
+def _broker(request: Request, settings: Settings) -> dict[str, Any]:
+    if settings.embedded:
+        return {"ok": True, "kind": "memory"}
+    try:
+        with request.app.state.celery.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=2, interval_start=0)
+    except Exception as error:  # noqa: BLE001 - every transport raises its own kind, and all mean the same here
+        return {"ok": False, "problem": type(error).__name__}
+    return {"ok": True, "kind": settings.broker_url.partition(":")[0]}
+
+
+def _sandbox(database: Database) -> dict[str, Any]:
+    query = select(Worker).where(Worker.seen_at > epoch_seconds() - _SEEN_WITHIN_S)
+    try:
+        with database.read() as session:
+            workers = session.scalars(query).all()
+    except SQLAlchemyError as error:
+        return {"ok": False, "problem": type(error).__name__}
+    shown = [{"device": worker.device, "tier": worker.tier, "problem": worker.problem} for worker in workers]
+    usable = [worker for worker in workers if worker.tier is not None and worker.problem is None]
+    if usable:
+        return {"ok": True, "tier": usable[0].tier, "workers": shown}
+    if not workers:
+        return {"ok": False, "problem": "no worker is alive", "workers": []}
+    unchecked = any(worker.problem is None for worker in workers)
+    return {"ok": False, "problem": "being checked" if unchecked else "no sandbox held", "workers": shown}

@@ -1,0 +1,97 @@
+"""Jobs: make, list, look at, cancel, fetch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from services.api.deps import IdempotencyKey, Limit, SessionDep, SettingsDep
+from services.jobs import cancel, read, submit
+from services.jobs.requests import CandidateRequest, OptimizeRequest
+from services.jobs.views import CandidateView, JobView, Page
+
+router = APIRouter(tags=["jobs"])
+
+
+@router.post("/optimize", status_code=202)
+def optimize(
+    body: OptimizeRequest,
+    response: Response,
+    session: SessionDep,
+    settings: SettingsDep,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """Start a job: a reference module in, a faster one with evidence out. Follow `urls.events` or `urls.self`."""
+    made_id = submit.create_job(session, body, settings, idempotency_key)
+    response.headers["Location"] = f"/jobs/{made_id}"
+    return read.get_job(session, made_id)
+
+
+@router.get("/jobs")
+def list_jobs(
+    session: SessionDep,
+    limit: Limit = 20,
+    after: Annotated[str | None, Query(max_length=64, description="id of the last job already seen")] = None,
+) -> Page[JobView]:
+    """Jobs, newest first."""
+    jobs = read.list_jobs(session, limit + 1, after)
+    return Page(
+        data=jobs[:limit],
+        has_more=len(jobs) > limit,
+        first_id=jobs[0].id if jobs else None,
+        last_id=jobs[:limit][-1].id if jobs else None,
+    )
+
+
+@router.get("/jobs/{job_id}")
+def get_job(job_id: str, session: SessionDep) -> JobView:
+    """One job."""
+    return read.get_job(session, job_id)
+
+
+@router.post("/jobs/{job_id}/cancel", status_code=202)
+def cancel_job(job_id: str, session: SessionDep) -> JobView:
+    """Stop a job; asking twice, or asking one that has ended, changes nothing."""
+    cancel.request_cancel(session, job_id)
+    return read.get_job(session, job_id)
+
+
+@router.get("/jobs/{job_id}/candidates")
+def list_candidates(job_id: str, session: SessionDep) -> Page[CandidateView]:
+    """All candidates of a job in order of arrival, with their verdicts."""
+    found = read.list_candidates(session, job_id)
+    return Page(
+        data=found,
+        has_more=False,
+        first_id=found[0].id if found else None,
+        last_id=found[-1].id if found else None,
+    )
+
+
+@router.post("/jobs/{job_id}/candidates", status_code=202)
+def add_candidate(
+    job_id: str, body: CandidateRequest, response: Response, session: SessionDep
+) -> CandidateView:
+    """Add a candidate of your own (origin `external`): same rules, same leaderboard; the job may have ended."""
+    made_id = submit.add_external_candidate(session, job_id, body)
+    response.headers["Location"] = f"/candidates/{made_id}"
+    return read.get_candidate(session, made_id)
+
+
+@router.get("/candidates/{candidate_id}")
+def get_candidate(candidate_id: str, session: SessionDep) -> CandidateView:
+    """One candidate with its verdicts."""
+    return read.get_candidate(session, candidate_id)
+
+
+@router.get(
+    "/jobs/{job_id}/bundle",
+    response_class=Response,
+    responses={200: {"content": {"application/zip": {}}}, 409: {"description": "the job has made no bundle"}},
+)
+def get_bundle(job_id: str, session: SessionDep) -> Response:
+    """The bundle: optimized.py, kernels, evidence, report, reproduce.py."""
+    _, content = read.get_bundle(session, job_id)
+    headers = {"Content-Disposition": f'attachment; filename="kernelwright-{job_id}.zip"'}
+    return Response(content, media_type="application/zip", headers=headers)

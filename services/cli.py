@@ -1,0 +1,35 @@
+"""The command line, `kernelwright`. Commands for people print tables, `--json` prints JSON on stdout; nothing here imports torch."""
+
+from __future__ import annotations
+
+import typer
+
+from evaluator import cli as evaluator_cli
+from services.commands import remote, tasks
+from services.commands.doctor import doctor
+from services.commands.optimize import optimize
+from services.commands.serve import serve
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_show_locals=False,
+    help="Kernelwright: a reference PyTorch module in, a faster drop-in module out, with evidence.\n\n"
+    "Begin with `kernelwright doctor`, then `kernelwright optimize layernorm_relu_add`, or `kernelwright serve` for "
+    "the API and the dashboard.",
+)
+
+app.command()(optimize)
+app.command()(evaluator_cli.evaluate)
+app.command()(serve)
+app.add_typer(tasks.app, name="tasks")
+app.command()(doctor)
+app.command()(remote.submit)
+app.command()(remote.jobs)
+app.command()(remote.watch)
+app.command()(remote.fetch)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

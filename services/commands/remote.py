@@ -1,0 +1,132 @@
+"""`submit`, `watch`, `fetch`, `jobs`: the HTTP API from a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from services.commands.optimize import _task_field
+from services.commands.showing import event_line, leaderboard
+
+Url = Annotated[
+    str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
+]
+_DEFAULT_URL = "http://127.0.0.1:8000"
+_TIMEOUT_S = 30.0
+
+
+def submit(
+    task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
+    url: Url = _DEFAULT_URL,
+    budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
+    budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
+) -> None:
+    """Start a job on a service and print its id."""
+    budget = {"seconds": budget_seconds, "candidates": budget_candidates}
+    body = {
+        **_task_field(task),
+        "budget": {name: value for name, value in budget.items() if value is not None},
+    }
+    job = _ask(url, "POST", "/optimize", json=body).json()
+    print(job["id"])  # noqa: T201 - the program's answer
+
+
+def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """List the latest jobs of a service."""
+    page = _ask(url, "GET", "/jobs").json()
+    if as_json:
+        json.dump(page["data"], sys.stdout)
+        sys.stdout.write("\n")
+        return
+    table = Table("job", "name", "state", "verdict", "candidates", "best", "origin of best")
+    for job in page["data"]:
+        best = job["best"] or {}
+        speedup = best.get("geomean_speedup")
+        table.add_row(
+            job["id"],
+            job["name"],
+            job["state"],
+            job["verdict"] or "-",
+            str(job["counts"]["candidates"]),
+            f"{speedup:.2f}x" if speedup else "-",
+            best.get("origin", "-"),
+        )
+    Console().print(table)
+
+
+def watch(job_id: str, url: Url = _DEFAULT_URL) -> None:
+    """Follow a job until it ends; exit code 0 when it succeeded."""
+    console = Console()
+    job = _ask(url, "GET", f"/jobs/{job_id}").json()
+    for event in _events(url, job_id):
+        line = event_line(event)
+        if line:
+            console.print(line)
+    job = _ask(url, "GET", f"/jobs/{job_id}").json()
+    console.print(leaderboard(_ask(url, "GET", f"/jobs/{job_id}/candidates").json()["data"]))
+    console.print(f"{job['state']}: {job['reason']}", markup=False, highlight=False)
+    raise typer.Exit(0 if job["state"] == "succeeded" else 1)
+
+
+def fetch(
+    job_id: str,
+    url: Url = _DEFAULT_URL,
+    out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+) -> None:
+    """Download a job's bundle."""
+    content = _ask(url, "GET", f"/jobs/{job_id}/bundle").content
+    path = out or Path(f"kernelwright-{job_id}.zip")
+    path.write_bytes(content)
+    print(path)  # noqa: T201 - the program's answer
+
+
+def _events(url: str, job_id: str) -> Iterator[dict[str, Any]]:
+    """Events of a job as they come; reconnects where the stream broke off."""
+    seen = "0"
+    with httpx.Client(base_url=url, timeout=httpx.Timeout(_TIMEOUT_S, read=60.0)) as client:
+        while True:
+            headers = {"Accept": "text/event-stream", "Last-Event-ID": seen}
+            try:
+                with client.stream("GET", f"/jobs/{job_id}/events", headers=headers) as response:
+                    if response.status_code != httpx.codes.OK:
+                        return
+                    for line in response.iter_lines():
+                        if line.startswith("data: "):
+                            event = json.loads(line.removeprefix("data: "))
+                            seen = str(event["id"])
+                            yield event
+            except httpx.ReadTimeout:
+                continue
+            except httpx.TransportError as error:
+                _give_up(f"lost {url}: {error}")
+
+
+def _ask(url: str, method: str, path: str, **options: Any) -> httpx.Response:
+    try:
+        response = httpx.request(method, url.rstrip("/") + path, timeout=_TIMEOUT_S, **options)
+    except httpx.TransportError as error:
+        _give_up(f"no service answers at {url} ({error}); start one with `kernelwright serve`")
+    if response.is_success:
+        return response
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = {"detail": response.reason_phrase}
+    _give_up("\n".join([str(problem.get("detail")), *(_field(item) for item in problem.get("errors", ()))]))
+
+
+def _field(item: dict[str, str]) -> str:
+    return f"  {item['field']}: {item['message']}"
+
+
+def _give_up(message: str) -> Any:
+    Console(stderr=True).print(message, style="red", markup=False, highlight=False)
+    raise typer.Exit(1)

@@ -1,0 +1,127 @@
+"""`kernelwright serve`: API, pages and worker in one process, no other server needed."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import sys
+import threading
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+NO_KEYS = "--anyone-who-reaches-it-may-use-it"
+_GRACE_S = 3
+_EXIT_USAGE = 2
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Run a worker in this process.")
+    ] = True,
+    no_keys: Annotated[
+        bool, typer.Option(NO_KEYS, help="Allow another address than loopback. The service has no keys yet.")
+    ] = False,
+) -> None:
+    """Serve the HTTP API and the dashboard, with a worker for this machine.
+
+    Settings are environment variables that start with KERNELWRIGHT_; with none set, everything is on this machine:
+    a SQLite file, an in-memory queue, a worker thread. Two of them move it to PostgreSQL and Redis:
+
+        KERNELWRIGHT_DATABASE_URL=postgresql://...  KERNELWRIGHT_BROKER_URL=redis://...
+
+    Stop it with Ctrl-C: running jobs are given back and go on where they were after the next start.
+    """
+    say = Console(stderr=True)
+    if not _is_loopback(host) and not no_keys:
+        say.print(
+            f"[red]refused:[/] {host} is not a loopback address and this service has no keys yet: whoever reaches "
+            f"the port could run jobs and read every source. If that is wanted, say {NO_KEYS}."
+        )
+        raise typer.Exit(_EXIT_USAGE)
+    try:
+        listener = _listen(host, port)
+    except OSError as error:
+        say.print(f"[red]cannot listen[/] on {host} port {port}: {error.strerror or error}")
+        raise typer.Exit(1) from None
+    _serve_on(listener, host, with_worker=worker, say=say)
+
+
+def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Console) -> None:
+    import uvicorn
+
+    from services.api.app import create_app
+    from services.settings import get_settings
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("alembic", "celery", "kombu", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    settings = get_settings()
+    if settings.embedded and not with_worker:
+        say.print("[yellow]no worker:[/] jobs wait until a process with a worker opens the same database.")
+    app = create_app(settings, with_worker=with_worker)
+
+    class Server(uvicorn.Server):
+        """Says where it is once it answers, and lets streams end before it waits for them."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            port = listener.getsockname()[1]
+            shown = f"[{host}]" if ":" in host else host
+            print(f"Kernelwright is at http://{shown}:{port}/", flush=True)  # noqa: T201 - the program's answer
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.stopping.set()
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S, server_header=False
+    )
+    try:
+        Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    _leave()
+
+
+def _leave() -> None:
+    """End the process even if a pool thread still waits for a slow answer: Python would join it for minutes.
+
+    Nothing is lost: rows were given back, and what such a thread wrote later would be refused.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    stuck = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.daemon
+    ]
+    if stuck:
+        logging.shutdown()
+        os._exit(0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,83 @@
+"""Drawing a job on a terminal, from the API's JSON. What candidates and compilers wrote is shown as plain text only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+_COLORS = {"accepted": "green", "not_judged": "yellow"}
+_LONGEST_REASON = 90
+
+
+def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
+    """Candidates as a table: accepted ones by their speedup, then rejected ones with the reason."""
+    table = Table(title="Candidates (speedup over the best baseline, geometric mean)", title_justify="left")
+    table.add_column("candidate", overflow="fold")
+    table.add_column("origin")
+    table.add_column("verdict")
+    table.add_column("speedup", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_column("measured on")
+    for view in sorted(candidates, key=_rank):
+        speedup, interval, phase = _measured(view)
+        word = view["verdict"] or "pending"
+        name = Text(_plain(view["label"]))
+        if word not in ("accepted", "pending"):
+            name.append(f"\n{_shortened(view['reason'] or '')}", style="dim")
+        table.add_row(
+            name,
+            _plain(view["origin"]),
+            Text(_plain(word), style=_COLORS.get(word, "red" if view["verdict"] else "dim")),
+            f"{speedup:.2f}x" if speedup is not None else "-",
+            f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
+            phase,
+        )
+    return table
+
+
+def event_line(event: Mapping[str, Any]) -> Text | None:
+    """One event as a line, or None when the leaderboard says it better."""
+    name, data = event["name"], event["data"]
+    if name == "candidate.judged":
+        speedup = data.get("geomean_speedup")
+        shown = f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
+        label = data.get("label") or "optimized.py"
+        word = str(data.get("verdict"))
+        return Text.assemble(
+            "judged ",
+            _plain(label),
+            f" ({data.get('phase')}): ",
+            (_plain(word), _COLORS.get(word, "red")),
+            shown,
+        )
+    if name == "candidate.proposed":
+        return Text(f"proposed {_plain(data.get('label'))} ({_plain(data.get('origin'))})", style="dim")
+    if name in ("job.failed", "job.cancelled", "job.finished"):
+        return Text(f"{name}: {_shortened(data.get('reason') or '')}")
+    return None
+
+
+def _rank(view: Mapping[str, Any]) -> tuple[bool, float]:
+    speedup, _, _ = _measured(view)
+    return view["verdict"] != "accepted", -(speedup or 0.0)
+
+
+def _measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str]:
+    for phase in ("validation", "screen"):
+        summary = (view.get(phase) or {}).get("summary") or {}
+        if summary.get("geomean_speedup") is not None:
+            return summary["geomean_speedup"], summary.get("geomean_ci95"), phase
+    return None, None, "-"
+
+
+def _plain(value: Any) -> str:
+    """Text without control characters: a terminal obeys them, and these words come from candidates."""
+    return "".join(character if character.isprintable() else " " for character in str(value))
+
+
+def _shortened(text: str) -> str:
+    line = _plain(text)
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"

@@ -1,0 +1,212 @@
+"""The tables.
+
+jobs ──< candidates          a job's proposals, unique by source
+  │──< verdicts              unique by (candidate, phase): never stored twice
+  │──< steps                 finished steps, so that a job resumes
+  │──< events                what happened, in order; ids grow over the whole database
+  │──  bundles               the zip that the user downloads
+  └──< evaluations           one (task, candidate) to judge; with a job: an external candidate of it
+workers                      who is alive, which devices, which sandbox
+idempotency_keys             which request made which row
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from services.db.types import UtcDateTime
+
+# "cancelling" is a running job whose cancel flag is set; it is shown, never stored, so that no step can forget it.
+STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+FINAL_STATES = ("succeeded", "failed", "cancelled")
+
+
+def utc_now() -> datetime:
+    """Now, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    """Declarative base with the column types of this database."""
+
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON(none_as_null=True),
+        bytes: LargeBinary,
+    }
+
+
+class Leased:
+    """Columns of a row that one worker at a time may work on.
+
+    Attributes:
+        state: one of `STATES`.
+        attempt: how often a worker started on it.
+        stalled_attempts: attempts since anything was last stored; a row that kills its worker must not loop for ever.
+        lease_owner: the worker (see `services.worker.identity`).
+        lease_until: end of the lease, seconds since 1970 on the database's clock.
+        sent_at: when a message for it was last sent, same clock; None asks for one.
+        cancel_requested: somebody wants it to stop.
+    """
+
+    state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
+    attempt: Mapped[int] = mapped_column(Integer, default=0)
+    stalled_attempts: Mapped[int] = mapped_column(Integer, default=0)
+    lease_owner: Mapped[str | None] = mapped_column(String(200))
+    lease_until: Mapped[float | None] = mapped_column(Float)
+    sent_at: Mapped[float | None] = mapped_column(Float)
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class Job(Leased, Base):
+    """One optimization: a task in, a bundle out. `request` is what the client asked for beyond the columns."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    device: Mapped[str] = mapped_column(String(16))
+    task_name: Mapped[str] = mapped_column(String(200))
+    task_sha256: Mapped[str] = mapped_column(String(64))
+    task_source: Mapped[str] = mapped_column(Text)
+    from_catalog: Mapped[bool] = mapped_column(default=False)
+    request: Mapped[dict[str, Any]]
+    verdict: Mapped[str | None] = mapped_column(String(32))
+    reason: Mapped[str | None] = mapped_column(Text)
+    winner_sha256: Mapped[str | None] = mapped_column(String(64))
+    summary: Mapped[dict[str, Any] | None]
+    usd: Mapped[float] = mapped_column(Float, default=0.0)
+    tokens: Mapped[int] = mapped_column(Integer, default=0)
+
+
+class Candidate(Base):
+    """One proposed source of a job."""
+
+    __tablename__ = "candidates"
+    __table_args__ = (UniqueConstraint("job_id", "sha256", name="one_candidate_per_source"),)
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(String(64), unique=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    sha256: Mapped[str] = mapped_column(String(64))
+    origin: Mapped[str] = mapped_column(String(16))
+    label: Mapped[str] = mapped_column(String(200))
+    parent_sha256: Mapped[str | None] = mapped_column(String(64))
+    note: Mapped[str] = mapped_column(Text, default="")
+    source: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Verdict(Base):
+    """The referee's word on one candidate in one phase. The scalar columns repeat `body`, for lists and sorting.
+
+    Keyed by source and not by candidate row: the held-out verdict belongs to optimized.py, which is assembled and
+    need not be a candidate.
+    """
+
+    __tablename__ = "verdicts"
+    __table_args__ = (UniqueConstraint("job_id", "sha256", "phase", name="one_verdict_per_phase"),)
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    sha256: Mapped[str] = mapped_column(String(64))
+    phase: Mapped[str] = mapped_column(String(16))
+    word: Mapped[str] = mapped_column(String(32))
+    reason: Mapped[str] = mapped_column(Text)
+    geomean_speedup: Mapped[float | None] = mapped_column(Float)
+    ci_low: Mapped[float | None] = mapped_column(Float)
+    ci_high: Mapped[float | None] = mapped_column(Float)
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Step(Base):
+    """A finished step of a job, with its JSON value wrapped as {"value": ...}."""
+
+    __tablename__ = "steps"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    value: Mapped[dict[str, Any]]
+    finished_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Event(Base):
+    """Something that happened to a job. `once` makes a repeated event (a resumed job tells its story again) one row."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        UniqueConstraint("job_id", "once", name="one_event_per_occasion"),
+        Index("events_of_job", "job_id", "id"),
+        {"sqlite_autoincrement": True},  # without it SQLite may hand out an id again after a delete
+    )
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    time: Mapped[datetime] = mapped_column(default=utc_now)
+    name: Mapped[str] = mapped_column(String(64))
+    data: Mapped[dict[str, Any]]
+    once: Mapped[str | None] = mapped_column(String(200))
+
+
+class Bundle(Base):
+    """The finished zip. In the database and not on a worker's disk, since workers hold no state that matters."""
+
+    __tablename__ = "bundles"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    file_name: Mapped[str] = mapped_column(String(200))
+    content: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Evaluation(Leased, Base):
+    """One (task, candidate) to be judged: a POST /evaluate, or (with `job_id`) an external candidate of a job."""
+
+    __tablename__ = "evaluations"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    device: Mapped[str] = mapped_column(String(16))
+    effort: Mapped[str] = mapped_column(String(16))
+    task_name: Mapped[str] = mapped_column(String(200))
+    task_sha256: Mapped[str] = mapped_column(String(64))
+    task_source: Mapped[str] = mapped_column(Text)
+    candidate_sha256: Mapped[str] = mapped_column(String(64))
+    candidate_source: Mapped[str] = mapped_column(Text)
+    origin: Mapped[str] = mapped_column(String(16), default="external")
+    label: Mapped[str] = mapped_column(String(200), default="")
+    verdict: Mapped[str | None] = mapped_column(String(32))
+    reason: Mapped[str | None] = mapped_column(Text)
+    result: Mapped[dict[str, Any] | None]
+
+
+class Worker(Base):
+    """A worker process that was alive at `seen_at` (seconds since 1970, database clock)."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    device: Mapped[str] = mapped_column(String(16))
+    tier: Mapped[str | None] = mapped_column(String(32))
+    self_check: Mapped[dict[str, Any] | None]
+    problem: Mapped[str | None] = mapped_column(Text)
+    seen_at: Mapped[float] = mapped_column(Float)
+
+
+class IdempotencyKey(Base):
+    """The row that a request with this `Idempotency-Key` made, and the digest of that request."""
+
+    __tablename__ = "idempotency_keys"
+
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body_sha256: Mapped[str] = mapped_column(String(64))
+    made_id: Mapped[str] = mapped_column(String(32))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -1,0 +1,93 @@
+"""Engines and sessions.
+
+A write session begins with BEGIN IMMEDIATE on SQLite: two workers that both read and then write would otherwise
+deadlock, and SQLite ends such a deadlock with "database is locked" without waiting for busy_timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.orm import Session
+
+from services.db.types import dump_json
+
+_BUSY_TIMEOUT_MS = 30_000
+_WRITE_OPTION = "kernelwright_write"
+
+
+class Database:
+    """One database: an engine, with read sessions and write transactions.
+
+    Args:
+        url: SQLAlchemy URL of SQLite or PostgreSQL (`postgresql://` means psycopg 3).
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = _make_engine(url)
+        self._write_engine = self.engine.execution_options(**{_WRITE_OPTION: True})
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session for reading; what it leaves uncommitted is rolled back."""
+        with Session(self.engine, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A write transaction: committed at the end, rolled back when the block raises."""
+        with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def uncommitted(self) -> Iterator[Session]:
+        """A session that can write and commits only when told to."""
+        with Session(self._write_engine, expire_on_commit=False) as session:
+            yield session
+
+    def close(self) -> None:
+        """Close all pooled connections."""
+        self.engine.dispose()
+
+
+@lru_cache(maxsize=8)
+def database(url: str) -> Database:
+    """The process-wide `Database` of a URL."""
+    return Database(url)
+
+
+def _make_engine(url_text: str) -> Engine:
+    url = make_url(url_text)
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() == "sqlite":
+        if url.database and url.database != ":memory:":
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(
+            url, json_serializer=dump_json, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    return create_engine(url, json_serializer=dump_json, pool_pre_ping=True)
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by _begin_sqlite, not guessed by the driver
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # NORMAL loses nothing when a process is killed, only the last commits when the machine loses power
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITE_OPTION, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

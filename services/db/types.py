@@ -1,0 +1,75 @@
+"""Column types and SQL functions that mean the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, Float
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time, always aware and in UTC; SQLite stores no zone, so it is put back on the way out."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse naive times, store UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time without a zone is ambiguous")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give the zone back."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class epoch_seconds(FunctionElement[float]):  # noqa: N801 - reads as the SQL function that it is
+    """The database's own clock in seconds since 1970. Leases use it, so that workers' clocks need not agree."""
+
+    type = Float()
+    inherit_cache = True
+
+
+@compiles(epoch_seconds, "sqlite")
+def _epoch_sqlite(element: epoch_seconds, compiler: Any, **kwargs: Any) -> str:
+    # unixepoch('subsec') needs SQLite 3.42 and Debian 12 has 3.40; julianday is exact to about 0.1 ms
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(epoch_seconds, "postgresql")
+def _epoch_postgresql(element: epoch_seconds, compiler: Any, **kwargs: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
+def storable_text(text: str) -> str:
+    """`text` without what a database cannot hold: NUL characters and lone surrogates (compilers print both)."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def storable_json(value: Any) -> Any:
+    """`value` with storable text, string keys, and null for numbers that JSON does not have (NaN, infinities)."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {storable_text(str(key)): storable_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [storable_json(item) for item in value]
+    return value
+
+
+def dump_json(value: Any) -> str:
+    """JSON for a column; raises ValueError for NaN rather than storing what PostgreSQL refuses."""
+    return json.dumps(storable_json(value), allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,47 @@
+"""The ways in which a row ends. Each writes the final state and, for a job, its event, in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from services.db.models import Evaluation, Job, utc_now
+from services.db.types import storable_json, storable_text
+from services.jobs import events
+
+_EVENT_OF_STATE = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
+
+
+def end_job(
+    session: Session,
+    job: Job,
+    state: str,
+    reason: str,
+    *,
+    verdict: str | None = None,
+    winner_sha256: str | None = None,
+    summary: dict[str, Any] | None = None,
+) -> None:
+    """End a job that the caller has locked."""
+    job.state = state
+    job.reason = storable_text(reason)
+    job.verdict = verdict
+    job.winner_sha256 = winner_sha256
+    job.summary = storable_json(summary) if summary else None
+    job.finished_at = utc_now()
+    job.lease_owner = job.lease_until = None
+    data = {"state": state, "verdict": verdict, "reason": job.reason, "winner_sha256": winner_sha256}
+    events.append(session, job.id, _EVENT_OF_STATE[state], data, once="end")
+
+
+def end_evaluation(
+    session: Session, row: Evaluation, state: str, reason: str, result: dict[str, Any] | None
+) -> None:
+    """End an evaluation that the caller has locked; `result` is the referee's verdict, if there is one."""
+    row.state = state
+    row.reason = storable_text(reason)
+    row.result = storable_json(result) if result else None
+    row.verdict = str(result["verdict"])[:32] if result else None
+    row.finished_at = utc_now()
+    row.lease_owner = row.lease_until = None

@@ -1,0 +1,32 @@
+"""Appending to a job's log of events.
+
+Readers resume by id, so within a job an id must never become visible after a greater one. PostgreSQL hands out ids
+before commit; locking the job's row first makes that impossible. SQLite has one writer at a time anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
+
+from services.db.models import Event, Job
+from services.db.types import storable_json
+
+
+def lock_job(session: Session, job_id: str) -> Job | None:
+    """The job's row, locked to the end of the transaction."""
+    return session.get(Job, job_id, with_for_update=True, populate_existing=True)
+
+
+def append(
+    session: Session, job_id: str, name: str, data: dict[str, Any], *, once: str | None = None
+) -> bool:
+    """Append an event; False, writing nothing, when the job already has one with this `once`. Caller holds the lock."""
+    if once is not None:
+        once = f"{name}:{once}"[:200]
+        if session.scalar(select(exists().where(Event.job_id == job_id, Event.once == once))):
+            return False
+    session.add(Event(job_id=job_id, name=name[:64], data=storable_json(data), once=once))
+    return True

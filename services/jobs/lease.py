@@ -1,0 +1,198 @@
+"""Leases: which worker may work on a row, for how long, and what becomes of rows whose worker died.
+
+A worker claims a row with one UPDATE, so that two can never both win; it extends the lease while it lives; and every
+write it makes for the row checks in the same transaction that the lease is still its own. All times are the database's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from services.db.models import Evaluation, Job, utc_now
+from services.db.types import epoch_seconds
+from services.errors import LeaseLost
+
+LeasedRow = Job | Evaluation
+LeasedModel = type[Job] | type[Evaluation]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to work on one row.
+
+    Attributes:
+        model: which table.
+        row_id: which row.
+        owner: the worker's identity.
+        attempt: number of this attempt; with `owner` it tells this lease from any other.
+    """
+
+    model: LeasedModel
+    row_id: str
+    owner: str
+    attempt: int
+
+
+def claim(
+    session: Session, model: LeasedModel, row_id: str, owner: str, lease_seconds: float, max_attempts: int
+) -> Lease | None:
+    """Take a queued row, or one whose lease ran out; None when somebody else has it or it needs no work."""
+    result = session.execute(
+        update(model)
+        .where(model.id == row_id, _claimable(model), model.stalled_attempts < max_attempts)
+        .values(
+            state="running",
+            attempt=model.attempt + 1,
+            stalled_attempts=model.stalled_attempts + 1,
+            lease_owner=owner,
+            lease_until=epoch_seconds() + lease_seconds,
+            started_at=func.coalesce(model.started_at, utc_now()),
+        )
+        .execution_options(synchronize_session=False)
+    )
+    if result.rowcount != 1:  # type: ignore[attr-defined]
+        return None
+    attempt = session.scalar(select(model.attempt).where(model.id == row_id))
+    return Lease(model, row_id, owner, attempt or 0)
+
+
+def locked_row(session: Session, lease: Lease) -> Any:
+    """The leased row, locked to the end of the transaction.
+
+    Raises:
+        LeaseLost: the lease is no longer this worker's.
+    """
+    row = session.get(lease.model, lease.row_id, with_for_update=True, populate_existing=True)
+    if (
+        row is None
+        or row.state != "running"
+        or (row.lease_owner, row.attempt) != (lease.owner, lease.attempt)
+    ):
+        raise LeaseLost(f"{lease.model.__tablename__} {lease.row_id}: attempt {lease.attempt} lost its lease")
+    return row
+
+
+def extend(session: Session, lease: Lease, lease_seconds: float) -> bool:
+    """Prolong the lease; False when it is lost."""
+    result = session.execute(
+        update(lease.model)
+        .where(_held(lease))
+        .values(lease_until=epoch_seconds() + lease_seconds)
+        .execution_options(synchronize_session=False)
+    )
+    return bool(result.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def wanted(session: Session, lease: Lease) -> str | None:
+    """Why the work should stop: "cancelled", "lost", or None to go on."""
+    row = session.execute(select(lease.model.cancel_requested).where(_held(lease))).one_or_none()
+    if row is None:
+        return "lost"
+    return "cancelled" if row[0] else None
+
+
+def release(session: Session, lease: Lease) -> None:
+    """Give the row back unfinished (a clean shutdown); this attempt does not count as stalled."""
+    session.execute(
+        update(lease.model)
+        .where(_held(lease))
+        .values(
+            state="queued",
+            stalled_attempts=case(
+                (lease.model.stalled_attempts > 0, lease.model.stalled_attempts - 1), else_=0
+            ),
+            lease_owner=None,
+            lease_until=None,
+            sent_at=None,
+        )
+        .execution_options(synchronize_session=False)
+    )
+
+
+def expire_leases_of(session: Session, owners: list[str]) -> None:
+    """End the leases of workers that are known to be dead."""
+    for model in (Job, Evaluation):
+        session.execute(
+            update(model)
+            .where(model.state == "running", model.lease_owner.in_(owners))
+            .values(lease_until=0.0, sent_at=None)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def any_claimable(session: Session, model: LeasedModel, max_attempts: int, resend_after_s: float) -> bool:
+    """Whether `take_for_sending` would find anything; a read, so that an idle service writes nothing."""
+    return (
+        session.scalar(select(model.id).where(_due(model, max_attempts, resend_after_s)).limit(1)) is not None
+    )
+
+
+def take_for_sending(
+    session: Session, model: LeasedModel, max_attempts: int, resend_after_s: float, limit: int
+) -> list[tuple[str, str]]:
+    """Mark rows that need a worker as "message sent" and return their ids and devices, oldest first.
+
+    A row is taken again only after `resend_after_s`, so that several dispatchers do not flood the queue, and each row
+    is marked by one UPDATE, so that only one of them sends.
+    """
+    due = _due(model, max_attempts, resend_after_s)
+    taken = []
+    for row_id, device in session.execute(
+        select(model.id, model.device).where(due).order_by(model.id).limit(limit)
+    ).all():
+        result = session.execute(
+            update(model)
+            .where(model.id == row_id, due)
+            .values(sent_at=epoch_seconds())
+            .execution_options(synchronize_session=False)
+        )
+        if result.rowcount == 1:  # type: ignore[attr-defined]
+            taken.append((row_id, device))
+    return taken
+
+
+def ask_for_messages(session: Session, model: LeasedModel) -> None:
+    """Have messages sent anew for every queued row (a slot became free, or an in-memory queue was lost)."""
+    session.execute(
+        update(model)
+        .where(model.state == "queued")
+        .values(sent_at=None)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[LeasedRow]:
+    """Rows nobody works on that must be ended: cancelled while their worker was dead, or out of attempts."""
+    expired = and_(model.state == "running", model.lease_until < epoch_seconds())
+    waiting = or_(expired, model.state == "queued")
+    query = select(model).where(
+        or_(
+            and_(expired, model.cancel_requested),
+            and_(waiting, model.stalled_attempts >= max_attempts),
+        )
+    )
+    return list(session.scalars(query.with_for_update(skip_locked=True)))
+
+
+def _claimable(model: LeasedModel) -> ColumnElement[bool]:
+    expired = and_(model.state == "running", model.lease_until < epoch_seconds())
+    return and_(or_(model.state == "queued", expired), model.cancel_requested.is_(False))
+
+
+def _due(model: LeasedModel, max_attempts: int, resend_after_s: float) -> ColumnElement[bool]:
+    stale = or_(model.sent_at.is_(None), model.sent_at < epoch_seconds() - resend_after_s)
+    return and_(_claimable(model), model.stalled_attempts < max_attempts, stale)
+
+
+def _held(lease: Lease) -> ColumnElement[bool]:
+    model = lease.model
+    return and_(
+        model.id == lease.row_id,
+        model.state == "running",
+        model.lease_owner == lease.owner,
+        model.attempt == lease.attempt,
+    )

@@ -1,0 +1,135 @@
+"""What a client may send. Unknown fields are errors, and so is whatever this version cannot honour.
+
+Every text ends up in a database and in the referee's JSON, so text that cannot be encoded is refused at the door.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+MAX_SHAPES_PER_SPLIT = 64
+MAX_MODELS = 8
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("holds a lone surrogate, which is not text in UTF-8") from None
+    if "\x00" in text:
+        raise ValueError("holds a NUL character")
+    return text
+
+
+def _source(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return _encodable(text)
+
+
+def _one_line(text: str) -> str:
+    text = _encodable(text).strip()
+    if not text.isprintable():
+        raise ValueError("holds a line break or another control character")
+    return text
+
+
+def _model_by_name(value: Any) -> Any:
+    return {"model": value} if isinstance(value, str) else value
+
+
+Source = Annotated[str, AfterValidator(_source)]
+Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
+Device = Literal["cpu", "cuda"]
+Split = Literal["visible", "validation", "held_out", "adversarial"]
+
+
+class Request(BaseModel):
+    """Base of the request bodies."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class BudgetRequest(Request):
+    """Upper limits of a job; leave one out for no limit."""
+
+    usd: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="US dollars for model calls"
+    )
+    seconds: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="wall-clock seconds of the job"
+    )
+    gpu_seconds: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds of judging on a GPU"
+    )
+    tokens: int | None = Field(default=None, ge=0, le=2**53, description="prompt plus completion tokens")
+    candidates: int | None = Field(
+        default=None, ge=1, le=10_000, description="how many candidates are judged"
+    )
+
+
+class ModelRequest(Request):
+    """One language model of the server's configured endpoint; a plain string is short for {"model": ...}.
+
+    The endpoint itself is the operator's to choose: a client that could name one would be sent the operator's key.
+    """
+
+    model: Line = Field(min_length=1)
+    samples: int = Field(default=1, ge=1, le=32)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int = Field(default=8192, ge=1, le=200_000)
+
+
+class TaskRequest(Request):
+    """The part that names a task: its `source`, or `task`, the name of one in the catalogue."""
+
+    source: Source | None = Field(
+        default=None, description="a task file: class Model, get_inputs, get_init_inputs"
+    )
+    task: Line | None = Field(default=None, description="name of a task of the catalogue instead of `source`")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> TaskRequest:
+        if (self.source is None) == (self.task is None):
+            raise ValueError("give exactly one of `source` (the task's text) and `task` (a catalogue name)")
+        return self
+
+
+class OptimizeRequest(TaskRequest):
+    """Body of POST /optimize."""
+
+    name: Line | None = Field(default=None, description="what to call the job")
+    device: Device | None = Field(
+        default=None, description="where to judge; the server's own device by default"
+    )
+    gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
+    precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
+    shapes: (
+        dict[Split, Annotated[list[dict[str, int | str]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None
+    ) = Field(default=None, description="own shapes per split; by default they are sampled")
+    budget: BudgetRequest = Field(default_factory=BudgetRequest)
+    origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(
+        default=None, min_length=1, description="who may propose; by default everybody that is configured"
+    )
+    start_from: Source | None = Field(default=None, description="a candidate file to begin with")
+    models: list[Annotated[ModelRequest, BeforeValidator(_model_by_name)]] | None = Field(
+        default=None, min_length=1, max_length=MAX_MODELS
+    )
+
+
+class EvaluateRequest(TaskRequest):
+    """Body of POST /evaluate."""
+
+    candidate: Source = Field(description="a candidate file: class ModelNew")
+    device: Device | None = None
+    effort: Literal["screen", "confirm"] = "screen"
+
+
+class CandidateRequest(Request):
+    """Body of POST /jobs/{id}/candidates."""
+
+    candidate: Source = Field(description="a candidate file: class ModelNew")
+    label: Line | None = Field(default=None, description="a short name for tables")
+    note: Annotated[str, Field(max_length=2000), AfterValidator(_encodable)] = ""

@@ -1,0 +1,205 @@
+"""`agent.store.JobStore` on the database.
+
+Everything is durable when a method returns, and every write checks in its own transaction that this worker still holds
+the lease. `candidate.proposed` and `candidate.judged` are written together with the row that they tell of, so that a
+SIGKILL between the two can neither lose an event nor double it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from agent.candidates import Candidate
+from agent.store import PHASES
+from services.db import models
+from services.db.models import Job
+from services.db.session import Database
+from services.db.types import storable_json, storable_text
+from services.jobs import events, lease
+from services.jobs.lease import Lease
+from services.jobs.submit import candidate_row, proposed_data
+
+# Told by the service itself, which knows about attempts and leases.
+_OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled")
+# Told once per source (and phase) however often a resumed job repeats them.
+_EVENTS_OF_SOURCE = ("candidate.proposed", "candidate.compiled", "candidate.judged")
+
+
+class SqlJobStore:
+    """The durable memory of one job.
+
+    Args:
+        database: where it is kept.
+        job_id: the job.
+        held: the lease under which is written: the job's own, or that of one of its external candidates.
+        stopping: says that the whole worker is shutting down.
+    """
+
+    def __init__(self, database: Database, job_id: str, held: Lease, stopping: Callable[[], bool]) -> None:
+        self._database = database
+        self._job_id = job_id
+        self._lease = held
+        self._stopping = stopping
+
+    def candidates(self) -> list[Candidate]:
+        """See `JobStore.candidates`."""
+        query = select(models.Candidate).where(models.Candidate.job_id == self._job_id)
+        with self._database.read() as session:
+            return [
+                Candidate(
+                    source=row.source,
+                    origin=row.origin,
+                    label=row.label,
+                    parent_sha256=row.parent_sha256,
+                    note=row.note,
+                )
+                for row in session.scalars(query.order_by(models.Candidate.number))
+            ]
+
+    def add_candidate(self, candidate: Candidate) -> bool:
+        """See `JobStore.add_candidate`.
+
+        Raises:
+            LeaseLost: another worker has the job.
+        """
+        with self._writing() as session:
+            if self._candidate(session, candidate.sha256) is not None:
+                return False
+            row = candidate_row(
+                self._job_id,
+                candidate.sha256,
+                candidate.origin,
+                storable_text(candidate.label),
+                storable_text(candidate.source),
+                parent_sha256=candidate.parent_sha256,
+                note=storable_text(candidate.note),
+            )
+            session.add(row)
+            events.append(session, self._job_id, "candidate.proposed", proposed_data(row), once=row.sha256)
+            return True
+
+    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+        """See `JobStore.verdict`."""
+        with self._database.read() as session:
+            return session.scalar(self._verdict_query(sha256, phase))
+
+    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+        """See `JobStore.add_verdict`.
+
+        Raises:
+            LeaseLost: another worker has the job.
+        """
+        if phase not in PHASES:
+            raise ValueError(f"phase {phase!r} is unknown; it is one of {', '.join(PHASES)}")
+        body = storable_json(verdict)
+        with self._writing() as session:
+            if session.scalar(self._verdict_query(sha256, phase)) is not None:
+                return False
+            row = _verdict_row(self._job_id, sha256, phase, body)
+            session.add(row)
+            candidate = self._candidate(session, sha256)
+            data = {
+                "id": candidate.id if candidate else None,
+                "sha256": sha256,
+                "origin": candidate.origin if candidate else None,
+                "label": candidate.label if candidate else None,
+                "phase": phase,
+                "verdict": row.word,
+                "reason": row.reason,
+                "geomean_speedup": row.geomean_speedup,
+                "ci95": [row.ci_low, row.ci_high] if row.ci_low is not None else None,
+            }
+            events.append(session, self._job_id, "candidate.judged", data, once=f"{sha256}:{phase}")
+            return True
+
+    def step(self, name: str) -> object | None:
+        """See `JobStore.step`."""
+        with self._database.read() as session:
+            row = session.get(models.Step, (self._job_id, name))
+            return row.value["value"] if row else None
+
+    def finish_step(self, name: str, value: object) -> None:
+        """See `JobStore.finish_step`.
+
+        Raises:
+            LeaseLost: another worker has the job.
+        """
+        with self._writing() as session:
+            if session.get(models.Step, (self._job_id, name)) is None:
+                session.add(
+                    models.Step(job_id=self._job_id, name=name, value={"value": storable_json(value)})
+                )
+
+    def event(self, name: str, data: dict[str, Any]) -> None:
+        """See `JobStore.event`. `budget.spent` also adds its `usd` and `tokens` to the job's bill.
+
+        Raises:
+            LeaseLost: another worker has the job.
+        """
+        if name in _OWN_EVENTS:
+            return
+        once = None
+        if name in _EVENTS_OF_SOURCE and "sha256" in data:
+            once = ":".join(str(data[key]) for key in ("sha256", "phase") if data.get(key) is not None)
+        with self._writing(progress=False) as session:
+            events.append(session, self._job_id, name, data, once=once)
+            if name == "budget.spent":
+                self._bill(session, data)
+
+    def stop_requested(self) -> str | None:
+        """See `JobStore.stop_requested`. A lost lease and a worker that shuts down stop a job like a cancellation."""
+        if self._stopping():
+            return "cancelled"
+        with self._database.read() as session:
+            return "cancelled" if lease.wanted(session, self._lease) else None
+
+    @contextmanager
+    def _writing(self, *, progress: bool = True) -> Iterator[Session]:
+        with self._database.write() as session:
+            row = lease.locked_row(session, self._lease)
+            if self._lease.model is not Job:
+                events.lock_job(session, self._job_id)
+            if progress:
+                row.stalled_attempts = 0
+            yield session
+
+    def _candidate(self, session: Session, sha256: str) -> models.Candidate | None:
+        query = select(models.Candidate)
+        return session.scalar(
+            query.where(models.Candidate.job_id == self._job_id, models.Candidate.sha256 == sha256)
+        )
+
+    def _verdict_query(self, sha256: str, phase: str) -> Any:
+        return select(models.Verdict.body).where(
+            models.Verdict.job_id == self._job_id,
+            models.Verdict.sha256 == sha256,
+            models.Verdict.phase == phase,
+        )
+
+    def _bill(self, session: Session, data: dict[str, Any]) -> None:
+        job = session.get(Job, self._job_id)
+        if job is not None:
+            job.usd += float(data.get("usd") or 0.0)
+            job.tokens += int(data.get("tokens") or 0)
+
+
+def _verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> models.Verdict:
+    summary = body.get("summary") or {}
+    interval = summary.get("geomean_ci95")
+    low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
+    return models.Verdict(
+        job_id=job_id,
+        sha256=sha256,
+        phase=phase,
+        word=str(body["verdict"])[:32],
+        reason=str(body.get("reason") or ""),
+        geomean_speedup=summary.get("geomean_speedup"),
+        ci_low=low,
+        ci_high=high,
+        body=body,
+    )

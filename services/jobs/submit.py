@@ -1,0 +1,304 @@
+"""Turning a request into rows. What cannot be honoured is refused with the field's name, never ignored."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from agent.spec import Budget, JobSpec, ModelChoice
+from evaluator.sources import CandidateSource, TaskSource
+from kernelbench_tasks import catalog
+from services.db.ids import new_id
+from services.db.models import Candidate, Evaluation, IdempotencyKey, Job, Verdict, Worker, utc_now
+from services.db.types import epoch_seconds
+from services.errors import Conflict, FieldError, NotFound, Refused
+from services.jobs import events, lease
+from services.jobs.requests import CandidateRequest, EvaluateRequest, OptimizeRequest, Request, TaskRequest
+from services.jobs.wake import bell
+from services.settings import Settings
+
+_WORKER_REMEMBERED_S = 24 * 3600.0
+_KEY_LIFETIME = timedelta(hours=24)
+_KEY_MAX_CHARACTERS = 200
+
+
+def create_job(
+    session: Session,
+    request: OptimizeRequest,
+    settings: Settings,
+    idempotency_key: str | None = None,
+    *,
+    claim_for: str | None = None,
+) -> str:
+    """Make a queued job, commit, and return its id (an earlier one's, when the key was used before).
+
+    With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued.
+
+    Raises:
+        Refused: the request asks for something that this service does not have.
+        Conflict: the key was used before with another body.
+    """
+    earlier = _earlier(session, "optimize", request, idempotency_key)
+    if earlier:
+        return earlier
+    job_id = new_id()
+    task = _task(request, request.name)
+    device = request.device or settings.device
+    errors = _unsupported(session, request, device, settings)
+    origins, models = _proposers(request, settings, errors)
+    if errors:
+        raise Refused(errors)
+    spec = JobSpec(
+        job_id=job_id,
+        name=request.name or task.name,
+        task=task,
+        device=device,
+        budget=Budget(**request.budget.model_dump()),
+        origins=origins,
+        models=models,
+        start_from=request.start_from,
+        shapes={split: list(shapes) for split, shapes in request.shapes.items()} if request.shapes else None,
+    )
+    wanted = spec.to_json()
+    del wanted["task"]  # has columns of its own
+    session.add(
+        Job(
+            id=job_id,
+            name=spec.name,
+            device=device,
+            task_name=task.name,
+            task_sha256=task.sha256,
+            task_source=task.source,
+            from_catalog=catalog.find_by_sha256(task.sha256) is not None,
+            request=wanted,
+        )
+    )
+    session.flush()
+    events.append(
+        session, job_id, "job.queued", {"name": spec.name, "device": device, "origins": list(origins)}
+    )
+    if claim_for is not None:
+        lease.claim(session, Job, job_id, claim_for, settings.lease_seconds, settings.max_attempts)
+    _remember(session, "optimize", request, idempotency_key, job_id)
+    session.commit()
+    bell.set()
+    return job_id
+
+
+def create_evaluation(
+    session: Session, request: EvaluateRequest, settings: Settings, idempotency_key: str | None = None
+) -> str:
+    """Make a queued evaluation, commit, and return its id. Raises as `create_job` does."""
+    earlier = _earlier(session, "evaluate", request, idempotency_key)
+    if earlier:
+        return earlier
+    task = _task(request, None)
+    device = request.device or settings.device
+    errors = _device_errors(session, device, settings)
+    if errors:
+        raise Refused(errors)
+    evaluation_id = new_id()
+    session.add(
+        _evaluation(
+            evaluation_id, task, CandidateSource(request.candidate), device=device, effort=request.effort
+        )
+    )
+    _remember(session, "evaluate", request, idempotency_key, evaluation_id)
+    session.commit()
+    bell.set()
+    return evaluation_id
+
+
+def add_external_candidate(session: Session, job_id: str, request: CandidateRequest) -> str:
+    """Add a candidate of origin `external` to a job, running or ended, have it judged, commit, and return its id.
+
+    The same source again gives the same candidate; it is judged anew only if it has no verdict yet.
+
+    Raises:
+        NotFound: no such job.
+    """
+    job = events.lock_job(session, job_id)
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}")
+    source = CandidateSource(request.candidate, origin="external", label=request.label or "external")
+    row = session.scalar(
+        select(Candidate).where(Candidate.job_id == job_id, Candidate.sha256 == source.sha256)
+    )
+    if row is None:
+        row = candidate_row(
+            job_id, source.sha256, "external", source.label, request.candidate, note=request.note
+        )
+        session.add(row)
+        events.append(session, job_id, "candidate.proposed", proposed_data(row), once=source.sha256)
+    judged = select(Verdict.id).where(Verdict.job_id == job_id, Verdict.sha256 == source.sha256)
+    waiting = select(Evaluation.id).where(
+        Evaluation.job_id == job_id,
+        Evaluation.candidate_sha256 == source.sha256,
+        Evaluation.state.in_(("queued", "running")),
+    )
+    if session.scalar(judged.limit(1)) is None and session.scalar(waiting.limit(1)) is None:
+        task = TaskSource(name=job.task_name, source=job.task_source)
+        session.add(_evaluation(new_id(), task, source, device=job.device, effort="screen", job_id=job_id))
+    candidate_id = row.id
+    session.commit()
+    bell.set()
+    return candidate_id
+
+
+def candidate_row(
+    job_id: str,
+    sha256: str,
+    origin: str,
+    label: str,
+    source: str,
+    *,
+    parent_sha256: str | None = None,
+    note: str = "",
+) -> Candidate:
+    """A row for a candidate; its id is "<job id>.<first 12 digits of the sha256>"."""
+    return Candidate(
+        id=f"{job_id}.{sha256[:12]}",
+        job_id=job_id,
+        sha256=sha256,
+        origin=origin,
+        label=label[:200],
+        parent_sha256=parent_sha256,
+        note=note,
+        source=source,
+    )
+
+
+def proposed_data(row: Candidate) -> dict[str, str | None]:
+    """Data of the event `candidate.proposed`."""
+    return {
+        "id": row.id,
+        "sha256": row.sha256,
+        "origin": row.origin,
+        "label": row.label,
+        "parent_sha256": row.parent_sha256,
+    }
+
+
+def job_spec(job: Job) -> JobSpec:
+    """The agent's spec of a job row."""
+    task = {"name": job.task_name, "source": job.task_source}
+    return JobSpec.from_json({**job.request, "task": task})
+
+
+def _evaluation(
+    evaluation_id: str,
+    task: TaskSource,
+    candidate: CandidateSource,
+    *,
+    device: str,
+    effort: str,
+    job_id: str | None = None,
+) -> Evaluation:
+    return Evaluation(
+        id=evaluation_id,
+        job_id=job_id,
+        device=device,
+        effort=effort,
+        task_name=task.name,
+        task_sha256=task.sha256,
+        task_source=task.source,
+        candidate_sha256=candidate.sha256,
+        candidate_source=candidate.source,
+        origin=candidate.origin,
+        label=candidate.label,
+    )
+
+
+def _task(request: TaskRequest, name: str | None) -> TaskSource:
+    if request.task is not None:
+        try:
+            found = catalog.load(request.task)
+        except KeyError as error:
+            raise Refused([FieldError("task", str(error.args[0]))]) from None
+        return TaskSource(name=found.name, source=found.source)
+    assert request.source is not None  # TaskRequest checked it
+    return TaskSource(name=name or "task", source=request.source)
+
+
+def _device_errors(session: Session, device: str, settings: Settings) -> list[FieldError]:
+    recent = Worker.seen_at > epoch_seconds() - _WORKER_REMEMBERED_S
+    offered = {settings.device, *session.scalars(select(Worker.device).where(recent))}
+    if device in offered:
+        return []
+    return [FieldError("device", f"no worker here offers {device!r}; there is: {', '.join(sorted(offered))}")]
+
+
+def _unsupported(
+    session: Session, request: OptimizeRequest, device: str, settings: Settings
+) -> list[FieldError]:
+    errors = _device_errors(session, device, settings)
+    if request.gpu is not None:
+        errors.append(FieldError("gpu", "choosing a GPU model is not supported yet; leave this field out"))
+    if request.precision not in (None, "fp32"):
+        errors.append(
+            FieldError("precision", "only 'fp32' (strict) is supported so far; leave this field out")
+        )
+    if request.budget.gpu_seconds is not None and device == "cpu":
+        errors.append(
+            FieldError("budget.gpu_seconds", "a job on the CPU spends none; limit `seconds` instead")
+        )
+    return errors
+
+
+def _proposers(
+    request: OptimizeRequest, settings: Settings, errors: list[FieldError]
+) -> tuple[tuple[str, ...], tuple[ModelChoice, ...]]:
+    configured = settings.llm_base_url is not None or settings.llm_api_key is not None
+    names = [model.model_dump() for model in request.models or ()]
+    if not names and settings.llm_model and configured:
+        names = [{"model": settings.llm_model}]
+    origins = tuple(dict.fromkeys(request.origins or ("human", "compiler", *(["llm"] if names else []))))
+    if "policy" in origins:
+        errors.append(
+            FieldError("origins", "'policy' (a model fine-tuned by this project) is not supported yet")
+        )
+    if request.models and not configured:
+        errors.append(
+            FieldError(
+                "models", "this service has no LLM; set KERNELWRIGHT_LLM_BASE_URL or KERNELWRIGHT_LLM_API_KEY"
+            )
+        )
+    elif "llm" in origins and not names:
+        errors.append(
+            FieldError(
+                "origins",
+                "'llm' needs a model: name one in `models` or set KERNELWRIGHT_LLM_MODEL and its URL",
+            )
+        )
+    if request.models and "llm" not in origins:
+        errors.append(FieldError("models", "given, but 'llm' is not among `origins`"))
+    if "llm" not in origins:
+        return origins, ()
+    return origins, tuple(ModelChoice(base_url=settings.llm_base_url, **name) for name in names)
+
+
+def _earlier(session: Session, verb: str, request: Request, key: str | None) -> str | None:
+    if key is None:
+        return None
+    if not key or len(key) > _KEY_MAX_CHARACTERS or not key.isprintable():
+        message = f"must be 1 to {_KEY_MAX_CHARACTERS} printable characters"
+        raise Refused([FieldError("Idempotency-Key", message)])
+    session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < utc_now() - _KEY_LIFETIME))
+    row = session.get(IdempotencyKey, key)
+    if row is None:
+        return None
+    if row.body_sha256 != _digest(verb, request):
+        raise Conflict("this Idempotency-Key was used before with another request")
+    return row.made_id
+
+
+def _remember(session: Session, verb: str, request: Request, key: str | None, made_id: str) -> None:
+    if key is not None:
+        session.add(IdempotencyKey(key=key, body_sha256=_digest(verb, request), made_id=made_id))
+
+
+def _digest(verb: str, request: Request) -> str:
+    return hashlib.sha256(f"{verb}\n{request.model_dump_json()}".encode()).hexdigest()

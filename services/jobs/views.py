@@ -1,0 +1,151 @@
+"""What the API shows, and what the pages are drawn from. Field names are the public contract: add, never rename."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+JobState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+
+
+class View(BaseModel):
+    """Base of the read models."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class TaskView(View):
+    """Which task; `catalog` says that it is one of ours, and only those rank on the leaderboard."""
+
+    name: str
+    sha256: str
+    catalog: bool
+
+
+class CountsView(View):
+    """How many candidates a job has: accepted + rejected + pending = candidates."""
+
+    candidates: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    pending: int = 0
+
+
+class BestView(View):
+    """A candidate's name and its speedup over the best baseline (geometric mean) with the 95 % interval."""
+
+    sha256: str
+    label: str
+    origin: str
+    geomean_speedup: float | None
+    ci95: tuple[float, float] | None
+
+
+class SpendView(View):
+    """What a job has cost: US dollars and tokens of model calls, seconds since it was started."""
+
+    usd: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class JobUrls(View):
+    """Where the rest of a job is; paths on this service."""
+
+    self: str
+    candidates: str
+    events: str
+    cancel: str
+    bundle: str
+    dashboard: str
+
+
+class JobView(View):
+    """One job."""
+
+    id: str
+    name: str
+    state: JobState
+    task: TaskView
+    device: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    verdict: str | None
+    reason: str | None
+    counts: CountsView
+    best: BestView | None
+    winner: BestView | None
+    summary: dict[str, Any] | None
+    spend: SpendView
+    urls: JobUrls
+
+
+class CandidateView(View):
+    """One candidate of a job. `verdict` is the word of its latest phase; `screen`, `validation`, `held_out` are whole verdicts."""
+
+    id: str
+    job_id: str
+    sha256: str
+    origin: str
+    label: str
+    parent_sha256: str | None
+    source: str
+    note: str
+    created_at: datetime
+    state: Literal["pending", "judged"]
+    verdict: str | None
+    reason: str | None
+    findings: list[dict[str, Any]]
+    screen: dict[str, Any] | None
+    validation: dict[str, Any] | None
+    held_out: dict[str, Any] | None
+
+
+class EventView(View):
+    """Something that happened; `id` grows, so `Last-Event-ID` resumes."""
+
+    id: int
+    time: datetime
+    name: str
+    data: dict[str, Any]
+
+
+class EvaluationUrls(View):
+    """Where an evaluation is."""
+
+    self: str
+
+
+class EvaluationView(View):
+    """One POST /evaluate. `verdict` is the word, `result` the referee's whole verdict."""
+
+    id: str
+    state: JobState
+    task: TaskView
+    candidate: dict[str, str]
+    device: str
+    effort: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    verdict: str | None
+    reason: str | None
+    result: dict[str, Any] | None
+    urls: EvaluationUrls
+
+
+Item = TypeVar("Item", bound=View)
+
+
+class Page(View, Generic[Item]):
+    """A page of a list; pass `last_id` as `after` to get the next one."""
+
+    data: list[Item]
+    has_more: bool
+    first_id: str | int | None
+    last_id: str | int | None

@@ -1,0 +1,69 @@
+"""Settings, all from environment variables that start with `KERNELWRIGHT_`; with none set everything runs on one machine.
+
+| variable | default | meaning |
+| --- | --- | --- |
+| `KERNELWRIGHT_DATA_DIR` | `$XDG_DATA_HOME/kernelwright` or `~/.local/share/kernelwright` | database, bundles, caches |
+| `KERNELWRIGHT_DATABASE_URL` | SQLite in the data folder | `postgresql+psycopg://...` for many machines |
+| `KERNELWRIGHT_BROKER_URL` | `memory://` (inside `kernelwright serve`) | `redis://...` for many machines |
+| `KERNELWRIGHT_DEVICE` | `cpu` | device of this machine's worker, and of a job that names none |
+| `KERNELWRIGHT_MINIMUM_TIER` | `landlock` | weakest sandbox that may run a candidate |
+| `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
+| `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
+| `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
+| `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
+| `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts without any stored progress before a job is failed |
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _default_data_dir() -> Path:
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "kernelwright"
+
+
+class Settings(BaseSettings):
+    """See the module's table. Frozen: a process reads its environment once."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNELWRIGHT_", frozen=True, extra="ignore")
+
+    data_dir: Path = Field(default_factory=_default_data_dir)
+    database_url: str | None = None
+    broker_url: str = "memory://"
+    device: Literal["cpu", "cuda"] = "cpu"
+    minimum_tier: Literal["namespaces", "landlock", "none"] = "landlock"
+    llm_base_url: str | None = None
+    llm_api_key: SecretStr | None = None
+    llm_model: str | None = None
+    max_body_bytes: int = Field(default=1_000_000, ge=1_000)
+    allowed_hosts: tuple[str, ...] = ()
+    lease_seconds: float = Field(default=15.0, ge=1.0)
+    max_attempts: int = Field(default=3, ge=1)
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL in force."""
+        return self.database_url or f"sqlite:///{self.data_dir.expanduser().resolve() / 'kernelwright.db'}"
+
+    @property
+    def embedded(self) -> bool:
+        """Whether messages stay inside this process, which must then hold the worker too."""
+        return self.broker_url.startswith("memory://")
+
+    def job_dir(self, job_id: str) -> Path:
+        """Working folder of one job on this machine; holds nothing that the database does not."""
+        return self.data_dir.expanduser().resolve() / "jobs" / job_id
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings of this process."""
+    return Settings()

@@ -1,0 +1,135 @@
+"""The dispatcher: sends a message for every row that needs a worker, and ends rows that no worker can help any more.
+
+It runs as a thread of every API process. It is the only sender of messages, so a broker that is down delays work and
+never fails a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from services.db.models import Evaluation, Job
+from services.db.session import Database
+from services.jobs import lease
+from services.jobs.endings import end_evaluation, end_job
+from services.jobs.lease import LeasedModel, LeasedRow
+from services.jobs.wake import bell
+from services.worker.identity import is_known_dead
+
+LOOK_EVERY_S = 1.0
+_RESEND_AFTER_S = 10.0
+_MESSAGES_AT_ONCE = 8
+_TASK_OF = ((Job, "kernelwright.run_job"), (Evaluation, "kernelwright.run_evaluation"))
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """A thread that looks at the database every second and whenever the bell rings.
+
+    Args:
+        database: where the rows are.
+        celery: through which messages are sent.
+        max_attempts: attempts without progress before a row is failed.
+    """
+
+    def __init__(self, database: Database, celery: Celery, max_attempts: int) -> None:
+        self._database = database
+        self._celery = celery
+        self._max_attempts = max_attempts
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+        self.broker_problem: str | None = None
+
+    def start(self, *, queue_is_new: bool) -> None:
+        """Start; `queue_is_new` says that messages sent before are gone, as those of an in-memory broker are."""
+        if queue_is_new:
+            with self._database.write() as session:
+                for model, _ in _TASK_OF:
+                    lease.ask_for_messages(session, model)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the current round."""
+        self._stopped.set()
+        bell.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.look()
+            except SQLAlchemyError:
+                _log.warning("the dispatcher could not reach the database", exc_info=True)
+            bell.wait(LOOK_EVERY_S)
+            bell.clear()
+
+    def look(self) -> None:
+        """One round."""
+        self._free_rows_of_the_dead()
+        for model, task in _TASK_OF:
+            self._end_abandoned(model)
+            self._send(model, task)
+
+    def _free_rows_of_the_dead(self) -> None:
+        owners: set[str] = set()
+        with self._database.read() as session:
+            for model, _ in _TASK_OF:
+                owners |= {
+                    owner for owner in session.scalars(_owners(model)) if owner and is_known_dead(owner)
+                }
+        if owners:
+            _log.info("workers that died: %s", ", ".join(sorted(owners)))
+            with self._database.write() as session:
+                lease.expire_leases_of(session, sorted(owners))
+
+    def _end_abandoned(self, model: LeasedModel) -> None:
+        with self._database.read() as session:
+            if not lease.abandoned(session, model, self._max_attempts):
+                return
+        with self._database.write() as session:
+            for row in lease.abandoned(session, model, self._max_attempts):
+                _end(session, row)
+
+    def _send(self, model: LeasedModel, task: str) -> None:
+        with self._database.read() as session:
+            if not lease.any_claimable(session, model, self._max_attempts, _RESEND_AFTER_S):
+                return
+        with self._database.write() as session:
+            rows = lease.take_for_sending(
+                session, model, self._max_attempts, _RESEND_AFTER_S, _MESSAGES_AT_ONCE
+            )
+        for row_id, device in rows:
+            try:
+                self._celery.send_task(task, args=[row_id], queue=device, retry=False)
+                self.broker_problem = None
+            except (OperationalError, OSError) as error:
+                self.broker_problem = str(error)
+                _log.warning("the broker took no message: %s", error)
+                with self._database.write() as session:
+                    session.execute(update(model).where(model.id == row_id).values(sent_at=None))
+                return
+
+
+def _owners(model: LeasedModel) -> object:
+    return select(model.lease_owner).where(model.state == "running", model.lease_until > 0).distinct()
+
+
+def _end(session: object, row: LeasedRow) -> None:
+    if row.cancel_requested:
+        state, reason = "cancelled", "cancelled; its worker had died"
+    else:
+        state = "failed"
+        reason = (
+            f"gave up after {row.attempt} attempts: the worker died {row.stalled_attempts} times in a row "
+            f"without storing anything new{f' ({row.reason})' if row.reason else ''}"
+        )
+    if isinstance(row, Job):
+        end_job(session, row, state, reason, verdict="not_judged" if state == "failed" else None)
+    else:
+        end_evaluation(session, row, state, reason, None)

@@ -1,0 +1,95 @@
+"""A worker's entry in the table of workers: that it is alive, which device it has, and which sandbox held its own attacks.
+
+The self-check runs before the first job. A worker without a sandbox that held refuses every job (fails closed).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from sqlalchemy import delete
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from services.db.models import Worker
+from services.db.session import Database
+from services.db.types import epoch_seconds, storable_json
+from services.worker.bench import Bench
+
+BEAT_EVERY_S = 5.0
+_FORGET_AFTER_S = 7 * 24 * 3600.0
+_log = logging.getLogger(__name__)
+
+
+class Presence:
+    """Runs the self-check once and keeps the worker's row fresh until `stop`."""
+
+    def __init__(self, database: Database, bench: Bench, owner: str) -> None:
+        self._database = database
+        self._bench = bench
+        self._owner = owner
+        self._checked = threading.Event()
+        self._stopped = threading.Event()
+        self._check: dict[str, Any] | None = None
+        self._problem: str | None = None
+        self._threads = [
+            threading.Thread(target=self._run_check, name="self-check", daemon=True),
+            threading.Thread(target=self._beat, name="presence", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin checking and beating."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop beating and take the row away."""
+        self._stopped.set()
+        self._threads[1].join(timeout=BEAT_EVERY_S)
+        with self._database.write() as session:
+            session.execute(delete(Worker).where(Worker.id == self._owner))
+
+    def problem(self) -> str | None:
+        """Waits for the self-check; why this worker must not run anything untrusted, or None when it may."""
+        self._checked.wait()
+        return self._problem
+
+    def _run_check(self) -> None:
+        try:
+            self._check = self._bench.seat().self_check()
+            open_attacks = [attack["name"] for attack in self._check["attacks"] if not attack["blocked"]]
+            if open_attacks and self._check.get("tier") != "none":
+                self._problem = f"the sandbox did not hold against: {', '.join(open_attacks)}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, a worker that could not check itself must refuse work
+            _log.warning("self-check failed", exc_info=True)
+            self._problem = f"the sandbox could not be checked: {error}"
+        self._checked.set()
+        self._write()
+
+    def _beat(self) -> None:
+        while True:
+            self._write()
+            if self._stopped.wait(BEAT_EVERY_S):
+                return
+
+    def _write(self) -> None:
+        if self._stopped.is_set():
+            return
+        try:
+            with self._database.write() as session:
+                self._upsert(session)
+        except SQLAlchemyError:
+            _log.warning("could not write the worker's row", exc_info=True)
+
+    def _upsert(self, session: Session) -> None:
+        session.execute(delete(Worker).where(Worker.seen_at < epoch_seconds() - _FORGET_AFTER_S))
+        row = session.get(Worker, self._owner)
+        if row is None:
+            row = Worker(id=self._owner, device=self._bench.device)
+            session.add(row)
+        row.tier = self._check.get("tier") if self._check and self._problem is None else None
+        row.self_check = storable_json(self._check)
+        row.problem = self._problem
+        row.seen_at = epoch_seconds()  # type: ignore[assignment]  # an SQL expression, evaluated by the database
