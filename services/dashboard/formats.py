@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from services.dashboard.words import NOT_MEASURED
 
@@ -153,11 +153,18 @@ def _dim(name: str, value: Any) -> str:
 
 def breakable(name: object) -> Markup:
     """A name that may break after underscores, dots and slashes, so that long ones do not widen a page."""
-    return Markup("".join(f"{escape(part)}<wbr>" for part in re.split(r"(?<=[_./])", str(name)) if part)[: -len("<wbr>")])
+    return Markup("<wbr>").join(part for part in re.split(r"(?<=[_./])", str(name)) if part)
+
+
+def px(value: float) -> float:
+    """A length for SVG, rounded to a tenth so that pages stay small."""
+    return round(value, 1)
 
 
 def lines_of_code(source: str | None) -> int | None:
     """Lines that are neither blank nor only a comment."""
     if source is None:
         return None
-    return sum(1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//")))
+    return sum(
+        1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))
+    )

@@ -6,9 +6,9 @@ import difflib
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers.python import PythonLexer
+from pygments import highlight  # type: ignore[import-untyped]
+from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 
 # Beyond these sizes a page would be slow to make and useless to read; the raw file is one click away.
 HIGHLIGHT_LIMIT_CHARACTERS = 200_000
@@ -38,7 +38,7 @@ def highlighted_lines(source: str) -> list[Markup]:
     if len(rendered) != len(plain):
         return [escape(line) for line in plain]
     # Pygments escapes every token and closes its spans at line ends.
-    return [Markup(line) for line in rendered]
+    return [Markup(line) for line in rendered]  # noqa: S704
 
 
 def unified(old_source: str, new_source: str) -> list[DiffLine] | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -21,6 +21,8 @@ from services.dashboard import charts, formats, listing, ranking, words
 from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
 from services.errors import NotFound, Refused
 from services.jobs import cancel, read, submit
+from services.jobs.requests import OptimizeRequest
+from services.settings import Settings
 
 PAGE_SIZE = 50
 EVENTS_READ = 2_000
@@ -31,10 +33,35 @@ DEMO_TASK = "layernorm_relu_add"
 router = APIRouter(include_in_schema=False)
 
 
+def blank_form() -> dict[str, Any]:
+    """The form as a newcomer meets it: the demo task is one click away."""
+    return {
+        "kind": "task",
+        "task": DEMO_TASK,
+        "source": "",
+        "device": "",
+        "seconds": "",
+        "name": "",
+        "errors": [],
+    }
+
+
+async def form_fields(request: Request) -> dict[str, Any]:
+    """What a browser sent as `application/x-www-form-urlencoded`; unknown fields are dropped."""
+    body = (await request.body()).decode("utf-8", errors="replace")
+    sent = {key: values[-1] for key, values in parse_qs(body, keep_blank_values=True).items()}
+    return {key: sent.get(key, value) for key, value in blank_form().items() if key != "errors"}
+
+
+FormDep = Annotated[dict[str, Any], Depends(form_fields)]
+
+
 @router.get("/")
-def index(session: SessionDep, after: Annotated[str | None, Query(max_length=64)] = None) -> Response:
+def index(
+    session: SessionDep, settings: SettingsDep, after: Annotated[str | None, Query(max_length=64)] = None
+) -> Response:
     """The jobs, newest first, and the form for a new one."""
-    return _index(session, _blank_form(), after=after)
+    return _index(session, settings, blank_form(), after=after)
 
 
 @router.get("/ui/jobs/{job_id}")
@@ -66,27 +93,26 @@ def candidate_page(session: SessionDep, candidate_id: str, against: str = "refer
 
 
 @router.post("/ui/submit")
-async def submit_form(request: Request, session: SessionDep, settings: SettingsDep) -> Response:
-    """The form of the index page, as any browser sends it: 303 to the new job, or the form again with what is wrong."""
-    if not is_same_origin(request):
-        return _refused_origin()
-    form = await _form_fields(request)
+def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
+    """The form of the index page, as any browser sends it: 303 to the new job, or the form again with what is wrong.
+
+    `services.api.guard` has already refused forms that come from other sites.
+    """
     try:
-        wanted = submit.OptimizeRequest.model_validate(_wanted(form))
+        wanted = OptimizeRequest.model_validate(_wanted(form))
         job_id = submit.create_job(session, wanted, settings)
     except ValidationError as error:
         found = [(_field_name(item["loc"]), str(item["msg"])) for item in error.errors(include_input=False)]
-        return _index(session, {**form, "errors": found}, status=422)
+        return _index(session, settings, {**form, "errors": found}, status=422)
     except Refused as error:
-        return _index(session, {**form, "errors": [(one.field, one.message) for one in error.errors]}, status=422)
+        found = [(one.field, one.message) for one in error.errors]
+        return _index(session, settings, {**form, "errors": found}, status=422)
     return RedirectResponse(f"/ui/jobs/{job_id}", status_code=303)
 
 
 @router.post("/ui/jobs/{job_id}/cancel")
-def cancel_form(request: Request, session: SessionDep, job_id: str) -> Response:
+def cancel_form(session: SessionDep, job_id: str) -> Response:
     """The cancel button; harmless on a job that has ended."""
-    if not is_same_origin(request):
-        return _refused_origin()
     try:
         cancel.request_cancel(session, job_id)
     except NotFound as error:
@@ -99,7 +125,9 @@ def static(name: str) -> Response:
     """Style sheet, script and icon."""
     content = static_file(name)
     if content is None:
-        return render("error.html", status=404, title="No such file", detail="The dashboard has no file of that name.")
+        return render(
+            "error.html", status=404, title="No such file", detail="The dashboard has no file of that name."
+        )
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
     return Response(content, media_type=STATIC_TYPES[name], headers=headers)
 
@@ -108,19 +136,6 @@ def static(name: str) -> Response:
 def favicon() -> Response:
     """Browsers ask for it when they show bare JSON."""
     return static("favicon.svg")
-
-
-def is_same_origin(request: Request) -> bool:
-    """Whether a form came from our own page.
-
-    Browsers set ``Sec-Fetch-Site`` or ``Origin`` on every cross-site POST and scripts cannot forge
-    them; a request with neither comes from a program, which could use the API as well.
-    """
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site in ("same-origin", "none")
-    origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
 def job_context(
@@ -136,9 +151,11 @@ def job_context(
     shown = job.get("winner") or job.get("best") or {}
     timed = ranking.timed_shapes(verdict)
     shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
+    is_final = job["state"] in words.FINAL_STATES
     return {
         "job": job,
-        "is_final": job["state"] in words.FINAL_STATES,
+        "is_final": is_final,
+        "is_live": not is_final or job["counts"]["pending"] > 0,
         "rows": ranking.leaderboard(candidates, winner_sha256),
         "rejected": ranking.rejections(candidates),
         "delivered": candidate,
@@ -148,9 +165,9 @@ def job_context(
         "leading_summary": summary,
         "shapes": shapes,
         "baseline_names": ranking.baseline_names(shapes),
-        "shape_chart_wide": charts.speedup_by_shape(timed, summary=summary, name="shapes-wide"),
-        "shape_chart_narrow": charts.speedup_by_shape(timed, summary=summary, narrow=True, name="shapes-narrow"),
-        "progress_chart": charts.search_progress(candidates),
+        "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
+        "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
+        "progress_chart": charts.search_chart(candidates),
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
         "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
@@ -180,7 +197,11 @@ def candidate_context(
         verdict = ranking.verdict_in(candidate, phase)
         if verdict is None:
             continue
-        shapes, timed, summary = ranking.shapes_of(verdict), ranking.timed_shapes(verdict), ranking.summary_of(verdict)
+        shapes, timed, summary = (
+            ranking.shapes_of(verdict),
+            ranking.timed_shapes(verdict),
+            ranking.summary_of(verdict),
+        )
         sections.append(
             {
                 "phase": phase,
@@ -190,8 +211,8 @@ def candidate_context(
                 "shapes": shapes,
                 "has_timed": bool(timed),
                 "baseline_names": ranking.baseline_names(shapes),
-                "wide": charts.speedup_by_shape(timed, summary=summary, name=f"{phase}-wide"),
-                "narrow": charts.speedup_by_shape(timed, summary=summary, narrow=True, name=f"{phase}-narrow"),
+                "wide": charts.shape_chart(timed, summary=summary, name=f"{phase}-wide"),
+                "narrow": charts.shape_chart(timed, summary=summary, narrow=True, name=f"{phase}-narrow"),
             }
         )
     return {
@@ -214,7 +235,9 @@ def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[di
         what, detail, tone = words.event(str(event["name"]), event.get("data") or {})
         when = formats.moment(event.get("time"))
         offset = formats.offset((when - begun).total_seconds()) if when and begun else "?"
-        told.append({"time": event.get("time"), "offset": offset, "what": what, "detail": detail, "tone": tone})
+        told.append(
+            {"time": event.get("time"), "offset": offset, "what": what, "detail": detail, "tone": tone}
+        )
     return told
 
 
@@ -235,7 +258,14 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
     return "Looking for the next candidate"
 
 
-def _index(session: Session, form: Mapping[str, Any], *, after: str | None = None, status: int = 200) -> Response:
+def _index(
+    session: Session,
+    settings: Settings,
+    form: Mapping[str, Any],
+    *,
+    after: str | None = None,
+    status: int = 200,
+) -> Response:
     jobs = [plain(view) for view in read.list_jobs(session, limit=PAGE_SIZE + 1, after=after)]
     shown = jobs[:PAGE_SIZE]
     return render(
@@ -245,25 +275,15 @@ def _index(session: Session, form: Mapping[str, Any], *, after: str | None = Non
         older=shown[-1]["id"] if len(jobs) > PAGE_SIZE else None,
         any_running=any(job["state"] not in words.FINAL_STATES for job in shown),
         catalogue=catalog.list_tasks(),
-        devices=DEVICES,
+        devices=sorted(DEVICES, key=lambda device: device != settings.device),
         form=form,
     )
-
-
-def _blank_form() -> dict[str, Any]:
-    return {"kind": "task", "task": DEMO_TASK, "source": "", "device": DEVICES[0], "seconds": "", "name": "", "errors": []}
-
-
-async def _form_fields(request: Request) -> dict[str, Any]:
-    body = (await request.body()).decode("utf-8", errors="replace")
-    sent = {key: values[-1] for key, values in parse_qs(body, keep_blank_values=True).items()}
-    return {key: sent.get(key, value) for key, value in _blank_form().items() if key != "errors"}
 
 
 def _wanted(form: Mapping[str, Any]) -> dict[str, Any]:
     """The form as the body that POST /optimize would get."""
     # Browsers send CRLF from a textarea; the task's identity must not depend on how it was submitted.
-    wanted: dict[str, Any] = {"device": form["device"]}
+    wanted: dict[str, Any] = {"device": form["device"]} if form["device"] else {}
     if form["kind"] == "source":
         wanted["source"] = form["source"].replace("\r\n", "\n")
     else:
@@ -281,8 +301,3 @@ def _field_name(location: Sequence[object]) -> str:
 
 def _missing(error: NotFound) -> Response:
     return render("error.html", status=404, title="Not found", detail=str(error))
-
-
-def _refused_origin() -> Response:
-    detail = "This form was sent from another site, so nothing was done. Send it from the dashboard's own page."
-    return render("error.html", status=403, title="Refused", detail=detail)

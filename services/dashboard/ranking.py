@@ -134,9 +134,13 @@ def shapes_of(verdict: Json | None) -> list[Json]:
     order = {name: index for index, name in enumerate(words.SPLIT_ORDER)}
 
     def size(shape: Json) -> tuple[int, float]:
-        return order.get(str(shape.get("split")), len(order)), formats.finite(shape.get("baseline_us")) or math.inf
+        return order.get(str(shape.get("split")), len(order)), formats.finite(
+            shape.get("baseline_us")
+        ) or math.inf
 
-    return sorted((shape for shape in (verdict or {}).get("shapes") or [] if isinstance(shape, Mapping)), key=size)
+    return sorted(
+        (shape for shape in (verdict or {}).get("shapes") or [] if isinstance(shape, Mapping)), key=size
+    )
 
 
 def timed_shapes(verdict: Json | None) -> list[Json]:

@@ -57,15 +57,21 @@ FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 VERDICTS: dict[str, Word] = {
     "accepted": Word("accepted", "good", "Same results as the reference on every shape that was checked."),
-    "incorrect": Word("incorrect", "bad", "Its results differ from the float64 reference by more than the tolerance."),
+    "incorrect": Word(
+        "incorrect", "bad", "Its results differ from the float64 reference by more than the tolerance."
+    ),
     "compile_error": Word("compile error", "bad", "It did not load or compile."),
     "runtime_error": Word("runtime error", "bad", "It raised an error or its process died while running."),
     "timeout": Word("timeout", "bad", "It did not finish before its deadline and was stopped."),
     "out_of_memory": Word("out of memory", "bad", "It asked for more memory than it may use."),
     "cheating": Word("cheating", "cheat", "It did not do the work that it claims to do faster."),
-    "contract_violation": Word("contract violation", "bad", "It is not a drop-in replacement for the reference."),
+    "contract_violation": Word(
+        "contract violation", "bad", "It is not a drop-in replacement for the reference."
+    ),
     "task_rejected": Word("task rejected", "bad", "The reference module itself cannot be judged."),
-    "not_judged": Word("not judged", "warn", "The referee failed, not the candidate; it says nothing about it."),
+    "not_judged": Word(
+        "not judged", "warn", "The referee failed, not the candidate; it says nothing about it."
+    ),
     "pending": Word("in progress", "busy", "Not judged yet."),
 }
 
@@ -87,10 +93,14 @@ RULES: dict[str, str] = {
 }
 
 SPLITS: dict[str, Word] = {
-    "held_out": Word("held out", "idle", "Shapes that no proposer ever saw; run once, on the delivered module."),
+    "held_out": Word(
+        "held out", "idle", "Shapes that no proposer ever saw; run once, on the delivered module."
+    ),
     "validation": Word("validation", "idle", "Shapes that choose the winner; proposers do not see them."),
     "visible": Word("visible", "idle", "Shapes that proposers may tune on."),
-    "adversarial": Word("adversarial", "idle", "Awkward shapes and values, checked for correct results only."),
+    "adversarial": Word(
+        "adversarial", "idle", "Awkward shapes and values, checked for correct results only."
+    ),
 }
 SPLIT_ORDER = ("held_out", "validation", "visible", "adversarial")
 
@@ -167,7 +177,11 @@ def event(name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
         return "Queued", "", "idle"
     if name == "job.started":
         attempt = data.get("attempt")
-        resumed = f"attempt {attempt}, resuming from what is stored" if isinstance(attempt, int) and attempt > 1 else ""
+        resumed = (
+            f"attempt {attempt}, resuming from what is stored"
+            if isinstance(attempt, int) and attempt > 1
+            else ""
+        )
         return "Started", resumed, "busy"
     if name == "job.finished":
         return "Finished", str(data.get("reason") or ""), "good"
@@ -185,7 +199,11 @@ def event(name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
         speed = data.get("geomean_speedup")
         parts = [said.label, phase, f"{speed:.2f}×" if isinstance(speed, int | float) else ""]
         reason = str(data.get("reason") or "") if word != "accepted" else ""
-        return f"Judged: {label}", " · ".join([part for part in parts if part] + ([reason] if reason else [])), said.tone
+        return (
+            f"Judged: {label}",
+            " · ".join([part for part in parts if part] + ([reason] if reason else [])),
+            said.tone,
+        )
     if name == "portfolio.changed":
         return "New best", label if data.get("label") or data.get("sha256") else "", "good"
     if name == "budget.spent":

@@ -1,0 +1,13 @@
+"""Charts drawn on the server as SVG: no script, no style attribute, readable by screen readers.
+
+Python works out the geometry, a template draws it, so that every text passes through Jinja's escaping.
+Colors come from the style sheet through class names, so that dark mode and print work; every mark
+also differs in form, so that color is never the only carrier.
+"""
+
+from __future__ import annotations
+
+from services.dashboard.charts.search import SearchChart, search_chart
+from services.dashboard.charts.shapes import ShapeChart, shape_chart
+
+__all__ = ["SearchChart", "ShapeChart", "search_chart", "shape_chart"]
