@@ -33,3 +33,7 @@ app.command()(remote.fetch)
 def main() -> None:
     """Entry point of the console script."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,8 @@
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
 | `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts without any stored progress before a job is failed |
+
+In a container a value may also be a file, for example `/run/secrets/kernelwright_llm_api_key`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+_SECRETS = Path("/run/secrets")
+
 
 def _default_data_dir() -> Path:
     home = os.environ.get("XDG_DATA_HOME")
@@ -33,7 +37,13 @@ def _default_data_dir() -> Path:
 class Settings(BaseSettings):
     """See the module's table. Frozen: a process reads its environment once."""
 
-    model_config = SettingsConfigDict(env_prefix="KERNELWRIGHT_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="KERNELWRIGHT_",
+        env_ignore_empty=True,  # compose passes an unset variable as an empty one
+        secrets_dir=_SECRETS if _SECRETS.is_dir() else None,
+        frozen=True,
+        extra="ignore",
+    )
 
     data_dir: Path = Field(default_factory=_default_data_dir)
     database_url: str | None = None

@@ -20,11 +20,11 @@ from rich.live import Live
 from rich.table import Table
 
 from services.commands.showing import event_line, leaderboard
+from services.commands.task_argument import EXIT_USAGE, task_field, text_of
 from services.jobs.views import JobView
 
 _REFRESH_S = 0.3
 _EXIT_FAILED = 1
-_EXIT_USAGE = 2
 
 
 def optimize(
@@ -51,11 +51,11 @@ def optimize(
     from services.jobs.requests import OptimizeRequest
 
     wanted: dict[str, Any] = {
-        **_task_field(task),
+        **task_field(task),
         "device": device,
         "budget": {"usd": budget_usd, "seconds": budget_seconds, "candidates": budget_candidates},
         "origins": origin or None,
-        "start_from": _text_of(start_from) if start_from else None,
+        "start_from": text_of(start_from) if start_from else None,
     }
     say = Console(stderr=True)
     try:
@@ -65,10 +65,10 @@ def optimize(
             say.print(
                 f"[red]{'.'.join(str(part) for part in item['loc'])}[/]: {item['msg']}", highlight=False
             )
-        raise typer.Exit(_EXIT_USAGE) from None
+        raise typer.Exit(EXIT_USAGE) from None
     except Refused as error:
         say.print(f"[red]refused:[/] {error}")
-        raise typer.Exit(_EXIT_USAGE) from None
+        raise typer.Exit(EXIT_USAGE) from None
     if bundle is not None and out is not None:
         bundle = Path(shutil.copy(bundle, out / bundle.name if out.is_dir() else out))
     if as_json:
@@ -144,18 +144,3 @@ def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, sho
             if not running:
                 return
             work.join(_REFRESH_S)
-
-
-def _task_field(task: str) -> dict[str, str]:
-    path = Path(task)
-    if path.suffix == ".py" or path.exists():
-        return {"source": _text_of(path), "name": path.stem}
-    return {"task": task}
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        Console(stderr=True).print(f"[red]cannot read[/] {path}: {error}")
-        raise typer.Exit(_EXIT_USAGE) from None

@@ -6,15 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.optimize import _task_field
 from services.commands.showing import event_line, leaderboard
+from services.commands.task_argument import task_field
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
@@ -32,7 +32,7 @@ def submit(
     """Start a job on a service and print its id."""
     budget = {"seconds": budget_seconds, "candidates": budget_candidates}
     body = {
-        **_task_field(task),
+        **task_field(task),
         "budget": {name: value for name, value in budget.items() if value is not None},
     }
     job = _ask(url, "POST", "/optimize", json=body).json()
@@ -114,19 +114,23 @@ def _ask(url: str, method: str, path: str, **options: Any) -> httpx.Response:
         response = httpx.request(method, url.rstrip("/") + path, timeout=_TIMEOUT_S, **options)
     except httpx.TransportError as error:
         _give_up(f"no service answers at {url} ({error}); start one with `kernelwright serve`")
-    if response.is_success:
-        return response
+    if not response.is_success:
+        _give_up(_problem_text(response))
+    return response
+
+
+def _problem_text(response: httpx.Response) -> str:
     try:
         problem = response.json()
     except ValueError:
-        problem = {"detail": response.reason_phrase}
-    _give_up("\n".join([str(problem.get("detail")), *(_field(item) for item in problem.get("errors", ()))]))
+        return f"{response.status_code} {response.reason_phrase}"
+    return "\n".join([str(problem.get("detail")), *(_field(item) for item in problem.get("errors", ()))])
 
 
 def _field(item: dict[str, str]) -> str:
     return f"  {item['field']}: {item['message']}"
 
 
-def _give_up(message: str) -> Any:
+def _give_up(message: str) -> NoReturn:
     Console(stderr=True).print(message, style="red", markup=False, highlight=False)
     raise typer.Exit(1)

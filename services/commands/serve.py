@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-NO_KEYS = "--anyone-who-reaches-it-may-use-it"
+NO_KEYS = "--without-keys"
 _GRACE_S = 3
 _EXIT_USAGE = 2
 

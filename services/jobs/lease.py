@@ -66,7 +66,7 @@ def locked_row(session: Session, lease: Lease) -> Any:
     Raises:
         LeaseLost: the lease is no longer this worker's.
     """
-    row = session.get(lease.model, lease.row_id, with_for_update=True, populate_existing=True)
+    row: Any = session.get(lease.model, lease.row_id, with_for_update=True, populate_existing=True)
     if (
         row is None
         or row.state != "running"
@@ -111,6 +111,12 @@ def release(session: Session, lease: Lease) -> None:
         )
         .execution_options(synchronize_session=False)
     )
+
+
+def owners(session: Session, model: LeasedModel) -> list[str]:
+    """Who holds leases that have not been ended yet."""
+    query = select(model.lease_owner).where(model.state == "running", model.lease_until > 0).distinct()
+    return [owner for owner in session.scalars(query) if owner is not None]
 
 
 def expire_leases_of(session: Session, owners: list[str]) -> None:

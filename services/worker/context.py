@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
+from agent.spec import API_KEY_VARIABLE
 from services.db.session import database
 from services.settings import Settings, get_settings
 from services.worker.bench import Bench
@@ -16,6 +18,9 @@ class WorkerContext:
     """Bench, presence and runner of this process."""
 
     def __init__(self, settings: Settings) -> None:
+        if settings.llm_api_key is not None:
+            # the agent finds the key by the name of its variable; in a container it may have come as a file
+            os.environ.setdefault(API_KEY_VARIABLE, settings.llm_api_key.get_secret_value())
         base = database(settings.database)
         self.owner = own_identity()
         self.bench = Bench(

@@ -11,8 +11,9 @@ import threading
 
 from celery import Celery
 from kombu.exceptions import OperationalError
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from services.db.models import Evaluation, Job
 from services.db.session import Database
@@ -80,9 +81,7 @@ class Dispatcher:
         owners: set[str] = set()
         with self._database.read() as session:
             for model, _ in _TASK_OF:
-                owners |= {
-                    owner for owner in session.scalars(_owners(model)) if owner and is_known_dead(owner)
-                }
+                owners.update(owner for owner in lease.owners(session, model) if is_known_dead(owner))
         if owners:
             _log.info("workers that died: %s", ", ".join(sorted(owners)))
             with self._database.write() as session:
@@ -116,11 +115,7 @@ class Dispatcher:
                 return
 
 
-def _owners(model: LeasedModel) -> object:
-    return select(model.lease_owner).where(model.state == "running", model.lease_until > 0).distinct()
-
-
-def _end(session: object, row: LeasedRow) -> None:
+def _end(session: Session, row: LeasedRow) -> None:
     if row.cancel_requested:
         state, reason = "cancelled", "cancelled; its worker had died"
     else:
