@@ -1,0 +1,133 @@
+"""What each page shows, worked out from the JSON objects of the API.
+
+Plain functions of stored data, so that a page can be rendered and tested without a server or a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.dashboard import charts, formats, listing, ranking, words
+
+EVENTS_SHOWN = 200
+
+
+def job_context(
+    job: Mapping[str, Any],
+    candidates: Sequence[Mapping[str, Any]],
+    reference: str,
+    events: Sequence[Mapping[str, Any]],
+    held_out: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Everything that the job page shows, from the JSON objects of the API."""
+    winner_sha256 = (job.get("winner") or {}).get("sha256")
+    candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
+    shown = job.get("winner") or job.get("best") or {}
+    timed = ranking.timed_shapes(verdict)
+    shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
+    is_final = job["state"] in words.FINAL_STATES
+    return {
+        "job": job,
+        "is_final": is_final,
+        "is_live": not is_final or job["counts"]["pending"] > 0,
+        "rows": ranking.leaderboard(candidates, winner_sha256),
+        "rejected": ranking.rejections(candidates),
+        "delivered": candidate,
+        "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
+        "phase": phase,
+        "verdict": verdict,
+        "leading_summary": summary,
+        "shapes": shapes,
+        "baseline_names": ranking.baseline_names(shapes),
+        "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
+        "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
+        "progress_chart": charts.search_chart(candidates),
+        "diff": listing.unified(reference, candidate["source"]) if candidate else None,
+        "reference_lines": [] if candidate else listing.highlighted_lines(reference),
+        "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
+        "events": timeline(events[-EVENTS_SHOWN:], job.get("created_at")),
+        "events_hidden": max(0, len(events) - EVENTS_SHOWN),
+        "last_event_id": events[-1]["id"] if events else 0,
+        "activity": activity(events),
+    }
+
+
+def candidate_context(
+    job: Mapping[str, Any],
+    candidate: Mapping[str, Any],
+    reference: str,
+    parent: Mapping[str, Any] | None,
+    against: str,
+) -> dict[str, Any]:
+    """Everything that a candidate's page shows."""
+    against = "parent" if against == "parent" and parent is not None else "reference"
+    old = parent["source"] if against == "parent" and parent is not None else reference
+    sections = []
+    for phase, title in (
+        ("held_out", "Held-out shapes"),
+        ("validation", "Validation shapes"),
+        ("screen", "Visible and adversarial shapes"),
+    ):
+        verdict = ranking.verdict_in(candidate, phase)
+        if verdict is None:
+            continue
+        shapes, timed, summary = (
+            ranking.shapes_of(verdict),
+            ranking.timed_shapes(verdict),
+            ranking.summary_of(verdict),
+        )
+        sections.append(
+            {
+                "phase": phase,
+                "title": title,
+                "verdict": verdict,
+                "summary": summary,
+                "shapes": shapes,
+                "has_timed": bool(timed),
+                "baseline_names": ranking.baseline_names(shapes),
+                "wide": charts.shape_chart(timed, summary=summary, name=f"{phase}-wide"),
+                "narrow": charts.shape_chart(timed, summary=summary, narrow=True, name=f"{phase}-narrow"),
+            }
+        )
+    return {
+        "job": job,
+        "candidate": candidate,
+        "parent": parent,
+        "against": against,
+        "sections": sections,
+        "diff": listing.unified(old, candidate["source"]),
+        "source_lines": listing.highlighted_lines(candidate["source"]),
+        "environment": ranking.environment_of([candidate]),
+    }
+
+
+def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:
+    """Events in words, newest first, each with the time since the job was created."""
+    begun = formats.moment(created_at)
+    told = []
+    for event in reversed(events):
+        what, detail, tone = words.event(str(event["name"]), event.get("data") or {})
+        when = formats.moment(event.get("time"))
+        offset = formats.offset((when - begun).total_seconds()) if when and begun else "?"
+        told.append(
+            {"time": event.get("time"), "offset": offset, "what": what, "detail": detail, "tone": tone}
+        )
+    return told
+
+
+def activity(events: Sequence[Mapping[str, Any]]) -> str:
+    """What the job is doing now, as far as its events tell."""
+    if not events:
+        return "Waiting for a worker"
+    name, data = str(events[-1]["name"]), events[-1].get("data") or {}
+    label = str(data.get("label") or str(data.get("sha256") or "")[:12])
+    if name == "job.queued":
+        return "Waiting for a worker"
+    if name == "job.started":
+        return "Reading the module and looking for candidates"
+    if name in ("candidate.proposed", "candidate.compiled") and label:
+        return f"Judging {label}"
+    if name == "candidate.judged" and data.get("phase") == "held_out":
+        return "Writing the bundle"
+    return "Looking for the next candidate"

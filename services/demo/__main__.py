@@ -1,0 +1,123 @@
+"""The program behind `make demo`; see the package's docstring."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kernelbench_tasks import catalog
+from services.commands.task_argument import task_field
+from services.demo.failure import DemoFailed
+from services.demo.serving import running_service
+from services.demo.steps import Demo
+
+DEFAULT_TASK = "layernorm_relu_add"
+
+
+class Clock:
+    """How long each part took, in seconds."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, float]] = []
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a part, also one that fails."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.parts.append((name, time.monotonic() - start))
+
+
+def _source_of(fields: Mapping[str, Any]) -> str:
+    if "source" in fields:
+        return str(fields["source"])
+    try:
+        return catalog.load(str(fields["task"])).source
+    except KeyError as error:
+        raise DemoFailed(str(error.args[0])) from None
+
+
+def _run(
+    task: str, folder: Path, console: Console, clock: Clock, *, is_live: bool, device: str | None
+) -> None:
+    fields = dict(task_field(task), **({"device": device} if device else {}))
+    source = _source_of(fields)
+    folder.mkdir(parents=True, exist_ok=True)
+    heading = console.rule
+    heading("[bold]1. Start the service", align="left")
+    starting = time.monotonic()
+    with running_service(folder) as url, httpx.Client(base_url=url, timeout=60.0) as client:
+        demo = Demo(client, folder, console, is_live=is_live)
+        tier = demo.wait_until_ready()
+        demo.clear_leftovers()
+        clock.parts.append(
+            ("start of the service, with the sandbox's self-check", time.monotonic() - starting)
+        )
+        console.print(f"Dashboard: {url}/   sandbox: {tier}", highlight=False)
+
+        heading(f"[bold]2. Optimize {Path(task).name}", align="left")
+        with clock.part("POST /optimize to bundle"):
+            job = demo.optimize(fields)
+            bundle = demo.fetch_bundle(job)
+        demo.show_result(job)
+        console.print(f"Bundle: {bundle}", highlight=False, soft_wrap=True)
+        console.print(f"Page:   {url}{job['urls']['dashboard']}", highlight=False, soft_wrap=True)
+
+        heading("[bold]3. Re-check the bundle in a new process", align="left")
+        with clock.part("reproduce.py of the bundle"):
+            demo.reproduce(bundle)
+
+        heading("[bold]4. A candidate that cheats", align="left")
+        with clock.part("judging the cheating candidate"):
+            demo.show_cheat(job, source)
+
+        heading("[bold]5. Stop", align="left")
+    console.print("The service is stopped. The bundle and the database stay; to look at the pages again:")
+    console.print(f"  KERNELWRIGHT_DATA_DIR={folder} kernelwright serve", highlight=False, soft_wrap=True)
+
+
+def main(
+    task: Annotated[
+        str, typer.Option(help="A task file, or the name of a task of the catalogue.")
+    ] = DEFAULT_TASK,
+    data_dir: Annotated[Path, typer.Option(help="Where database and bundle are kept.")] = Path(
+        ".kernelwright-demo"
+    ),
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
+    plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
+) -> None:
+    """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""
+    is_live = sys.stdout.isatty() and not plain
+    console = Console() if is_live else Console(force_terminal=False, width=120)
+    clock = Clock()
+    try:
+        _run(task, data_dir.resolve(), console, clock, is_live=is_live, device=device)
+    except (DemoFailed, httpx.HTTPError, subprocess.TimeoutExpired, OSError) as error:
+        console.print(Text.assemble(("The demo failed: ", "bold red"), str(error)), soft_wrap=True)
+        console.print(Text(f"The service's log is {data_dir.resolve() / 'service.log'}"), soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        console.print("Interrupted; the service is stopped.")
+        raise typer.Exit(130) from None
+    table = Table("part", "seconds", title="How long it took", title_justify="left")
+    table.columns[1].justify = "right"
+    for name, took_s in clock.parts:
+        table.add_row(name, f"{took_s:.1f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,216 @@
+"""What the demo does with a running service, step by step. All of it goes over HTTP."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from services.commands.remote import _events as follow_events
+from services.commands.showing import event_line, leaderboard
+from services.dashboard import formats, words
+from services.demo import cheat
+from services.demo.failure import DemoFailed
+from services.demo.serving import START_WITHIN_S
+
+JUDGE_WITHIN_S = 300.0
+REPRODUCE_WITHIN_S = 600.0
+_POLL_S = 0.25
+
+
+class Demo:
+    """One run of the demo against a running service.
+
+    Args:
+        client: talks to the service.
+        folder: where the bundle is kept.
+        console: where to print.
+        is_live: redraw the leaderboard in place; plain lines otherwise.
+    """
+
+    def __init__(self, client: httpx.Client, folder: Path, console: Console, *, is_live: bool) -> None:
+        self._client = client
+        self._folder = folder
+        self._console = console
+        self._is_live = is_live
+
+    def wait_until_ready(self) -> str:
+        """Waits for the worker's self-check; returns the sandbox tier in force."""
+        deadline = time.monotonic() + START_WITHIN_S
+        while True:
+            answer = self._client.get("/readyz")
+            sandbox = answer.json()["checks"]["sandbox"]
+            if answer.is_success:
+                return str(sandbox["tier"])
+            is_final = sandbox.get("problem") not in ("being checked", "no worker is alive")
+            if is_final or time.monotonic() > deadline:
+                raise DemoFailed(f"the service is not ready: {_words_of(answer.json())}")
+            time.sleep(_POLL_S)
+
+    def clear_leftovers(self) -> None:
+        """Cancels jobs of an earlier demo that was interrupted: they would take this one's processor."""
+        for job in self._ask("GET", "/jobs")["data"]:
+            if job["state"] not in words.FINAL_STATES:
+                self._ask("POST", f"/jobs/{job['id']}/cancel")
+
+    def optimize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """POSTs the task, follows the job to its end, and returns it.
+
+        Raises:
+            DemoFailed: the job was refused or ended without a bundle.
+        """
+        job = self._ask("POST", "/optimize", json=dict(fields))
+        self._say(f"Job {job['id']}: {self._client.base_url.join(job['urls']['dashboard'])}")
+        self._follow(job["id"])
+        job = self._ask("GET", f"/jobs/{job['id']}")
+        while job["state"] not in words.FINAL_STATES:
+            time.sleep(_POLL_S)
+            job = self._ask("GET", f"/jobs/{job['id']}")
+        if job["state"] != "succeeded":
+            word = words.verdict(job["verdict"]).label if job["verdict"] else job["state"]
+            raise DemoFailed(f"the job ended as {job['state']} ({word}): {_printable(job['reason'])}")
+        return job
+
+    def _follow(self, job_id: str) -> None:
+        start = time.monotonic()
+        url = str(self._client.base_url)
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            for event in follow_events(url, job_id):
+                line = event_line(event)
+                if line is not None:
+                    self._console.print(
+                        Text(f"{formats.offset(time.monotonic() - start):>8}  ", style="dim") + line
+                    )
+                if self._is_live:
+                    live.update(leaderboard(self._candidates(job_id)), refresh=True)
+
+    def show_result(self, job: Mapping[str, Any]) -> None:
+        """Prints the leaderboard and what the held-out shapes say."""
+        self._console.print(leaderboard(self._candidates(job["id"])))
+        winner, summary = job["winner"] or {}, job["summary"] or {}
+        origin = words.origin(winner.get("origin"))
+        facts = Table.grid(padding=(0, 2))
+        for name, value in (
+            ("winner", _printable(winner.get("label") or "none")),
+            ("origin", f"{origin.label}. {origin.sentence}"),
+            ("speedup on held-out shapes", formats.speedup(summary.get("geomean_speedup"))),
+            ("its 95 % interval", formats.interval(summary.get("geomean_ci95"))),
+            ("worst held-out shape", formats.speedup(summary.get("worst_speedup"))),
+            ("confidently slower at", f"{formats.percent(summary.get('share_slower'))} of held-out shapes"),
+        ):
+            facts.add_row(Text(name, style="dim"), Text(value))
+        title = "Held-out shapes, against the best baseline at each (geometric mean)"
+        self._console.print(Panel(facts, title=title, title_align="left"))
+
+    def fetch_bundle(self, job: Mapping[str, Any]) -> Path:
+        """Saves the job's zip and returns its path."""
+        answer = self._client.get(job["urls"]["bundle"])
+        if not answer.is_success:
+            raise DemoFailed(f"the bundle cannot be fetched: {_words_of(answer.json())}")
+        path = self._folder / f"{_file_name(job['name'])}-{job['id'][-8:]}.zip"
+        path.write_bytes(answer.content)
+        return path
+
+    def reproduce(self, bundle: Path) -> None:
+        """Unpacks the bundle and runs its reproduce.py in a new, isolated process somewhere else.
+
+        Raises:
+            DemoFailed: it ended with another exit code than 0.
+        """
+        unpacked = bundle.with_suffix("")
+        with zipfile.ZipFile(bundle) as archive:
+            archive.extractall(unpacked)
+        script = next(iter(sorted(unpacked.rglob("reproduce.py"))), None)
+        if script is None:
+            raise DemoFailed(f"{bundle} holds no reproduce.py")
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "LANG", "LC_ALL", "HOME", "TMPDIR")
+            if name in os.environ
+        }
+        with tempfile.TemporaryDirectory(prefix="kernelwright-elsewhere-") as elsewhere:
+            done = subprocess.run(
+                [sys.executable, "-I", str(script.resolve())],
+                cwd=elsewhere,
+                env=kept,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=REPRODUCE_WITHIN_S,
+                check=False,
+            )
+        for line in done.stdout.splitlines():
+            self._console.print(Text("  " + _printable(line)), soft_wrap=True)
+        if done.returncode != 0:
+            raise DemoFailed(f"reproduce.py of the bundle ended with exit code {done.returncode}")
+
+    def show_cheat(self, job: Mapping[str, Any], task_source: str) -> None:
+        """Submits a cheating candidate to the finished job and shows what the referee says.
+
+        Raises:
+            DemoFailed: the referee did not turn it down.
+        """
+        self._say(cheat.IN_WORDS)
+        body = {"candidate": cheat.cheating_candidate(task_source), "label": "replays its first output"}
+        candidate = self._ask("POST", f"/jobs/{job['id']}/candidates", json=body)
+        deadline = time.monotonic() + JUDGE_WITHIN_S
+        while candidate["verdict"] is None:
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"the cheating candidate was not judged within {JUDGE_WITHIN_S:.0f} s")
+            time.sleep(_POLL_S)
+            candidate = self._ask("GET", f"/candidates/{candidate['id']}")
+        said = Text.assemble("verdict: ", (words.verdict(candidate["verdict"]).label, "bold red"))
+        said.append(f"\n{_printable(candidate['reason'])}")
+        for finding in candidate["findings"]:
+            said.append(f"\n- {words.rule(finding.get('rule'))} ({_printable(finding.get('rule'))}): ")
+            said.append(_printable(finding.get("evidence")), style="dim")
+        self._console.print(Panel(said, title="The referee on the cheating candidate", title_align="left"))
+        if candidate["verdict"] in ("accepted", "not_judged"):
+            raise DemoFailed(
+                f"the cheating candidate was not turned down, the verdict is {candidate['verdict']!r}"
+            )
+
+    def _candidates(self, job_id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._ask("GET", f"/jobs/{job_id}/candidates")["data"]
+        return found
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        answer = self._client.request(method, path, **options)
+        body: dict[str, Any] = answer.json()
+        if not answer.is_success:
+            raise DemoFailed(f"the service refused {method} {path}: {_words_of(body)}")
+        return body
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(_printable(text)))
+
+
+def _words_of(problem: Mapping[str, Any]) -> str:
+    parts = [str(problem.get("detail") or problem)]
+    parts += [f"{item.get('field')}: {item.get('message')}" for item in problem.get("errors", ())]
+    return _printable("; ".join(parts))
+
+
+def _printable(value: object) -> str:
+    """Text without control characters: a terminal obeys them, and these words may come from a candidate."""
+    return "".join(character if character.isprintable() else " " for character in str(value or ""))
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "bundle"
