@@ -1,6 +1,6 @@
 # make demo            install what the demo needs, then run the whole path once and re-check its result
 # make demo TASK=f.py  the same with your own module
-# make serve           API, dashboard and worker on one port (HOST=, PORT=)
+# make serve           API, dashboard and worker on one port (HOST=, PORT=, SERVE_ARGS=)
 # make test            everything that CI tests (PYTEST_ARGS="-k name -x" for a part of it)
 # make lint            formatter, linter, types, import contract
 # make install         the environment of `make demo` alone; make lock: resolve constraints.txt anew
@@ -18,6 +18,7 @@ STAMPS := $(VENV)/stamps
 TASK ?=
 HOST ?= 127.0.0.1
 PORT ?= 8000
+SERVE_ARGS ?=
 PYTEST_ARGS ?=
 CHECKED := agent evaluator kernelbench_tasks rl services tests scripts $(wildcard benchmarks)
 
@@ -42,7 +43,7 @@ demo: $(STAMPS)/run
 
 .PHONY: serve
 serve: $(STAMPS)/run
-	@$(BIN)/kernelwright serve --host "$(HOST)" --port "$(PORT)"
+	@$(BIN)/kernelwright serve --host "$(HOST)" --port "$(PORT)" $(SERVE_ARGS)
 
 .PHONY: test
 test: $(STAMPS)/dev

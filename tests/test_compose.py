@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from scripts.compose_secrets import write_secrets
-from services.settings import SECRETS_DIR, Settings
+from services import settings as settings_module
+from services.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMPOSE_TEXT = (REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8")
@@ -341,8 +342,9 @@ def test_settings_read_the_secret_files(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_settings_look_where_compose_mounts_secrets() -> None:
-    assert Path("/run/secrets") == SECRETS_DIR
-    assert Settings.model_config.get("secrets_dir") == (str(SECRETS_DIR) if SECRETS_DIR.is_dir() else None)
+    folder = settings_module._SECRETS
+    assert folder == Path("/run/secrets")
+    assert Settings.model_config.get("secrets_dir") == (folder if folder.is_dir() else None)
 
 
 def test_an_empty_secret_file_means_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
