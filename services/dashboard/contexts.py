@@ -35,6 +35,7 @@ def job_context(
         "rejected": ranking.rejections(candidates),
         "delivered": candidate,
         "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
+        "optimized": next((one for one in reversed(candidates) if ranking.is_delivery(one)), None),
         "phase": phase,
         "verdict": verdict,
         "leading_summary": summary,
@@ -42,7 +43,7 @@ def job_context(
         "baseline_names": ranking.baseline_names(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
-        "progress_chart": charts.search_chart(candidates),
+        "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
         "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
@@ -96,6 +97,9 @@ def candidate_context(
         "parent": parent,
         "against": against,
         "sections": sections,
+        "detail": next(
+            (str(one["verdict"]["detail"]) for one in sections if one["verdict"].get("detail")), ""
+        ),
         "diff": listing.unified(old, candidate["source"]),
         "source_lines": listing.highlighted_lines(candidate["source"]),
         "environment": ranking.environment_of([candidate]),

@@ -64,6 +64,14 @@ def summary_of(verdict: Json | None) -> Json:
     return found if isinstance(found, Mapping) else {}
 
 
+def is_delivery(candidate: Json) -> bool:
+    """Whether this is `optimized.py`, assembled around the winner, and no proposal of its own.
+
+    Only the agent can name a parent, so an outsider's file of that name is still an ordinary candidate.
+    """
+    return candidate.get("label") == "optimized.py" and bool(candidate.get("parent_sha256"))
+
+
 def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[Row]:
     """Ranks a job's candidates.
 
@@ -71,7 +79,7 @@ def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[R
     shapes, which is what chooses the winner; the held-out shapes only report. Those that have no
     validation figure yet follow, then the ones still being judged, then the rejected.
     """
-    rows = [_row(candidate, winner_sha256) for candidate in candidates]
+    rows = [_row(candidate, winner_sha256) for candidate in candidates if not is_delivery(candidate)]
     rows.sort(key=_order)
     ranked: list[Row] = []
     rank = 0

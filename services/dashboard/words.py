@@ -206,6 +206,12 @@ def event(name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
         )
     if name == "portfolio.changed":
         return "New best", label if data.get("label") or data.get("sha256") else "", "good"
+    if name == "proposer.failed":
+        return (
+            "A proposer gave up",
+            " · ".join(part for part in (who, str(data.get("reason") or "")) if part),
+            "warn",
+        )
     if name == "budget.spent":
         return "Budget spent", str(data.get("reason") or data.get("text") or ""), "warn"
     return _spaced(name.replace(".", " ")), str(data.get("text") or data.get("reason") or ""), "idle"

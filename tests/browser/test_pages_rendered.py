@@ -105,6 +105,21 @@ def test_the_leaderboard_ranks_by_validation_and_says_every_origin_plainly() -> 
     assert board[4][3:] == ["not measured", "9", "cheating"]
 
 
+def test_the_delivered_file_is_no_rival_of_its_own_winner() -> None:
+    job, candidates = story()
+    delivered = stored.candidate(
+        "optimized.py",
+        "human",
+        screen=stored.verdict([9.0], split="visible"),
+        parent_sha256=job["winner"]["sha256"],
+    )
+    intruder = stored.candidate("optimized.py", "external", source="x = 1", screen=stored.verdict([1.1]))
+    page = job_page(job, [*candidates, delivered, intruder])
+    named = [row[:3] for row in rows(page, "leaderboard") if row[1] == "optimized.py"]
+    assert named == [["4", "optimized.py", "external"]]
+    assert page.find("a", href=f"/ui/candidates/{delivered['id']}")
+
+
 def test_the_result_is_the_held_out_figure_with_its_interval_and_the_winners_origin() -> None:
     job, candidates = story()
     page = job_page(job, candidates, held_out=stored.verdict([1.4, 1.6], split="held_out"))
@@ -174,6 +189,7 @@ def test_a_running_job_says_what_it_is_doing() -> None:
 def hostile_pages() -> list[Element]:
     finding = {"rule": HOSTILE, "severity": HOSTILE, "evidence": HOSTILE}
     bad = stored.verdict([1.5], word=HOSTILE, reason=HOSTILE, findings=[finding])
+    bad["detail"] = HOSTILE
     bad["environment"] = dict.fromkeys(stored.ENVIRONMENT, HOSTILE)
     bad["shapes"][0]["dims"] = {HOSTILE: HOSTILE}
     bad["shapes"][0]["baselines"] = {HOSTILE: {"median_us": HOSTILE}}

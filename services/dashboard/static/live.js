@@ -9,7 +9,7 @@
   const badge = document.getElementById("connection");
   const eventNames = [
     "job.queued", "job.started", "job.finished", "job.failed", "job.cancelled",
-    "candidate.proposed", "candidate.compiled", "candidate.judged", "portfolio.changed", "budget.spent",
+    "candidate.proposed", "candidate.compiled", "candidate.judged", "portfolio.changed", "proposer.failed", "budget.spent",
   ];
   let pending = null;
   let fetching = false;
