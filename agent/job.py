@@ -1,7 +1,232 @@
-"""The main loop of a job: describe, propose, judge, choose, assemble, judge once more on held-out shapes, bundle."""
+"""The main loop of a job: describe, propose, judge, choose, assemble, judge on held-out shapes, bundle.
+
+Each arrow is one step with a stored result. A job that is killed at any instant is simply run again: what the store
+has is skipped, only the judging in flight is repeated.
+"""
 
 from __future__ import annotations
 
-from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice"]
+from agent.candidates import Candidate
+from agent.delivery import Delivery, deliver
+from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee
+from agent.portfolio import Entry, rank
+from agent.proposers.base import ProposalContext, Proposer
+from agent.proposers.registry import proposers_for
+from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
+from agent.store import JobStore
+from evaluator.errors import RefereeLost
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
+
+__all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", "run_job"]
+
+_log = logging.getLogger(__name__)
+
+
+def run_job(spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> JobOutcome:
+    """Run a job to its end, or resume it.
+
+    Args:
+        spec: what to do.
+        store: where results go; a store that already holds some is resumed.
+        referee: judges; stays open for the caller.
+        out_dir: folder for the bundle.
+
+    Returns:
+        How it ended. Errors of candidates, proposers and tasks are outcomes; only errors of ours raise.
+    """
+    store.event("job.started", {"name": spec.name, "device": spec.device})
+    outcome = _Job(spec, store, referee, out_dir).run()
+    names = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
+    data = {"verdict": outcome.verdict_word, "reason": outcome.reason, "winner_sha256": outcome.winner_sha256}
+    store.event(names[outcome.state], data)
+    return outcome
+
+
+class _Job:
+    def __init__(self, spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> None:
+        self.spec = spec
+        self.store = store
+        self.referee = referee
+        self.out_dir = out_dir
+        self.began_s = time.monotonic()
+        self.earlier_s = self._judging_seconds()
+        self.leader = ""
+
+    def run(self) -> JobOutcome:
+        """All steps in order."""
+        try:
+            description = self._describe()
+            if not description.get("ok"):
+                word = str(description.get("verdict") or "task_rejected")
+                return JobOutcome("failed", word, str(description.get("reason") or "the task was rejected"))
+            if self.store.step("optimized/1") is None:  # afterwards the choice is frozen
+                self._collect(description)
+            delivery = deliver(
+                self.spec, self.store, self.referee, description, self._entries(), self.out_dir
+            )
+        except JobStopped as stopped:
+            return JobOutcome("cancelled", None, f"stopped on request ({stopped.reason})")
+        except RefereeLost as lost:
+            reason = self.store.stop_requested()
+            if reason:
+                return JobOutcome("cancelled", None, f"stopped on request ({reason})")
+            return JobOutcome("failed", "not_judged", f"the referee was lost: {lost}")
+        return self._outcome(delivery)
+
+    def _describe(self) -> dict[str, Any]:
+        known = self.store.step("describe")
+        if isinstance(known, dict):
+            return known
+        try:
+            description = self.referee.describe(self.spec.task)
+        except RefereeLost:
+            raise_if_stopped(self.store)
+            restart_referee(self.referee)
+            description = self.referee.describe(self.spec.task)
+        self.store.finish_step("describe", description)
+        return description
+
+    def _collect(self, description: dict[str, Any]) -> None:
+        """Propose and judge until proposers or budget are exhausted."""
+        if self.spec.start_from is not None:
+            self._judge(Candidate(self.spec.start_from, "external", "starting point"))
+        context = ProposalContext(self.spec.task, description, self.spec.device, self.referee, self.store)
+        for proposer in proposers_for(self.spec):
+            if not self._may_go_on():
+                return
+            self._run_proposer(proposer, context)
+        self._judge_waiting()
+
+    def _run_proposer(self, proposer: Proposer, context: ProposalContext) -> None:
+        step = f"proposed/{proposer.origin}"
+        if self.store.step(step) is not None:
+            self._judge_waiting()
+            return
+        count = 0
+        try:
+            for candidate in _guarded(proposer.propose(context)):
+                count += 1
+                if not self._judge(candidate) or not self._may_go_on():
+                    return  # not finished: with a larger budget it would go on
+        except _ProposerFailed as failure:
+            raise_if_stopped(self.store)  # a cancelled job's referee is killed under its proposer
+            error = failure.__cause__ or failure
+            _log.warning("proposer %s failed", proposer.origin, exc_info=error)
+            text = f"{type(error).__name__}: {error}"[:2000]
+            self.store.event("proposer.failed", {"origin": proposer.origin, "reason": text})
+            self.store.finish_step(step, {"candidates": count, "error": text})
+            return
+        self.store.finish_step(step, {"candidates": count})
+
+    def _judge_waiting(self) -> None:
+        """Judge what is in the store without a verdict: external candidates, and leftovers of a killed attempt."""
+        for candidate in self.store.candidates():
+            if self.store.verdict(candidate.sha256, "screen") is None and not self._judge(candidate):
+                return
+
+    def _judge(self, candidate: Candidate) -> bool:
+        """Judge one candidate; False when the budget does not allow it."""
+        raise_if_stopped(self.store)
+        if self.store.verdict(candidate.sha256, "screen") is None and not self._affordable():
+            return False
+        if self.store.add_candidate(candidate):
+            data = {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label}
+            self.store.event("candidate.proposed", data)
+        judge_candidate(self.spec, self.store, self.referee, candidate)
+        self._tell_leader()
+        return True
+
+    def _tell_leader(self) -> None:
+        ranked = rank(self._entries())
+        if ranked and ranked[0].candidate.sha256 != self.leader:
+            leader = ranked[0]
+            self.leader = leader.candidate.sha256
+            data = {
+                "sha256": self.leader,
+                "label": leader.candidate.label,
+                "origin": leader.candidate.origin,
+                "geomean_speedup": leader.geomean,
+                "ci95": leader.verdict["summary"].get("geomean_ci95"),
+            }
+            self.store.event("portfolio.changed", data)
+
+    def _entries(self) -> list[Entry]:
+        """Accepted and validated candidates. Delivered files are not among them: they never get a validation."""
+        entries = []
+        for order, candidate in enumerate(self.store.candidates()):
+            verdict = self.store.verdict(candidate.sha256, "validation")
+            if verdict is not None and verdict["verdict"] == "accepted":
+                if (verdict.get("summary") or {}).get("geomean_speedup"):
+                    entries.append(Entry(candidate, order, verdict))
+        return entries
+
+    def _may_go_on(self) -> bool:
+        raise_if_stopped(self.store)
+        return self._affordable()
+
+    def _affordable(self) -> bool:
+        """Whether the budget allows one more candidate; says so once when it does not."""
+        spent = self._exhausted()
+        if spent and self.store.step("budget") is None:
+            self.store.event("budget.spent", {"reason": spent, "text": f"the budget is spent: {spent}"})
+            self.store.finish_step("budget", {"reason": spent})
+        return not spent
+
+    def _exhausted(self) -> str:
+        budget = self.spec.budget
+        if self.store.stop_requested() == "budget":
+            return "stopped by the budget"
+        judged = [
+            one for one in self.store.candidates() if self.store.verdict(one.sha256, "screen") is not None
+        ]
+        if budget.candidates is not None and len(judged) >= budget.candidates:
+            return f"{budget.candidates} candidates"
+        seconds = self.earlier_s + time.monotonic() - self.began_s
+        if budget.seconds is not None and seconds >= budget.seconds:
+            return f"{budget.seconds:g} s"
+        if budget.gpu_seconds is not None and self.spec.device == "cuda":
+            if self._judging_seconds() >= budget.gpu_seconds:
+                return f"{budget.gpu_seconds:g} GPU seconds"
+        return ""
+
+    def _judging_seconds(self) -> float:
+        """Seconds of judging that the store holds, from this and earlier attempts."""
+        total = 0.0
+        for candidate in self.store.candidates():
+            for phase in ("screen", "validation"):
+                verdict = self.store.verdict(candidate.sha256, phase)
+                total += float((verdict or {}).get("elapsed_s") or 0.0)
+        return total
+
+    def _outcome(self, delivery: Delivery) -> JobOutcome:
+        return JobOutcome(
+            state="succeeded" if delivery.bundle_path is not None else "failed",
+            verdict_word=delivery.verdict_word,
+            reason=delivery.reason,
+            winner_sha256=delivery.winner_sha256,
+            bundle_path=delivery.bundle_path,
+            summary=delivery.summary,
+        )
+
+
+class _ProposerFailed(Exception):
+    """A proposer raised; the cause says what. Errors of judging are not this."""
+
+
+def _guarded(candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+    while True:
+        try:
+            candidate = next(candidates)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _ProposerFailed from error
+        yield candidate

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from agent.bundle.domain import Domain
 from agent.bundle.guards import internal_names, write_guards
@@ -17,9 +19,14 @@ from agent.errors import AssemblyError
 _RULE = "# " + "-" * 117
 _TEMPLATE = Path(__file__).parent / "templates" / "drop_in.py.template"
 _IMPORTS = {"inspect": "inspect", "threading": "threading", "torch": "torch", "warnings": "warnings"}
+# What makes a module compute something else in training mode than in eval mode, in which the referee judges.
+_MODE_DEPENDENT = re.compile(
+    r"training|[Dd]ropout|BatchNorm|batch_norm|InstanceNorm|instance_norm|RReLU|rrelu|LSTM|GRU|RNN|Multihead"
+    r"|Transformer|FractionalMaxPool|running_"
+)
 _OWN = (
-    "DEVICE ALIGNMENT_BYTES INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
-    "_leaf _constructor_values _plain _state_of _unlike _wants_gradient _share"
+    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
+    "_leaf _constructor_values _plain _state_of _judged _wants_gradient _share"
 ).split()
 
 
@@ -96,11 +103,14 @@ def read_call(task_source: str) -> Call:
     )
 
 
-def input_places(call: Call, domain_names: Sequence[str] = ()) -> list[str]:
-    """Where the inputs are found inside the dispatcher, as Python expressions."""
-    if call.generic:
-        return [f"inputs[{index}]" for index in range(64)]
-    return list(domain_names or call.names)
+def internal_places(call: Call, dims: Mapping[str, Any]) -> list[str]:
+    """Names of the inputs inside the dispatcher, free of its own names and of the dimensions'."""
+    return ["inputs"] if call.generic else internal_names(call.names, dims)
+
+
+def input_places(call: Call, names: Sequence[str]) -> list[str]:
+    """Where the inputs are found inside the dispatcher, as Python expressions over `internal_places`."""
+    return [f"inputs[{index}]" for index in range(64)] if call.generic else list(names)
 
 
 def assemble(
@@ -151,7 +161,10 @@ def assemble(
             _banner(f"{index + 1}. Member {index}: {_one_line(member.label)} (origin: {member.origin})")
         ]
         parts += [_member_text(index, section)]
-    parts += [_tables(members, sections), _dispatcher(len(members) + 2, leaves, domain, call, device)]
+    parts += [
+        _tables(members, sections),
+        _dispatcher(len(members) + 2, reference.text, leaves, domain, call, device),
+    ]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
         compile(text, "optimized.py", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
@@ -206,8 +219,10 @@ def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
     )
 
 
-def _dispatcher(number: int, leaves: Leaves, domain: Domain, call: Call, device: str) -> str:
-    internal = ["inputs"] if call.generic else internal_names(call.names, domain)
+def _dispatcher(
+    number: int, reference_text: str, leaves: Leaves, domain: Domain, call: Call, device: str
+) -> str:
+    internal = internal_places(call, domain.dims)
     renamed = dict(zip(call.names, internal, strict=True))
     guards = write_guards(domain, device)
     extra = [] if call.generic else _extra_guards(call, domain, internal)
@@ -222,6 +237,7 @@ def _dispatcher(number: int, leaves: Leaves, domain: Domain, call: Call, device:
         device=device,
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
+        eval_only=bool(_MODE_DEPENDENT.search(reference_text)),
         constructor_names=guards.constructor_names,
         constructor_guard=guards.constructor_body,
         input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),

@@ -121,7 +121,7 @@ def probe_domain(
     points = _points(dims, shapes)
     result = referee.run_tool(
         _program(),
-        {"task.py": task.source.encode("utf-8", "surrogatepass"), "points.json": json.dumps(points).encode()},
+        {"task.py": task.source, "points.json": json.dumps(points)},
         deadline_s=120,
     )
     raw = result.outputs.get("probe.json")

@@ -6,7 +6,7 @@ identifier: the descriptions come out of the sandbox and are not trusted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.bundle.domain import Domain, Expression, TensorInput, ValueInput
@@ -55,11 +55,11 @@ class Guards:
     alignment_bytes: int
 
 
-def internal_names(names: Iterable[str], domain: Domain) -> list[str]:
+def internal_names(names: Iterable[str], dims: Mapping[str, object]) -> list[str]:
     """Names for the inputs inside the dispatcher, free of its own names and of the dimensions'."""
     chosen = []
     for name in names:
-        while name in _TAKEN or name in domain.dims:
+        while name in _TAKEN or name in dims:
             name += "_"
         chosen.append(name)
     return chosen
@@ -117,7 +117,7 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
     for tensor in domain.tensors:
         place = tensor.place
         lines += _refuse(f"type({place}) is not torch.Tensor", "an input is not a plain tensor")
-        lines += _refuse(f"{place}.device.type != DEVICE", "an input is on another device")
+        lines += _refuse(f"not {place}.is_{device}", "an input is on another device")
         if device == "cuda":
             current = "torch.cuda.current_device()"
             lines += _refuse(f"{place}.device.index != {current}", "an input is not on the current GPU")
@@ -132,15 +132,15 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         known = ", ".join(repr(shape) for shape in domain.shapes)
         lines += _refuse(f"({shapes}) not in {{{known}}}", "these shapes were not judged")
         return lines, set()
-    bound = _bind(domain, lines)
-    for tensor in domain.tensors:
-        lines += _refuse(
-            f"{tensor.place}.shape != ({_shape(tensor, bound)})",
-            "the sizes of the inputs do not belong together",
-        )
+    bound, whole = _bind(domain, lines)
+    for index, tensor in enumerate(domain.tensors):
+        if index not in whole:
+            lines += _refuse(
+                f"shape{index} != ({_shape(tensor, bound)})", "the sizes of the inputs do not belong together"
+            )
     for item in domain.values:
         lines += _refuse(_value_condition(item, bound), "a plain argument has another value")
-    for dim in bound:
+    for dim in sorted(bound):
         lines += _refuse(
             _outside_range(_local(dim), dim, domain, integer=True), f"{dim} lies outside its range"
         )
@@ -152,19 +152,31 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
     return lines, bound
 
 
-def _bind(domain: Domain, lines: list[str]) -> set[str]:
-    """Read every dimension off an axis (or a plain argument, or the constructor); fills `lines`."""
-    for tensor in domain.tensors:
+def _bind(domain: Domain, lines: list[str]) -> tuple[set[str], set[int]]:
+    """Read every dimension off an axis (or a plain argument, or the constructor); fills `lines`.
+
+    Returns:
+        The dimensions that are now local names, and the tensors whose axes all became names.
+    """
+    for index, tensor in enumerate(domain.tensors):
+        lines.append(f"shape{index} = {tensor.place}.shape")
         axes = tensor.axes or ()
-        lines += _refuse(f"{tensor.place}.dim() != {len(axes)}", "an input has another number of dimensions")
+        lines += _refuse(f"len(shape{index}) != {len(axes)}", "an input has another number of dimensions")
     wanted = {dim for tensor in domain.tensors for axis in tensor.axes or () for dim in axis.dims}
     wanted |= {dim for item in domain.values if item.expression for dim in item.expression.dims}
     bound: set[str] = set()
-    places = [
-        (axis, f"{tensor.place}.shape[{index}]")
-        for tensor in domain.tensors
-        for index, axis in enumerate(tensor.axes or ())
-    ]
+    whole: set[int] = set()
+    places = []
+    for number, tensor in enumerate(domain.tensors):
+        axes = tensor.axes or ()
+        places += [(axis, f"shape{number}[{index}]") for index, axis in enumerate(axes)]
+        plain = [
+            axis.plain_dim for axis in axes if axis.plain_dim is not None and axis.plain_dim not in bound
+        ]
+        if len(set(plain)) == len(axes) and axes:
+            lines.append(f"{_comma(_local(dim) for dim in plain)} = shape{number}")
+            bound.update(plain)
+            whole.add(number)
     for axis, place in places:
         if axis.plain_dim is not None and axis.plain_dim not in bound:
             lines.append(f"{_local(axis.plain_dim)} = {place}")
@@ -194,7 +206,7 @@ def _bind(domain: Domain, lines: list[str]) -> set[str]:
                 break
         else:
             raise AssemblyError(f"dimension {min(wanted - bound)} cannot be read off the inputs")
-    return bound
+    return bound, whole
 
 
 def _shape(tensor: TensorInput, bound: set[str]) -> str:

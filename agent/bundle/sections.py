@@ -135,9 +135,7 @@ def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
         bound = _bound(statement)
         for name in bound:
             users.setdefault(name, set()).update(used)
-        if not bound and not _is_main_guard(statement):
-            wanted.extend(used)
-        elif _keep(statement, frozenset()):
+        if (not bound and not _is_main_guard(statement)) or _keep(statement, frozenset()):
             wanted.extend(used)
     found: set[str] = set()
     while wanted:

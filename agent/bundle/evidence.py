@@ -1,0 +1,96 @@
+"""What goes into a bundle, and evidence.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent.candidates import Candidate
+
+if TYPE_CHECKING:
+    from evaluator.sources import TaskSource
+
+SCHEMA = "kernelwright.evidence/1"
+
+
+@dataclass(frozen=True)
+class BundleContents:
+    """Everything the bundle is written from.
+
+    Attributes:
+        job_name: what people call the job.
+        device: "cpu" or "cuda".
+        task: the reference.
+        description: `Referee.describe`'s answer.
+        optimized: the delivered file as a candidate.
+        members: the candidates inside it, winner first.
+        decision: "faster" or "same", see `agent.portfolio.Portfolio`.
+        reason: one sentence with the result.
+        verdicts: of the members and of the delivered file, each with its "phase".
+        leaderboard: a row per judged candidate, rejected ones included.
+    """
+
+    job_name: str
+    device: str
+    task: TaskSource
+    description: Mapping[str, Any]
+    optimized: Candidate
+    members: tuple[Candidate, ...]
+    decision: str
+    reason: str
+    verdicts: tuple[dict[str, Any], ...]
+    leaderboard: tuple[dict[str, Any], ...]
+
+    @property
+    def held_out(self) -> dict[str, Any]:
+        """The verdict that is reported: of the delivered file on the held-out shapes."""
+        return self.verdict_of(self.optimized, "held_out")
+
+    def verdict_of(self, candidate: Candidate, phase: str) -> dict[str, Any]:
+        """A verdict among `verdicts`; empty when there is none."""
+        for verdict in self.verdicts:
+            if verdict["phase"] == phase and verdict["candidate"]["sha256"] == candidate.sha256:
+                return verdict
+        return {}
+
+
+def evidence(contents: BundleContents) -> dict[str, Any]:
+    """evidence.json as a value: verdicts in full, raw per-quad log ratios included."""
+    return {
+        "schema": SCHEMA,
+        "job": contents.job_name,
+        "device": contents.device,
+        "decision": contents.decision,
+        "reason": contents.reason,
+        "task": {"name": contents.task.name, "sha256": contents.task.sha256},
+        "dims": contents.description.get("dims") or {},
+        "optimized": {"sha256": contents.optimized.sha256, "file": "optimized.py"},
+        "members": [
+            {
+                "file": f"kernels/{kernel_file(number, member)}",
+                "sha256": member.sha256,
+                "origin": member.origin,
+                "label": member.label,
+                "note": member.note,
+                "parent_sha256": member.parent_sha256,
+            }
+            for number, member in enumerate(contents.members, start=1)
+        ],
+        "summary": contents.held_out.get("summary") or {},
+        "environment": contents.held_out.get("environment") or {},
+        "verdicts": list(contents.verdicts),
+        "leaderboard": list(contents.leaderboard),
+    }
+
+
+def evidence_text(contents: BundleContents) -> str:
+    """evidence.json as text, the same for the same contents."""
+    return json.dumps(evidence(contents), indent=1, sort_keys=True, default=str) + "\n"
+
+
+def kernel_file(number: int, member: Candidate) -> str:
+    """File name of a member: its number, origin and label in letters that every file system takes."""
+    label = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in member.label)
+    return f"{number}_{member.origin}_{label.strip('_')[:40] or 'candidate'}.py"

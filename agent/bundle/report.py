@@ -1,0 +1,102 @@
+"""report.html: one self-contained page with the result, the measurements behind it and the sources."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from agent.bundle.evidence import BundleContents, evidence
+
+_ROW_PX = 22
+_LEFT_PX, _WIDTH_PX = 260, 560
+
+
+def render_report(contents: BundleContents) -> str:
+    """The page as text. Every value is escaped: labels, sources and messages are untrusted."""
+    verdict = contents.held_out
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            contents=contents,
+            evidence=evidence(contents),
+            verdict=verdict,
+            summary=verdict.get("summary") or {},
+            environment=verdict.get("environment") or {},
+            rows=[row for row in verdict.get("shapes") or [] if row.get("timed")],
+            chart=_chart(verdict),
+            origin_words=_ORIGIN_WORDS,
+        )
+    )
+
+
+_ORIGIN_WORDS = {
+    "human": "a hand-written kernel from Kernelwright's library; no language model was involved",
+    "compiler": "PyTorch's own compiler; no language model was involved",
+    "llm": "a language model",
+    "policy": "a language model fine-tuned by this project",
+    "external": "a person or another tool, through the API",
+}
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["dims"] = _dims
+    environment.filters["figure"] = _figure
+    return environment
+
+
+def _dims(dims: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "as given"
+
+
+def _figure(value: object, digits: int = 2) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
+
+
+def _chart(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Positions for a dot-and-interval chart of the speedup at each held-out shape, on a log axis."""
+    rows = [row for row in verdict.get("shapes") or [] if row.get("timed") and row.get("speedup")]
+    if not rows:
+        return None
+    values = [
+        value for row in rows for value in (row["speedup"], *(row.get("ci95") or ())) if value and value > 0
+    ]
+    low, high = min([*values, 0.9]) * 0.95, max([*values, 1.1]) * 1.05
+
+    def at(value: float) -> float:
+        share = math.log(max(value, low) / low) / math.log(high / low)
+        return round(_LEFT_PX + share * (_WIDTH_PX - 20), 1)
+
+    steps = [0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64]
+    return {
+        "width": _LEFT_PX + _WIDTH_PX,
+        "height": _ROW_PX * len(rows) + 34,
+        "bottom": _ROW_PX * len(rows) + 6,
+        "one": at(1.0),
+        "ticks": [{"x": at(step), "text": f"{step:g}x"} for step in steps if low <= step <= high],
+        "rows": [
+            {
+                "y": _ROW_PX * index + 16,
+                "text": _dims(row["dims"]),
+                "x": at(row["speedup"]),
+                "low": at((row.get("ci95") or [row["speedup"]] * 2)[0]),
+                "high": at((row.get("ci95") or [row["speedup"]] * 2)[1]),
+                "decision": row.get("decision") or "undecided",
+                "label_x": _LEFT_PX - 10,
+            }
+            for index, row in enumerate(rows)
+        ],
+    }

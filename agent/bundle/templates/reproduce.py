@@ -1,0 +1,384 @@
+"""Re-checks this bundle on your machine: is optimized.py correct, and is it faster?
+
+    python reproduce.py             about a minute
+    python reproduce.py --quick     a few seconds of measuring, without torch.compile
+
+Needs torch and the files beside it. Correctness: optimized.py and the reference in task.py get the same random weights
+and inputs, and both are compared with the reference in float64. Speed: the reference in eager mode, the reference under
+torch.compile and optimized.py run in three processes that take turns, so that a machine that slows down slows all.
+
+This is the WEAK check: it runs optimized.py without a sandbox, in a process that holds the clock and the answers, and
+believes what it sees. The strong check, which does not trust the code it measures, is
+
+    kernelwright evaluate task.py optimized.py
+
+Exit code: 0 the claims hold within the tolerance, 1 they do not, 2 they could not be checked here.
+"""
+
+import argparse
+import copy
+import importlib.util
+import inspect
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+import types
+import warnings
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ERROR_FACTOR = 4.0  # optimized.py may be this many times as far from float64 as the reference itself
+
+
+# --------------------------------------------------------------------------------------------- one worker process
+
+
+class Dim:
+    """Stand-in for the evaluator's declaration of a dimension, which task.py may import."""
+
+    def __init__(self, min, max, multiple_of=1, default=None):
+        self.min, self.max, self.multiple_of, self.default = min, max, multiple_of, default
+
+
+class Choice:
+    """Stand-in, like Dim."""
+
+    def __init__(self, *values, default=None):
+        self.values, self.default = values, values[0] if default is None else default
+
+
+def load(name):
+    module = types.ModuleType("kernelbench_tasks")
+    module.Dim, module.Choice = Dim, Choice
+    sys.modules.setdefault("kernelbench_tasks", module)
+    spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, f"{name}.py"))
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def call(function, dims):
+    wanted = inspect.signature(function).parameters
+    return function(**{name: value for name, value in dims.items() if name in wanted})
+
+
+def build(task, dims, seed, device):
+    """The reference with redrawn weights and a few sets of inputs, the same in every process for the same seed."""
+    import torch
+
+    torch.manual_seed(seed)
+    reference = (
+        task.Model(*call(task.get_init_inputs, dims)) if hasattr(task, "get_init_inputs") else task.Model()
+    )
+    with torch.no_grad():
+        for name, tensor in [*reference.named_parameters(), *reference.named_buffers()]:
+            if tensor.is_floating_point():
+                noise = (
+                    torch.rand_like(tensor)
+                    if name.endswith("running_var")
+                    else 0.1 * torch.randn_like(tensor)
+                )
+                tensor.add_(noise)
+    inputs = []
+    for _ in range(3):
+        drawn = call(task.get_inputs, dims)
+        inputs.append([value.to(device) if isinstance(value, torch.Tensor) else value for value in drawn])
+    return reference.to(device).eval(), inputs
+
+
+def worker(kind, device, threads):
+    """Answers JSON requests on stdin, one a line: prepare a shape, check it, time calls."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the modules print must not get between the answers
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    task = load("task")
+    optimized = load("optimized") if kind == "optimized" else None
+    shapes = {}
+
+    def prepare(number, dims, seed):
+        began = time.perf_counter()
+        reference, inputs = build(task, dims, seed, device)
+        if kind == "optimized":
+            arguments = call(task.get_init_inputs, dims) if hasattr(task, "get_init_inputs") else []
+            module = optimized.ModelNew(*arguments)
+            module.load_state_dict(reference.state_dict(), strict=True)
+            module = module.to(device).eval()
+        elif kind == "compile":
+            module = torch.compile(reference, dynamic=False)
+        else:
+            module = reference
+        with torch.inference_mode():
+            for values in inputs:
+                module(*values)
+            runs = module.kernelwright_explain(*inputs[0]) if kind == "optimized" else ""
+        shapes[number] = (module, inputs, reference)
+        return {"runs": runs, "seconds": time.perf_counter() - began}
+
+    def check(number):
+        """Largest distance to float64 over all outputs and inputs, of the module and of the reference."""
+        module, inputs, reference = shapes[number]
+        exact = copy.deepcopy(reference).double()
+        worst = {"module": 0.0, "reference": 0.0, "scale": 0.0, "same_kind": True}
+        with torch.inference_mode():
+            for values in inputs:
+                wide = [
+                    value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+                    for value in values
+                ]
+                truth, mine, theirs = flat(exact(*wide)), flat(module(*values)), flat(reference(*values))
+                for right, got, usual in zip(truth, mine, theirs, strict=True):
+                    same = got.shape == usual.shape and got.dtype == usual.dtype
+                    worst["same_kind"] = worst["same_kind"] and same and bool(torch.isfinite(got).all())
+                    if not same:
+                        continue
+                    worst["module"] = max(worst["module"], distance(got, right))
+                    worst["reference"] = max(worst["reference"], distance(usual, right))
+                    worst["scale"] = max(worst["scale"], right.abs().max().item() if right.numel() else 0.0)
+                    worst["epsilon"] = torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0
+        return worst
+
+    def distance(got, right):
+        return (got.double() - right.double()).abs().max().item() if right.numel() else 0.0
+
+    def flat(value):
+        if isinstance(value, torch.Tensor):
+            return [value]
+        items = value.values() if isinstance(value, dict) else value
+        return [tensor for item in items for tensor in flat(item)]
+
+    def timed(number, calls):
+        module, inputs, _ = shapes[number]
+        with torch.inference_mode():
+            module(*inputs[0])
+            if device == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            for index in range(calls):
+                module(*inputs[index % len(inputs)])
+            if device == "cuda":
+                torch.cuda.synchronize()
+            return {"us": (time.perf_counter() - began) / calls * 1e6}
+
+    operations = {"prepare": prepare, "check": check, "timed": timed}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = operations[request.pop("do")](**request)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+# ------------------------------------------------------------------------------------------------ the main process
+
+
+class Worker:
+    """A worker process and the pipe to it."""
+
+    def __init__(self, kind, device, threads):
+        command = [sys.executable, os.path.abspath(__file__), "--worker", kind, "--device", device]
+        command += ["--threads", str(threads)]
+        self.kind = kind
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE
+        )
+
+    def send(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self):
+        line = self.process.stdout.readline()
+        if not line:
+            return {"error": f"the {self.kind} process ended with code {self.process.wait()}"}
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.send(**request)
+        return self.receive()
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def chosen_shapes(held_out, count):
+    """Some of the held-out shapes, from quick to slow; those that take long to build are left out."""
+    rows = [row for row in held_out.get("shapes", []) if row.get("timed") and row.get("speedup")]
+    rows = [row for row in rows if row["baseline_us"] < 50_000] or rows
+    rows.sort(key=lambda row: row["baseline_us"])
+    if len(rows) <= count:
+        return rows
+    return [rows[round(index * (len(rows) - 1) / (count - 1))] for index in range(count)]
+
+
+def geomean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def measure(workers, number, seconds):
+    """Median time per call of each worker in microseconds, and the ratios of each turn."""
+    calls = {}
+    for worker in workers:
+        first = worker.ask(do="timed", number=number, calls=2)
+        if "error" in first:
+            return None
+        calls[worker.kind] = max(2, min(2000, int(0.01 / (first["us"] * 1e-6))))
+    times = {worker.kind: [] for worker in workers}
+    end = time.monotonic() + seconds
+    order = list(workers)
+    while time.monotonic() < end or len(times[order[0].kind]) < 5:
+        random.shuffle(order)
+        for worker in order:
+            time.sleep(0.01)  # OpenMP threads of the worker before may still be spinning
+            times[worker.kind].append(worker.ask(do="timed", number=number, calls=calls[worker.kind])["us"])
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer shapes, no torch.compile")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.3, help="how far below the claim is still a pass (0.3 = 30 %%)"
+    )
+    parser.add_argument("--device", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: as in the evidence")
+    parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        warnings.simplefilter("ignore", UserWarning)
+        worker(options.worker, options.device, options.threads)
+        return 0
+    with open(os.path.join(HERE, "evidence.json")) as file:
+        evidence = json.load(file)
+    return check_bundle(evidence, options)
+
+
+def check_bundle(evidence, options):
+    device = options.device or evidence["device"]
+    there = evidence.get("environment") or {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = options.threads or min(int(there.get("threads") or 0) or cores, cores)
+    held_out = next((one for one in evidence["verdicts"] if one["phase"] == "held_out"), {})
+    rows = chosen_shapes(held_out, 2 if options.quick else 4)
+    print(f"{evidence['job']}: {evidence['reason']}")
+    print("weak check without a sandbox; the strong one is: kernelwright evaluate task.py optimized.py\n")
+    if not rows:
+        print("cannot check: the evidence holds no timed held-out shape")
+        return 2
+    workers = [Worker(kind, device, threads) for kind in ("optimized", "eager")]
+    if not options.quick:
+        workers.append(Worker("compile", device, threads))
+    try:
+        return compare(rows, workers, evidence, options, f"{there.get('device_name')}", threads)
+    finally:
+        for one in workers:
+            one.stop()
+
+
+def compare(rows, workers, evidence, options, name_there, threads):
+    seed = int.from_bytes(os.urandom(4), "little")
+    ready = prepare_all(rows, workers, seed)
+    problems, fallbacks, now, claimed = [], 0, [], []
+    print(f"here: {threads} threads; there: {name_there}; speedup = best baseline over optimized.py")
+    print(
+        f"{'shape':<34}{'error/ref':>10}{'eager':>10}{'compile':>10}{'optimized':>10}{'here':>8}{'evidence':>10}"
+    )
+    for number, row in enumerate(rows):
+        shape = ", ".join(f"{name}={value}" for name, value in row["dims"].items()) or "as given"
+        failed = {
+            kind: answers[number]["error"] for kind, answers in ready.items() if "error" in answers[number]
+        }
+        if "optimized" in failed or "eager" in failed:
+            problems.append(f"{shape}: {failed.get('optimized') or failed['eager']}")
+            continue
+        answer = workers[0].ask(do="check", number=number)
+        factor, wrong = judge_error(answer)
+        if wrong:
+            problems.append(f"{shape}: {wrong}")
+        if ready["optimized"][number]["runs"].startswith("reference"):
+            fallbacks += 1
+            problems.append(f"{shape}: the kernel does not run here ({ready['optimized'][number]['runs']})")
+        able = [one for one in workers if one.kind not in failed]
+        times = measure(able, number, 0.7 if options.quick else 1.5)
+        if times is None:
+            problems.append(f"{shape}: timing failed")
+            continue
+        median = {kind: statistics.median(values) for kind, values in times.items()}
+        baselines = [kind for kind in median if kind != "optimized"]
+        best = min(baselines, key=lambda kind: median[kind])
+        speedup = statistics.median(
+            base / mine for base, mine in zip(times[best], times["optimized"], strict=True)
+        )
+        now.append(speedup)
+        claimed.append(row["speedup"])
+        print(
+            f"{shape:<34}{factor:>10}{median['eager']:>10.1f}{median.get('compile', math.nan):>10.1f}"
+            f"{median['optimized']:>10.1f}{speedup:>7.2f}x{row['speedup']:>9.2f}x"
+        )
+    print("(times in microseconds per call; nan = not measured)")
+    return conclude(now, claimed, problems, fallbacks, options)
+
+
+def prepare_all(rows, workers, seed):
+    """Build every shape in every process; the processes work at the same time."""
+    ready = {one.kind: [] for one in workers}
+    for number, row in enumerate(rows):
+        for one in workers:
+            try:
+                one.send(do="prepare", number=number, dims=row["dims"], seed=seed)
+            except BrokenPipeError:
+                pass  # the answer below says why
+        for one in workers:
+            ready[one.kind].append(one.receive())
+    return ready
+
+
+def judge_error(answer):
+    """The error as a multiple of the reference's own, and what is wrong with it, if anything."""
+    if "error" in answer:
+        return "failed", answer["error"]
+    if not answer["same_kind"]:
+        return "wrong", "another shape or dtype than the reference, or not finite"
+    allowed = ERROR_FACTOR * answer["reference"] + 4 * answer.get("epsilon", 0.0) * answer["scale"]
+    factor = answer["module"] / answer["reference"] if answer["reference"] else 0.0
+    text = f"{factor:.2f}" if answer["reference"] else "exact" if not answer["module"] else "inexact"
+    return text, "" if answer[
+        "module"
+    ] <= allowed else f"error {answer['module']:.3g} where {allowed:.3g} is allowed"
+
+
+def conclude(now, claimed, problems, fallbacks, options):
+    for problem in problems:
+        print(f"problem: {problem}")
+    if not now:
+        print("\ncould not be checked here")
+        return 2
+    here, there = geomean(now), geomean(claimed)
+    floor = there * (1 - options.tolerance)
+    print(
+        f"\ngeometric mean over these shapes: {here:.2f}x here, {there:.2f}x in the evidence, pass from {floor:.2f}x"
+    )
+    if fallbacks == len(now):
+        print("result: could not be checked; optimized.py runs the reference on this machine")
+        return 2
+    if problems or here < floor:
+        print("result: the claims do NOT hold here")
+        return 1
+    print("result: the claims hold here")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""From accepted candidates to a bundle: choose, assemble optimized.py, judge it, pack it with its evidence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.bundle.archive import write_bundle
+from agent.bundle.assembly import Call, assemble, input_places, internal_places, read_call
+from agent.bundle.domain import Domain, probe_domain
+from agent.bundle.evidence import BundleContents
+from agent.candidates import Candidate
+from agent.errors import AssemblyError
+from agent.judging import judge_phase, raise_if_stopped
+from agent.portfolio import Entry, Portfolio, build_portfolio
+from agent.spec import JobSpec
+from agent.store import JobStore
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 3  # how many winners may turn out not to survive their assembly
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What the user gets.
+
+    Attributes:
+        verdict_word: the held-out verdict of optimized.py; None when there was nothing to deliver.
+        reason: one sentence.
+        winner_sha256: the candidate inside optimized.py.
+        bundle_path: the zip; None when there is none.
+        summary: the held-out summary.
+    """
+
+    verdict_word: str | None
+    reason: str
+    winner_sha256: str | None = None
+    bundle_path: Path | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+def deliver(
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    description: dict[str, Any],
+    entries: Sequence[Entry],
+    out_dir: Path,
+) -> Delivery:
+    """Deliver the best that survives: assembled, screened again as one file, and judged once on held-out shapes.
+
+    Raises:
+        agent.judging.JobStopped: if the job was asked to stop meanwhile.
+    """
+    if not entries:
+        return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
+    left = list(entries)
+    reason = ""
+    for attempt in range(1, _ATTEMPTS + 1):
+        raise_if_stopped(store)
+        step = f"optimized/{attempt}"
+        plan = store.step(step)
+        if not isinstance(plan, dict):
+            plan = _plan(spec, referee, description, left)
+            if plan is None:
+                break
+            store.finish_step(step, plan)
+        if plan.get("error"):
+            reason = str(plan["error"])
+        else:
+            delivered = Candidate(
+                plan["source"], plan["origin"], "optimized.py", plan["members"][0], plan["decision"]
+            )
+            store.add_candidate(delivered)
+            screened = judge_phase(spec, store, referee, delivered, "screen")
+            if screened["verdict"] == "accepted":
+                return _finish(spec, store, referee, description, plan, delivered, out_dir)
+            reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
+        left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
+    return Delivery(None, reason or "no accepted candidate is worth delivering")
+
+
+def _plan(
+    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry]
+) -> dict[str, Any] | None:
+    """Choose and assemble; a JSON value, so that a resumed job delivers the very same file."""
+    if not entries:
+        return None
+    shapes = description.get("shapes") or {}
+    known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
+    portfolio = build_portfolio(entries, {})
+    if portfolio is None or portfolio.decision == "slower":
+        return None
+    try:
+        call = read_call(spec.task.source)
+        domain = probe_domain(spec.task, description, known, _places(call, description), referee)
+        portfolio = build_portfolio(entries, domain.elements) or portfolio
+        source = _assembled(spec, portfolio, domain, call)
+    except AssemblyError as error:
+        _log.warning("assembling %s failed: %s", spec.name, error)
+        return {"error": str(error), "members": [portfolio.winner.candidate.sha256]}
+    return {
+        "source": source,
+        "members": [member.candidate.sha256 for member in portfolio.members],
+        "origin": portfolio.winner.candidate.origin,
+        "decision": portfolio.decision,
+        "reason": portfolio.reason,
+    }
+
+
+def _places(call: Call, description: dict[str, Any]) -> list[str]:
+    return input_places(call, internal_places(call, description.get("dims") or {}))
+
+
+def _assembled(spec: JobSpec, portfolio: Portfolio, domain: Domain, call: Call) -> str:
+    members = [member.candidate for member in portfolio.members]
+    return assemble(spec.task.name, spec.task.source, members, portfolio.leaves, domain, call, spec.device)
+
+
+def _finish(
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    description: dict[str, Any],
+    plan: dict[str, Any],
+    delivered: Candidate,
+    out_dir: Path,
+) -> Delivery:
+    """The one look at the held-out shapes, and the bundle."""
+    verdict = judge_phase(spec, store, referee, delivered, "held_out")
+    winner_sha256 = plan["members"][0]
+    summary = dict(verdict.get("summary") or {})
+    if verdict["verdict"] != "accepted":
+        reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
+        return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
+    by_sha256 = {candidate.sha256: candidate for candidate in store.candidates()}
+    members = tuple(by_sha256[sha256] for sha256 in plan["members"])
+    reason = _sentence(members[0], plan["decision"], summary, verdict)
+    contents = BundleContents(
+        job_name=spec.name,
+        device=spec.device,
+        task=spec.task,
+        description=description,
+        optimized=delivered,
+        members=members,
+        decision=plan["decision"],
+        reason=reason,
+        verdicts=_verdicts(store, [*members, delivered]),
+        leaderboard=tuple(_leaderboard(store, delivered)),
+    )
+    return Delivery("accepted", reason, winner_sha256, write_bundle(contents, out_dir), summary)
+
+
+def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
+    """Every verdict of the given candidates, each with its phase."""
+    found = []
+    for candidate in candidates:
+        for phase in ("screen", "validation", "held_out"):
+            verdict = store.verdict(candidate.sha256, phase)
+            if verdict is not None:
+                found.append({"phase": phase, **verdict})
+    return tuple(found)
+
+
+def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
+    """One row per judged candidate, rejected ones included."""
+    rows = []
+    for candidate in store.candidates():
+        screen = store.verdict(candidate.sha256, "screen")
+        if screen is None or candidate.sha256 == delivered.sha256:
+            continue
+        last = store.verdict(candidate.sha256, "validation") or screen
+        summary = last.get("summary") or {}
+        rows.append(
+            {
+                "sha256": candidate.sha256,
+                "label": candidate.label,
+                "origin": candidate.origin,
+                "verdict": last["verdict"],
+                "reason": last.get("reason", ""),
+                "geomean_speedup": summary.get("geomean_speedup"),
+                "ci95": summary.get("geomean_ci95"),
+            }
+        )
+    return sorted(rows, key=lambda row: -(row["geomean_speedup"] or 0.0))
+
+
+def _sentence(winner: Candidate, decision: str, summary: dict[str, Any], verdict: dict[str, Any]) -> str:
+    what = f"optimized.py ({winner.label}, origin {winner.origin})"
+    speed = summary.get("geomean_speedup")
+    if speed is None:
+        return f"{what} was accepted; its speed was not measured"
+    ci95 = summary.get("geomean_ci95")
+    interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
+    count = sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
+    text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} held-out shapes"
+    if decision != "faster":
+        text += "; nothing was confidently faster than the compiler, so its best mode is what is delivered"
+    return text

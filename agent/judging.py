@@ -1,0 +1,164 @@
+"""Has one candidate judged, once per phase, and stores what the referee said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from agent.candidates import Candidate
+from agent.spec import JobSpec
+from agent.store import JobStore
+from evaluator.errors import RefereeLost
+from evaluator.sources import CandidateSource
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
+
+# phase -> splits judged in it, effort. Held-out shapes run once per job, on optimized.py, and are only reported.
+PHASES: dict[str, tuple[tuple[str, ...], str]] = {
+    "screen": (("visible", "adversarial"), "screen"),
+    "validation": (("validation",), "screen"),
+    "held_out": (("held_out",), "confirm"),
+}
+_PROGRESS_EVERY_S = 1.0
+
+
+class JobStopped(Exception):
+    """The job was asked to stop while a candidate was being judged.
+
+    Attributes:
+        reason: for example "cancelled".
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def judge_candidate(spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate) -> dict[str, Any]:
+    """Screen a candidate and, if it is accepted, validate it; skips what the store already has.
+
+    Returns:
+        The validation verdict if there is one, else the screen verdict.
+
+    Raises:
+        JobStopped: if the job was asked to stop; nothing is stored for the phase that ran.
+    """
+    verdict = judge_phase(spec, store, referee, candidate, "screen")
+    if verdict["verdict"] == "accepted":
+        verdict = judge_phase(spec, store, referee, candidate, "validation")
+    return verdict
+
+
+def judge_phase(
+    spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate, phase: str
+) -> dict[str, Any]:
+    """One phase of `judge_candidate`; also what judges optimized.py on the held-out shapes.
+
+    A referee that is lost (killed from outside, crashed) is restarted and the candidate judged once more. When that
+    fails too, the verdict is `not_judged`: a fault of ours, never held against the candidate.
+
+    Raises:
+        JobStopped: if the job was asked to stop.
+    """
+    known = store.verdict(candidate.sha256, phase)
+    if known is not None:
+        return known
+    try:
+        verdict = _evaluate(spec, store, referee, candidate, phase)
+    except RefereeLost as first:
+        raise_if_stopped(store)
+        restart_referee(referee)
+        try:
+            verdict = _evaluate(spec, store, referee, candidate, phase)
+        except RefereeLost as second:
+            raise_if_stopped(store)
+            verdict = _not_judged(spec, candidate, phase, f"the referee was lost twice: {first}; {second}")
+    if not store.add_verdict(candidate.sha256, phase, verdict):
+        return store.verdict(candidate.sha256, phase) or verdict
+    summary = verdict.get("summary") or {}
+    store.event(
+        "candidate.judged",
+        {
+            "sha256": candidate.sha256,
+            "label": candidate.label,
+            "origin": candidate.origin,
+            "phase": phase,
+            "verdict": verdict["verdict"],
+            "reason": verdict.get("reason", ""),
+            "geomean_speedup": summary.get("geomean_speedup"),
+            "ci95": summary.get("geomean_ci95"),
+            "elapsed_s": verdict.get("elapsed_s"),
+        },
+    )
+    return verdict
+
+
+def progress_events(
+    store: JobStore, what: dict[str, Any], every_s: float = _PROGRESS_EVERY_S
+) -> Callable[[dict[str, Any]], None]:
+    """A callback for `Referee.evaluate` that turns progress into `candidate.progress` events.
+
+    A new stage is told at once, further steps of the same stage at most once in `every_s` seconds.
+    """
+    last = {"stage": "", "time_s": 0.0}
+
+    def tell(progress: dict[str, Any]) -> None:
+        now_s = time.monotonic()
+        if progress.get("stage") == last["stage"] and now_s - last["time_s"] < every_s:
+            return
+        last.update(stage=progress.get("stage"), time_s=now_s)
+        store.event("candidate.progress", {**what, **progress})
+
+    return tell
+
+
+def _evaluate(
+    spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate, phase: str
+) -> dict[str, Any]:
+    splits, effort = PHASES[phase]
+    shapes = None
+    if spec.shapes is not None:
+        shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
+    what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
+    return referee.evaluate(
+        spec.task,
+        CandidateSource(candidate.source, origin=candidate.origin, label=candidate.label),
+        effort=effort,
+        splits=splits,
+        shapes=shapes,
+        on_progress=progress_events(store, what),
+    )
+
+
+def raise_if_stopped(store: JobStore) -> None:
+    """Raise JobStopped when the job was cancelled; a spent budget lets what runs come to its end."""
+    reason = store.stop_requested()
+    if reason and reason != "budget":
+        raise JobStopped(reason)
+
+
+def restart_referee(referee: Referee) -> None:
+    """Give a lost referee a new process, where it does not get one by itself with the next call."""
+    restart = getattr(referee, "restart", None)
+    if callable(restart):
+        restart()
+
+
+def _not_judged(spec: JobSpec, candidate: Candidate, phase: str, reason: str) -> dict[str, Any]:
+    splits, effort = PHASES[phase]
+    return {
+        "schema": "kernelwright.verdict/1",
+        "verdict": "not_judged",
+        "reason": reason,
+        "findings": [],
+        "task": {"name": spec.task.name, "sha256": spec.task.sha256},
+        "candidate": {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+        "effort": effort,
+        "splits": list(splits),
+        "environment": {},
+        "shapes": [],
+        "summary": {},
+        "elapsed_s": 0.0,
+    }
