@@ -8,7 +8,7 @@ that says what to install. `KERNELWRIGHT_REQUIRE` (a comma separated list of `br
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,16 +78,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skip into a failure where what the test needs was required, whoever skipped it."""
-    report: pytest.TestReport = yield  # type: ignore[misc]
+    report = yield
     required = sorted(set(needed_resources(item)) & required_resources())
     if report.skipped and required and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = (
             f"skipped, although KERNELWRIGHT_REQUIRE asks for {', '.join(required)}: {report.longrepr}"
         )
-    return report  # type: ignore[return-value]
+    return report
 
 
 @pytest.fixture

@@ -153,7 +153,15 @@ def running_postgres() -> Iterator[str]:
         if user is not None:
             os.chown(folder, user, -1)
         data = folder / "data"
-        initdb = [programs / "initdb", "--pgdata", data, "--username", "kernelwright", "--auth", "trust"]
+        initdb = [
+            str(programs / "initdb"),
+            "--pgdata",
+            str(data),
+            "--username",
+            "kernelwright",
+            "--auth",
+            "trust",
+        ]
         subprocess.run(
             [*initdb, "--encoding", "UTF8", "--locale", "C.UTF-8", "--no-sync"],
             check=True,
@@ -164,7 +172,7 @@ def running_postgres() -> Iterator[str]:
         port = free_port()
         # no fsync: the folder does not outlive the test
         options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", "fsync=off"]
-        ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
         with running(
             [programs / "postgres", "-D", data, *options],
             folder / "postgres.log",
