@@ -99,6 +99,8 @@ def _field_error(item: dict[str, Any]) -> dict[str, str]:
     path = [str(part) for part in item["loc"]]
     if path and path[0] in _PLACES:
         path = path[1:] or path
+    if path[-1:] == ["[key]"]:
+        path.pop()  # pydantic's way to say that the name itself is wrong
     if item["type"] == "json_invalid":
         return {"field": "body", "message": f"is not JSON: {item['ctx']['error']}"}
     if item["type"] == "extra_forbidden":

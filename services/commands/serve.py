@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -82,6 +83,8 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S, server_header=False
     )
+    # uvicorn raises the signal that stopped it once more at the end; a stop that was asked for is no failure
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         Server(config).run(sockets=[listener])
     except KeyboardInterrupt:

@@ -40,8 +40,15 @@ def _model_by_name(value: Any) -> Any:
     return {"model": value} if isinstance(value, str) else value
 
 
+def _size(value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("is neither a whole number nor a word")
+    return value if isinstance(value, int) else _one_line(value)
+
+
 Source = Annotated[str, AfterValidator(_source)]
 Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
+Size = Annotated[Any, AfterValidator(_size)]
 Device = Literal["cpu", "cuda"]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
 
@@ -106,9 +113,9 @@ class OptimizeRequest(TaskRequest):
     )
     gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
     precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
-    shapes: (
-        dict[Split, Annotated[list[dict[str, int | str]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None
-    ) = Field(default=None, description="own shapes per split; by default they are sampled")
+    shapes: dict[Split, Annotated[list[dict[Line, Size]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = (
+        Field(default=None, description="own shapes per split; by default they are sampled")
+    )
     budget: BudgetRequest = Field(default_factory=BudgetRequest)
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(
         default=None, min_length=1, description="who may propose; by default everybody that is configured"

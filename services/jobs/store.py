@@ -113,6 +113,7 @@ class SqlJobStore:
                 "reason": row.reason,
                 "geomean_speedup": row.geomean_speedup,
                 "ci95": [row.ci_low, row.ci_high] if row.ci_low is not None else None,
+                "elapsed_s": body.get("elapsed_s"),
             }
             events.append(session, self._job_id, "candidate.judged", data, once=f"{sha256}:{phase}")
             return True

@@ -93,7 +93,8 @@ class Bench:
                 self._running = seat
             try:
                 return work(referee)
-            except RefereeLost:
+            except BaseException:
+                # lost, or interrupted in mid-conversation by a callback that raised: neither can be spoken to again
                 self._drop(referee)
                 raise
             finally:
@@ -113,6 +114,7 @@ class Bench:
             if self._referee is referee:
                 self._referee = None
         try:
+            referee.kill()
             referee.close()
         except Exception:  # noqa: BLE001 - it is dead already; the next one starts afresh
             _log.warning("closing a lost referee failed", exc_info=True)

@@ -1,0 +1,50 @@
+"""Stopping: a job on request within two seconds, a service with what it runs, and neither leaves anything behind."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.services.service import CORRECT, ENDLESS, TINY_TASK, Service, descendants, is_alive, wait_until
+
+
+def test_a_running_job_ends_within_two_seconds_and_the_next_one_runs(service: Service) -> None:
+    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=ENDLESS)
+    wait_until(lambda: bool(service.candidates(job_id)), 60, service.log_tail)
+    time.sleep(0.5)  # into the endless loop
+
+    asked = time.monotonic()
+    response = service.post(f"/jobs/{job_id}/cancel")
+    assert response.status_code == 202
+    assert response.json()["state"] in ("cancelling", "cancelled")
+    job = service.wait_for(job_id, seconds=5)
+    elapsed_s = time.monotonic() - asked
+
+    assert job["state"] == "cancelled"
+    assert elapsed_s < 2.0, elapsed_s
+    assert service.post(f"/jobs/{job_id}/cancel").json()["state"] == "cancelled"
+    assert service.events(job_id)[-1]["name"] == "job.cancelled"
+    following = service.wait_for(service.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT))
+    assert following["state"] == "succeeded", following
+
+
+def test_a_queued_job_is_cancelled_at_once(door: Service) -> None:
+    job_id = door.submit(source=TINY_TASK)
+    assert door.post(f"/jobs/{job_id}/cancel").json()["state"] == "cancelled"
+    assert [event["name"] for event in door.events(job_id)] == ["job.queued", "job.cancelled"]
+
+
+def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    service.start()
+    service.wait_until_ready()
+    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT)
+    wait_until(lambda: bool(service.candidates(job_id)), 60, service.log_tail)
+    assert service.process is not None
+    below = descendants(service.process.pid)
+    begin = time.monotonic()
+    assert service.stop() == 0
+    assert time.monotonic() - begin < 10
+    wait_until(lambda: not any(is_alive(pid) for pid in below), 3, lambda: f"left behind: {below}")
+    with service:
+        assert service.wait_for(job_id)["state"] == "succeeded"

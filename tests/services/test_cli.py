@@ -1,0 +1,114 @@
+"""The command line as a person and as a program meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.services.service import CORRECT, ROOT, TINY_TASK, Service
+
+
+def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run a command with a data folder of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT,
+        env=Service(tmp_path / "data").environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["optimize", "evaluate", "serve", "tasks", "doctor", "submit", "jobs", "watch", "fetch"]
+)
+def test_help_teaches(tmp_path: Path, command: str) -> None:
+    assert command in kernelwright(tmp_path, "--help").stdout
+    shown = kernelwright(tmp_path, command, "--help")
+    assert shown.returncode == 0
+    assert len(shown.stdout.split()) > 15
+
+
+def test_tasks_list_names_what_optimize_takes(tmp_path: Path) -> None:
+    names = [task["name"] for task in json.loads(kernelwright(tmp_path, "tasks", "list", "--json").stdout)]
+    assert "layernorm_relu_add" in names
+
+
+def test_optimize_runs_a_whole_job_without_a_server(tmp_path: Path) -> None:
+    task, start, out = tmp_path / "tiny.py", tmp_path / "start.py", tmp_path / "bundle.zip"
+    task.write_text(TINY_TASK)
+    start.write_text(CORRECT)
+    done = kernelwright(
+        tmp_path,
+        *("optimize", str(task), "--origin", "human", "--from", str(start), "--json", "--out", str(out)),
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert set(told) == {"job", "winner", "summary", "bundle"}
+    assert told["job"]["state"] == "succeeded"
+    assert told["job"]["name"] == "tiny"
+    assert told["bundle"] == str(out)
+    assert any(name.endswith("optimized.py") for name in zipfile.ZipFile(out).namelist())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("optimize", "no_such_task"), "no task is called"),
+        (("optimize", "missing.py"), "cannot read"),
+        (("optimize", "layernorm_relu_add", "--budget-seconds", "-1"), "budget.seconds"),
+        (("optimize", "layernorm_relu_add", "--device", "cuda"), "no worker here offers"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_told_in_a_sentence(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = kernelwright(tmp_path, *words)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_jobs_are_submitted_watched_and_fetched_over_http(service: Service, tmp_path: Path) -> None:
+    task = tmp_path / "broken.py"
+    task.write_text("x = 1\n")
+    submitted = kernelwright(tmp_path, "submit", str(task), "--url", service.url)
+    job_id = submitted.stdout.strip()
+    assert submitted.returncode == 0, submitted.stderr
+    watched = kernelwright(tmp_path, "watch", job_id, "--url", service.url)
+    assert watched.returncode == 1
+    assert "failed" in watched.stdout
+    assert job_id in kernelwright(tmp_path, "jobs", "--json", "--url", service.url).stdout
+    fetched = kernelwright(tmp_path, "fetch", job_id, "--url", service.url)
+    assert fetched.returncode == 1
+    assert "made no bundle" in " ".join(fetched.stderr.split())
+
+
+def test_a_service_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
+    done = kernelwright(tmp_path, "jobs", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "kernelwright serve" in " ".join(done.stderr.split())
+
+
+def test_the_service_side_never_imports_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys, services.cli, services.api.app, services.worker.tasks, services.worker.context\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        env=Service(tmp_path).environment,
+    )
+    assert done.returncode == 0, done.stderr

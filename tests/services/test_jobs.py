@@ -1,0 +1,151 @@
+"""A job from POST to bundle, and the referee by itself, over real HTTP with the real referee."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+from tests.services.service import CORRECT, ENDLESS, TINY_TASK, UNPARSABLE, WRONG, Service, wait_until
+
+
+def ended(service: Service, evaluation: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation once it has ended."""
+    view = evaluation
+
+    def look() -> bool:
+        nonlocal view
+        view = service.get(evaluation["urls"]["self"]).json()
+        return view["state"] in ("succeeded", "failed", "cancelled")
+
+    wait_until(look, 120, lambda: f"{view}\n{service.log_tail()}")
+    return view
+
+
+def test_a_job_runs_from_post_to_bundle_and_tells_its_story_once(service: Service) -> None:
+    response = service.post(
+        "/optimize", {"source": TINY_TASK, "name": "tiny", "origins": ["human"], "start_from": CORRECT}
+    )
+    assert response.status_code == 202
+    queued = response.json()
+    assert response.headers["Location"] == queued["urls"]["self"] == f"/jobs/{queued['id']}"
+    assert queued["state"] == "queued"
+    assert queued["task"]["catalog"] is False
+
+    told = list(service.stream(queued["id"]))
+
+    names = [event["name"] for event in told]
+    assert names[0] == "job.queued"
+    assert names[-1] == "job.finished"
+    assert names.count("job.started") == 1
+    ids = [event["id"] for event in told]
+    assert ids == sorted(set(ids))
+    assert told == service.events(queued["id"])
+
+    job = service.job(queued["id"])
+    assert job["state"] == "succeeded", job
+    assert job["attempt"] == 1
+    assert job["counts"]["candidates"] == len(service.candidates(job["id"]))
+    assert job["counts"]["pending"] == 0
+    assert job["summary"]["geomean_speedup"] > 0
+    judged = [
+        (event["data"]["sha256"], event["data"]["phase"])
+        for event in told
+        if event["name"] == "candidate.judged"
+    ]
+    assert len(judged) == len(set(judged)) >= 2
+
+    bundle = service.get(job["urls"]["bundle"])
+    assert bundle.headers["content-type"] == "application/zip"
+    files = {name.rsplit("/", 1)[-1] for name in zipfile.ZipFile(io.BytesIO(bundle.content)).namelist()}
+    assert files >= {"optimized.py", "evidence.json", "report.html", "reproduce.py"}
+
+
+def test_a_stream_resumes_after_the_last_event_seen(service: Service) -> None:
+    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT)
+    whole = list(service.stream(job_id))
+    assert list(service.stream(job_id, last_event_id=whole[1]["id"])) == whole[2:]
+    # a browser's EventSource reconnects for ever unless it is told that nothing more will come
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(whole[-1]["id"])}
+    assert service.get(f"/jobs/{job_id}/events", headers=headers).status_code == 204
+
+
+def test_an_external_candidate_joins_a_job_that_has_ended(service: Service) -> None:
+    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT)
+    ended = service.wait_for(job_id)
+
+    response = service.post(f"/jobs/{job_id}/candidates", {"candidate": WRONG, "label": "mine"})
+    assert response.status_code == 202
+    first = response.json()
+    assert (first["origin"], first["label"], first["state"]) == ("external", "mine", "pending")
+    told = list(service.stream(job_id, last_event_id=service.events(job_id)[-1]["id"]))
+
+    view = service.get(response.headers["Location"]).json()
+    assert view["verdict"] == "incorrect", view
+    assert view["state"] == "judged"
+    assert view["reason"]
+    assert [event["name"] for event in told] == ["candidate.judged"]
+    again = service.post(f"/jobs/{job_id}/candidates", {"candidate": WRONG}).json()
+    assert again["id"] == first["id"]
+    assert service.job(job_id)["winner"] == ended["winner"]
+
+
+def test_a_task_that_is_no_task_ends_its_job_with_a_named_verdict(service: Service) -> None:
+    job = service.wait_for(service.submit(source="x = 1\n", origins=["human"]))
+    assert (job["state"], job["verdict"]) == ("failed", "task_rejected"), job
+    assert "Model" in job["reason"]
+    response = service.get(job["urls"]["bundle"])
+    assert response.status_code == 409
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_evaluate_answers_with_the_verdict_when_asked_to_wait(service: Service) -> None:
+    response = service.post(
+        "/evaluate", {"source": TINY_TASK, "candidate": CORRECT}, headers={"Prefer": "wait=60"}, timeout=70
+    )
+    assert response.status_code == 200, response.text
+    view = response.json()
+    assert view["verdict"] == "accepted", view
+    assert view["result"]["schema"] == "kernelwright.verdict/1"
+    assert view["result"]["candidate"]["sha256"] == view["candidate"]["sha256"]
+    assert {shape["split"] for shape in view["result"]["shapes"]} <= {"visible", "adversarial"}
+    assert service.get(view["urls"]["self"]).json() == view
+
+
+def test_evaluate_answers_at_once_when_not(service: Service) -> None:
+    response = service.post("/evaluate", {"source": TINY_TASK, "candidate": UNPARSABLE})
+    assert response.status_code == 202
+    assert response.headers["Location"] == response.json()["urls"]["self"]
+    view = ended(service, response.json())
+    assert view["verdict"] in ("compile_error", "contract_violation"), view
+
+
+def test_the_next_evaluation_runs_after_one_that_hangs(service: Service) -> None:
+    hangs = service.post("/evaluate", {"source": TINY_TASK, "candidate": ENDLESS}).json()
+    after = service.post("/evaluate", {"source": TINY_TASK, "candidate": WRONG}).json()
+    assert ended(service, hangs)["verdict"] == "timeout"
+    assert ended(service, after)["verdict"] == "incorrect"
+
+
+def test_one_idempotency_key_makes_one_job(service: Service) -> None:
+    body = {"source": "y = 2\n", "origins": ["human"]}
+    key = {"Idempotency-Key": "the-first-of-its-kind"}
+    first = service.post("/optimize", body, headers=key).json()
+    assert service.post("/optimize", body, headers=key).json()["id"] == first["id"]
+    assert service.post("/optimize", {**body, "name": "other"}, headers=key).status_code == 409
+    assert service.post("/optimize", body).json()["id"] != first["id"]
+
+
+def test_lists_are_paged_newest_first(service: Service) -> None:
+    made = [service.submit(source=f"z = {number}\n", origins=["human"]) for number in range(3)]
+    page = service.get("/jobs?limit=2").json()
+    assert [job["id"] for job in page["data"]] == [made[2], made[1]]
+    assert page["has_more"] is True
+    rest = service.get(f"/jobs?limit=1&after={page['last_id']}").json()
+    assert [job["id"] for job in rest["data"]] == [made[0]]
+
+
+def test_readiness_says_which_sandbox_held(service: Service) -> None:
+    checks = service.wait_until_ready()["checks"]
+    assert checks["sandbox"]["tier"] in ("namespaces", "landlock")
+    assert service.get("/healthz").json() == {"status": "alive"}

@@ -1,0 +1,243 @@
+"""Leases: one worker at a time, a dead worker's row is free, a late worker's writing is refused, attempts are capped.
+
+Every test runs on SQLite, and on PostgreSQL where its server program is installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from agent.candidates import Candidate
+from services.db.models import Base, Job
+from services.db.session import Database
+from services.db.upgrade import upgrade
+from services.errors import LeaseLost
+from services.jobs import cancel, lease, read
+from services.jobs.lease import Lease
+from services.jobs.store import SqlJobStore
+from services.worker.app import make_celery
+from services.worker.dispatch import Dispatcher
+from services.worker.identity import is_known_dead, own_identity
+from tests.services.databases import new_job, new_sqlite
+
+ATTEMPTS = 3
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services("postgres"))])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database with the newest schema."""
+    if request.param == "sqlite":
+        found = new_sqlite(tmp_path)
+    else:
+        found = Database(request.getfixturevalue("postgres_url"))
+        with found.write() as session:
+            for table in [*Base.metadata.sorted_tables]:
+                session.execute(text(f"DROP TABLE IF EXISTS {table.name} CASCADE"))
+            session.execute(text("DROP TABLE IF EXISTS alembic_version"))
+        upgrade(found)
+    yield found
+    found.close()
+
+
+def claim(base: Database, job_id: str, owner: str = "one", seconds: float = 60.0) -> Lease | None:
+    """Try to take a job."""
+    with base.write() as session:
+        return lease.claim(session, Job, job_id, owner, seconds, ATTEMPTS)
+
+
+def taken(base: Database, job_id: str, owner: str = "one", seconds: float = 60.0) -> Lease:
+    """Take a job that is free."""
+    held = claim(base, job_id, owner, seconds)
+    assert held is not None
+    return held
+
+
+def store(base: Database, held: Lease) -> SqlJobStore:
+    """The agent's store under a lease."""
+    return SqlJobStore(base, held.row_id, held, lambda: False)
+
+
+def test_of_many_claimers_exactly_one_wins(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    won: list[Lease] = []
+    together = threading.Barrier(8)
+
+    def try_it(number: int) -> None:
+        together.wait()
+        held = claim(base, job_id, f"worker-{number}")
+        if held is not None:
+            won.append(held)
+
+    threads = [threading.Thread(target=try_it, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert won[0].attempt == 1
+
+
+def test_a_lease_that_ran_out_passes_to_another_and_the_late_writer_is_refused(
+    base: Database, tmp_path: Path
+) -> None:
+    job_id = new_job(base, tmp_path)
+    first = taken(base, job_id, seconds=0.3)
+    assert claim(base, job_id, "two") is None
+    time.sleep(0.5)
+    second = taken(base, job_id, "two")
+    assert second.attempt == 2
+
+    late = store(base, first)
+    for write in (
+        lambda: late.add_candidate(Candidate("a = 1", "human", "a")),
+        lambda: late.add_verdict("0" * 64, "screen", {"verdict": "accepted"}),
+        lambda: late.finish_step("describe", {"ok": True}),
+        lambda: late.event("portfolio.changed", {}),
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    assert late.stop_requested() == "cancelled"
+    with base.write() as session:
+        assert not lease.extend(session, first, 60)
+        assert lease.extend(session, second, 60)
+    assert store(base, second).add_candidate(Candidate("a = 1", "human", "a"))
+    assert store(base, second).stop_requested() is None
+
+
+def test_a_beaten_heart_keeps_the_lease(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    held = taken(base, job_id, seconds=0.4)
+    for _ in range(4):
+        time.sleep(0.2)
+        with base.write() as session:
+            assert lease.extend(session, held, 0.4)
+        assert claim(base, job_id, "two") is None
+
+
+def test_verdicts_and_their_events_are_stored_once(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    held = taken(base, job_id)
+    memory = store(base, held)
+    proposed = Candidate("a = 1", "human", "first")
+    assert memory.add_candidate(proposed)
+    assert not memory.add_candidate(Candidate("a = 1", "compiler", "again"))
+    verdict = {
+        "verdict": "accepted",
+        "reason": "",
+        "summary": {"geomean_speedup": 1.5, "geomean_ci95": [1.4, 1.6]},
+    }
+    assert memory.add_verdict(proposed.sha256, "screen", verdict)
+    assert not memory.add_verdict(proposed.sha256, "screen", {"verdict": "incorrect"})
+    memory.event("candidate.judged", {"sha256": proposed.sha256, "phase": "screen", "verdict": "accepted"})
+    memory.event("candidate.proposed", {"sha256": proposed.sha256})
+    memory.event("job.finished", {})
+    assert memory.verdict(proposed.sha256, "screen") == verdict
+    assert memory.candidates() == [proposed]
+    with base.read() as session:
+        names = [event.name for event in read.list_events(session, job_id)]
+        job = read.get_job(session, job_id)
+    assert names == ["job.queued", "candidate.proposed", "candidate.judged"]
+    assert (job.counts.accepted, job.counts.pending) == (1, 0)
+    assert job.best is not None
+    assert job.best.ci95 == (1.4, 1.6)
+
+
+def test_steps_keep_their_first_value(base: Database, tmp_path: Path) -> None:
+    memory = store(base, taken(base, new_job(base, tmp_path)))
+    assert memory.step("describe") is None
+    memory.finish_step("describe", {"ok": True})
+    memory.finish_step("describe", {"ok": False})
+    assert memory.step("describe") == {"ok": True}
+
+
+def test_what_a_compiler_prints_can_be_stored(base: Database, tmp_path: Path) -> None:
+    memory = store(base, taken(base, new_job(base, tmp_path)))
+    verdict = {
+        "verdict": "compile_error",
+        "reason": "bad \x00 byte \udcff",
+        "summary": {"geomean_speedup": float("nan")},
+    }
+    assert memory.add_verdict("0" * 64, "screen", verdict)
+    assert memory.verdict("0" * 64, "screen") == {
+        "verdict": "compile_error",
+        "reason": "bad \N{REPLACEMENT CHARACTER} byte ?",
+        "summary": {"geomean_speedup": None},
+    }
+
+
+def test_a_job_that_kills_its_worker_without_progress_is_failed_with_the_reason(
+    base: Database, tmp_path: Path
+) -> None:
+    job_id = new_job(base, tmp_path)
+    dispatcher = Dispatcher(base, make_celery("memory://"), ATTEMPTS)
+    for attempt in range(1, ATTEMPTS + 1):
+        assert taken(base, job_id, seconds=0.0).attempt == attempt
+        time.sleep(0.05)
+    assert claim(base, job_id) is None
+    dispatcher.look()
+    with base.read() as session:
+        job = read.get_job(session, job_id)
+        names = [event.name for event in read.list_events(session, job_id)]
+    assert (job.state, job.verdict) == ("failed", "not_judged")
+    assert job.reason is not None
+    assert "3 times in a row" in job.reason
+    assert names[-1] == "job.failed"
+
+
+def test_progress_makes_up_for_earlier_attempts(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    for number in range(2 * ATTEMPTS):
+        held = taken(base, job_id, seconds=0.0 if number % 2 else 1.0)
+        if number % 2 == 0:
+            assert store(base, held).add_candidate(Candidate(f"a = {number}", "human", "a"))
+            with base.write() as session:
+                lease.expire_leases_of(session, ["one"])
+        time.sleep(0.05)
+
+
+def test_a_running_job_whose_worker_is_dead_can_be_cancelled(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    taken(base, job_id, seconds=0.0)
+    with base.uncommitted() as session:
+        cancel.request_cancel(session, job_id)
+    with base.read() as session:
+        assert read.get_job(session, job_id).state == "cancelling"
+    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    with base.read() as session:
+        assert read.get_job(session, job_id).state == "cancelled"
+
+
+def test_the_row_of_a_process_that_was_killed_is_free_at_once(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    program = "from services.worker.identity import own_identity; print(own_identity(), flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    owner = process.stdout.readline().strip()
+    taken(base, job_id, owner, seconds=3600)
+    dispatcher = Dispatcher(base, make_celery("memory://"), ATTEMPTS)
+    dispatcher.look()
+    assert claim(base, job_id, "two") is None
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+    dispatcher.look()
+    assert taken(base, job_id, "two").attempt == 2
+
+
+def test_only_the_dead_of_this_machine_are_known() -> None:
+    assert not is_known_dead(own_identity())
+    assert is_known_dead(own_identity().rpartition("-")[0] + "-1")  # the same pid, started at another time
+    assert not is_known_dead("elsewhere/1234-5678/1-1")
+    assert not is_known_dead("")

@@ -1,0 +1,106 @@
+"""The same code on PostgreSQL and Redis, with the worker in a process of its own: two URLs are all that changes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from services.db.models import Base
+from services.db.session import Database
+from tests.services.service import CORRECT, ROOT, TINY_TASK, WRONG, Service, is_alive, wait_until
+
+pytestmark = [pytest.mark.services("postgres", "redis"), pytest.mark.slow]
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, postgres_url: str, redis_url: str) -> Iterator[Service]:
+    """An API process without a worker, on an empty PostgreSQL and a Redis."""
+    base = Database(postgres_url)
+    with base.write() as session:
+        for table in Base.metadata.sorted_tables:
+            session.execute(text(f"DROP TABLE IF EXISTS {table.name} CASCADE"))
+        session.execute(text("DROP TABLE IF EXISTS alembic_version"))
+    base.close()
+    environment = {
+        "KERNELWRIGHT_DATABASE_URL": postgres_url,
+        "KERNELWRIGHT_BROKER_URL": redis_url,
+        "KERNELWRIGHT_LEASE_SECONDS": "3",
+    }
+    with Service(tmp_path, "--no-worker", environment=environment) as running:
+        yield running
+
+
+@contextmanager
+def worker(service: Service) -> Iterator[subprocess.Popen[bytes]]:
+    """A Celery worker process for the CPU queue."""
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "services.worker.app",
+        "worker",
+        "-Q",
+        "cpu",
+        "-l",
+        "INFO",
+    ]
+    with (service.data_dir / "worker.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=service.environment, cwd=ROOT
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def worker_log(service: Service) -> str:
+    """The end of the worker's log."""
+    return (service.data_dir / "worker.log").read_text(errors="replace")[-4000:]
+
+
+def test_a_job_runs_on_postgresql_and_redis_and_survives_its_workers_death(deployment: Service) -> None:
+    assert deployment.get("/readyz").status_code == 503
+    assert deployment.get("/readyz").json()["checks"]["sandbox"]["problem"] == "no worker is alive"
+    job_id = deployment.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT)
+    with worker(deployment) as first:
+        wait_until(lambda: bool(deployment.candidates(job_id)), 90, lambda: worker_log(deployment))
+        first.kill()
+        first.wait()
+    with worker(deployment):
+        deployment.wait_until_ready(90)
+        job = deployment.wait_for(job_id, 120)
+        assert job["state"] == "succeeded", job
+        assert job["attempt"] == 2
+        told = [event["name"] for event in deployment.stream(job_id)]
+        assert told[0] == "job.queued"
+        assert told[-1] == "job.finished"
+        wrong = deployment.post(
+            "/evaluate", {"source": TINY_TASK, "candidate": WRONG}, headers={"Prefer": "wait=60"}, timeout=70
+        )
+        assert wrong.json()["verdict"] == "incorrect"
+        assert deployment.get(job["urls"]["bundle"]).status_code == 200
+
+
+def test_a_worker_that_is_asked_to_stop_leaves_nothing_running(deployment: Service) -> None:
+    with worker(deployment) as process:
+        deployment.wait_until_ready(90)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+        assert not is_alive(process.pid)
+    wait_until(
+        lambda: deployment.get("/readyz").status_code == 503, 5, lambda: deployment.get("/readyz").text
+    )
