@@ -101,10 +101,13 @@ def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Re
         wanted = OptimizeRequest.model_validate(_wanted(form))
         job_id = submit.create_job(session, wanted, settings)
     except ValidationError as error:
-        found = [(_field_name(item["loc"]), str(item["msg"])) for item in error.errors(include_input=False)]
+        found = [
+            (_field_name(item["loc"]), str(item["msg"]).removeprefix("Value error, "))
+            for item in error.errors(include_input=False)
+        ]
         return _index(session, settings, {**form, "errors": found}, status=422)
     except Refused as error:
-        found = [(one.field, one.message) for one in error.errors]
+        found = [(_field_name((one.field,)), one.message) for one in error.errors]
         return _index(session, settings, {**form, "errors": found}, status=422)
     return RedirectResponse(f"/ui/jobs/{job_id}", status_code=303)
 
@@ -175,7 +178,9 @@ def _wanted(form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field_name(location: Sequence[object]) -> str:
-    return ".".join(str(part) for part in location)
+    """The control of the form that a field of the request came from."""
+    name = ".".join(str(part) for part in location)
+    return {"budget.seconds": "seconds", "": "task"}.get(name, name)
 
 
 def _missing(error: NotFound) -> Response:
