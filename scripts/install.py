@@ -33,6 +33,7 @@ CONSTRAINTS = REPOSITORY / "constraints.txt"
 OLDEST_TORCH = (2, 11)
 # The version that the tests run against. Newer ones are allowed by pyproject.toml but not chosen for you.
 TESTED_TORCH = "2.13.0"
+SIGN_OF_LIFE_S = 15.0
 
 
 class InstallError(Exception):
@@ -105,17 +106,32 @@ class Environment:
         )
 
     def try_run(self, arguments: Sequence[str]) -> bool:
-        """Run a program of the environment; its output goes to the log, and to a terminal if there is one."""
+        """Run a program of the environment; all of its output goes to the log, a sign of life to the screen."""
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(arguments)}\n")
             log.flush()
-            if sys.stdout.isatty():
-                # A person watches: progress bars tell more than a log does.
-                return subprocess.run(arguments, stdin=subprocess.DEVNULL, check=False).returncode == 0
-            done = subprocess.run(
-                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
+            process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
-        return done.returncode == 0
+            started = time.monotonic()
+            try:
+                while True:
+                    try:
+                        return process.wait(timeout=SIGN_OF_LIFE_S) == 0
+                    except subprocess.TimeoutExpired:
+                        say(f"  ... {time.monotonic() - started:.0f} s: {self._last_line()}")
+            except KeyboardInterrupt:
+                process.terminate()
+                process.wait()
+                raise
+
+    def _last_line(self) -> str:
+        """What pip is busy with: the last line of its log that names a step."""
+        lines = [line.strip() for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines()]
+        steps = [
+            line for line in lines if line.startswith(("Building", "Collecting", "Downloading", "Installing"))
+        ]
+        return steps[-1][:90] if steps else "starting"
 
     def run(self, what: str, arguments: Sequence[str]) -> None:
         """Run a step that must succeed.
@@ -131,17 +147,12 @@ class Environment:
         say(f"{what}: done in {time.monotonic() - started:.0f} s")
 
     def pip(self, *arguments: str) -> list[str]:
-        """The command line of pip with the arguments that every call shares."""
-        quiet = [] if sys.stdout.isatty() else ["--quiet"]
-        return [
-            str(self.python),
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "--no-input",
-            *quiet,
-            *arguments,
-        ]
+        """The command line of pip, with the arguments that every call shares."""
+        return [str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+
+    def pip_install(self, *arguments: str) -> list[str]:
+        """The command line of `pip install`; without a progress bar, which a log would hold a line per step of."""
+        return self.pip("install", "--progress-bar", "off", *arguments)
 
     def torch_version(self) -> str | None:
         """The version of the torch that the environment has, without importing it; None if it has none."""
@@ -151,10 +162,8 @@ class Environment:
 
     def cpu_builds_at_hand(self) -> list[str]:
         """Versions of torch that pip is offered and that say of themselves that they are CPU builds, best first."""
-        # not self.pip(): its --quiet would silence the very list that is asked for
-        question = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
         answer = subprocess.run(
-            [*question, "index", "versions", "torch"],
+            self.pip("index", "versions", "torch"),
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -190,9 +199,9 @@ def install_torch(environment: Environment, wanted: str | None, backend: str | N
                 f"uv could not install {requirement} with backend {backend}: see {environment.log}"
             )
     elif wanted:
-        environment.run(f"{wanted}, as asked", environment.pip("install", wanted))
+        environment.run(f"{wanted}, as asked", environment.pip_install(wanted))
     elif not (_install_gpu_torch(environment) if has_nvidia_gpu() else _install_cpu_torch(environment)):
-        environment.run(f"{requirement}, default build", environment.pip("install", requirement))
+        environment.run(f"{requirement}, default build", environment.pip_install(requirement))
 
     installed = environment.torch_version()
     if installed is None or version_of(installed) < OLDEST_TORCH:
@@ -207,7 +216,7 @@ def _install_cpu_torch(environment: Environment) -> bool:
     at_hand = environment.cpu_builds_at_hand()
     if at_hand:
         requirement = f"torch=={at_hand[0]}"
-        environment.run(f"{requirement} (CPU build, about 200 MB)", environment.pip("install", requirement))
+        environment.run(f"{requirement} (CPU build, about 200 MB)", environment.pip_install(requirement))
         return True
     say("no NVIDIA GPU and no CPU build of torch among pip's own sources: asking uv for one")
     if _uv_torch(environment, f"torch=={TESTED_TORCH}", "cpu"):
@@ -228,7 +237,7 @@ def _install_gpu_torch(environment: Environment) -> bool:
 
 
 def _uv_torch(environment: Environment, requirement: str, backend: str) -> bool:
-    if not environment.try_run(environment.pip("install", "--constraint", str(CONSTRAINTS), "uv")):
+    if not environment.try_run(environment.pip_install("--constraint", str(CONSTRAINTS), "uv")):
         say("uv could not be installed")
         return False
     started = time.monotonic()
@@ -248,7 +257,7 @@ def install_project(environment: Environment, extras: str, torch_version: str) -
     constraints = ["--constraint", str(CONSTRAINTS), "--constraint", str(held)]
     environment.run(
         f"kernelwright with {extras or 'its core'}",
-        environment.pip("install", *constraints, "--editable", target),
+        environment.pip_install(*constraints, "--editable", target),
     )
 
 
@@ -285,6 +294,9 @@ def main() -> int:
     except InstallError as error:
         print(f"[install] {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("[install] stopped; the next make goes on from here", file=sys.stderr)
+        return 130
     warn_of_missing_tools()
     say(f"ready in {time.monotonic() - started:.0f} s: {environment.path.name}, torch {torch_version}")
     return 0
