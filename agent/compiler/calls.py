@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.compiler.capture import Variant
@@ -85,12 +85,12 @@ def variable_names(variant: Variant) -> dict[str, str]:
     return names
 
 
-def rewrite(variant: Variant, kernel_names: Mapping[str, str], device: str) -> Body:
+def rewrite(variant: Variant, printers: Mapping[str, Callable[[Sequence[str]], str]], device: str) -> Body:
     """Rewrite a variant's `call`.
 
     Args:
         variant: what was captured.
-        kernel_names: kernel in Inductor's module -> function in the printed code.
+        printers: for each kernel of Inductor's module, how to print a call of it with given arguments.
         device: "cpu" or "cuda".
 
     Raises:
@@ -98,7 +98,7 @@ def rewrite(variant: Variant, kernel_names: Mapping[str, str], device: str) -> B
     """
     body = Body(variable_names(variant))
     statements = _call_statements(variant.module)
-    writer = _Writer(variant, body, kernel_names, device)
+    writer = _Writer(variant, body, printers, device)
     for statement in statements:
         writer.statement(statement)
     if not body.lines or not body.lines[-1].startswith("return"):
@@ -131,12 +131,13 @@ def _flatten(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
 class _Writer:
     """Prints statements one by one and remembers which values are known to be contiguous."""
 
-    def __init__(self, variant: Variant, body: Body, kernel_names: Mapping[str, str], device: str) -> None:
-        self.variant, self.body, self.kernel_names, self.device = variant, body, kernel_names, device
+    def __init__(
+        self, variant: Variant, body: Body, printers: Mapping[str, Callable[[Sequence[str]], str]], device: str
+    ) -> None:
+        self.variant, self.body, self.printers, self.device = variant, body, printers, device
         self.renames: dict[str, str] = {s.symbol: body.names[f"symbol:{s.name}"] for s in variant.symbols}
         self.shapes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.base: dict[str, str] = {}
-        self.streams: set[str] = set()
         self.fresh: set[str] = set()
 
     def statement(self, node: ast.stmt) -> None:
@@ -170,7 +171,6 @@ class _Writer:
             self.renames[name] = self.renames[value.id]  # s30 = arg0_1
             return
         if isinstance(value, ast.Call) and ast.unparse(value.func) in ("get_raw_stream", "get_raw_cuda_stream"):
-            self.streams.add(name)
             return
         if isinstance(value, ast.Name) and value.id in self.shapes:
             self.shapes[name] = self.shapes[value.id]
@@ -204,7 +204,7 @@ class _Writer:
         if function == "args.clear" or function.rpartition(".")[2] in _NOISE:
             return
         kernel = function.removesuffix(".run")
-        if kernel in self.kernel_names:
+        if kernel in self.printers:
             self.kernel_call(kernel, node)
             return
         self.body.lines.append(self.expression(node))
@@ -215,7 +215,7 @@ class _Writer:
         arguments = tuple(self.expression(argument) for argument in node.args)
         bases = tuple(re.sub(r"\W.*", "", argument) for argument in arguments)
         self.body.calls.append(KernelCall(kernel, arguments, bases))
-        self.body.lines.append(f"{self.kernel_names[kernel]}({', '.join(arguments)})")
+        self.body.lines.append(self.printers[kernel](arguments))
 
     def expression(self, node: ast.expr) -> str:
         """Python text of an expression, every function in it known."""

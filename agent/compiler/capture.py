@@ -80,6 +80,7 @@ class Variant:
         outputs: how the returned tensors make up forward's return value (nested lists, see `symbolic_trace`).
         guards: conditions on the symbols, as Python text.
         operators: the operators of the reference in order.
+        mode_matters: whether some module behaves differently in training mode; the capture is of eval mode.
     """
 
     choices: Mapping[str, Any]
@@ -92,6 +93,7 @@ class Variant:
     guards: tuple[str, ...]
     operators: tuple[str, ...]
     module: str
+    mode_matters: bool = True
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def _variant(raw: Mapping[str, Any]) -> Variant:
         guards=tuple(_text(item) for item in raw["guards"]),
         operators=tuple(_text(item) for item in raw["operators"]),
         module=_text(raw["module"]),
+        mode_matters=bool(raw["mode_matters"]),
     )
 
 

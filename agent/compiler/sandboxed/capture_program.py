@@ -33,7 +33,7 @@ sys.path.insert(0, os.getcwd())
 
 import torch
 import torch._inductor.config as inductor_config
-from symbolic_trace import NotExtractable, Symbols, Traced, accepted, log, prepare_process, trace
+from symbolic_trace import NotExtractable, Symbols, Traced, accepted, log, mode_matters, prepare_process, trace
 from torch._guards import TracingContext, tracing
 from torch._inductor import compile_fx, lowering
 from torch._inductor.graph import GraphLowering
@@ -227,6 +227,7 @@ def attempt(
         "guards": collect_guards(env, symbols),
         "operators": traced.operators,
         "module": module,
+        "mode_matters": mode_matters(traced.model),
     }
 
 

@@ -122,10 +122,9 @@ def trace(
         own_sizes: give each distinct input size above 1 a symbol (for tasks that declare no dimensions).
     """
     init_values = list(reference.get_init_inputs(**accepted(reference.get_init_inputs, dims)))
-    with torch.no_grad(), device:
-        with fake_mode:
-            model = reference.Model(*init_values).eval()
-            inputs = list(reference.get_inputs(**accepted(reference.get_inputs, dims)))
+    with torch.no_grad(), device, fake_mode:
+        model = reference.Model(*init_values).eval()
+        inputs = list(reference.get_inputs(**accepted(reference.get_inputs, dims)))
     positions = [index for index, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
     names = argument_names(reference.Model, len(inputs))
     if own_sizes:
@@ -166,6 +165,17 @@ def trace(
     )
 
 
+def mode_matters(model: torch.nn.Module) -> bool:
+    """Whether any of its modules looks at `training`."""
+    for module in model.modules():
+        try:
+            if "self.training" in inspect.getsource(type(module)):
+                return True
+        except (OSError, TypeError):
+            return True
+    return False
+
+
 def accepted(function: Callable[..., Any], dims: Mapping[str, Any]) -> dict[str, Any]:
     """The dimensions that a function's signature names."""
     return {name: dims[name] for name in inspect.signature(function).parameters if name in dims}
@@ -182,7 +192,7 @@ def constructor_arguments(model_class: type, values: Sequence[Any]) -> dict[str,
     """What the module was constructed with, defaults included: another configuration is another computation."""
     bound = inspect.signature(model_class).bind(*values)
     bound.apply_defaults()
-    described = {name: describe(value) for name, value in bound.arguments.items()}
+    described = {name: describe(value) for name, value in bound.arguments.items() if value not in ((), {})}
     for name, value in described.items():
         if value["kind"] in ("opaque", "tensor"):
             raise NotExtractable(f"the constructor's argument {name} is not plain data")
@@ -298,4 +308,4 @@ def output_structure(output: Any, leaves: list[torch.Tensor]) -> Any:
 
 
 def log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(text + "\n")

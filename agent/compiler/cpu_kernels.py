@@ -1,0 +1,201 @@
+"""The CPU kernels of a capture as one C++ source that `load_inline` compiles without torch's large headers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.compiler.calls import KernelCall, rewrite
+from agent.compiler.capture import Capture, Variant
+from agent.compiler.cpp_text import PREAMBLE, CppKernel, tidy
+from agent.errors import ProposalFailed
+
+FLAGS = ("-O3", "-DNDEBUG", "-fopenmp", "-fno-trapping-math", "-ffp-contract=off", "-fno-tree-loop-vectorize")
+"""What Inductor compiles its kernels with, as far as it changes code: no contraction, so that results are those of
+separate operations, and no second vectorization of loops that are vectors already."""
+
+CAPABILITIES = {"AVX512": "avx512", "AVX2": "avx2"}
+VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}
+
+Printer = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class Library:
+    """Kernels in printed form.
+
+    Attributes:
+        imports: import lines that the parts need.
+        parts: module-level code, in order.
+        names: module-level names that the parts bind.
+        printers: for each variant, how to print a call of each kernel.
+        guard: a condition that the module's constructor must see hold, or nothing.
+    """
+
+    imports: tuple[str, ...]
+    parts: tuple[str, ...]
+    names: frozenset[str]
+    printers: tuple[Mapping[str, Printer], ...]
+    guard: str = ""
+
+
+@dataclass(frozen=True)
+class RawKernel:
+    """A kernel as it stands in Inductor's module."""
+
+    name: str
+    source: str
+
+
+def library(capture: Capture) -> Library:
+    """Collect, rename and print the kernels of all variants.
+
+    Raises:
+        ProposalFailed: if a kernel has an unexpected form, or the vectors are of an instruction set that is not known.
+    """
+    printed: dict[str, CppKernel] = {}
+    printers: list[dict[str, Printer]] = []
+    for index, variant in enumerate(capture.variants):
+        suffix = f"_v{index + 1}" if len(capture.variants) > 1 else ""
+        mine: dict[str, Printer] = {}
+        raw = raw_kernels(variant.module)
+        # A first pass with printers that only name the kernels finds out what each is called with.
+        calls = rewrite(variant, {kernel.name: _plain for kernel in raw}, "cpu").calls
+        for position, kernel in enumerate(raw):
+            name = function_name(kernel.name, position, len(raw)) + suffix
+            tidied = tidy(name, kernel.source, renames_for(kernel, calls), comment_for(kernel, variant))
+            printed[name] = tidied
+            mine[kernel.name] = _caller(tidied)
+        printers.append(mine)
+    if not printed:
+        return Library((), (), frozenset(), tuple(printers))
+    return Library(
+        imports=("import ctypes", "from torch.utils.cpp_extension import load_inline"),
+        parts=(_cpp_source(printed.values()), _loader(printed.values(), _capability(capture))),
+        names=frozenset({"CPP_SOURCE", "kernels", "MADE_FOR", "build", *printed}),
+        printers=tuple(printers),
+        guard="kernels is not None",
+    )
+
+
+def raw_kernels(module: str) -> list[RawKernel]:
+    """The `name = async_compile.cpp_pybinding([...], '''...''')` of a module, in order."""
+    found = []
+    for node in ast.parse(module).body:
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+            continue
+        function = ast.unparse(node.value.func)
+        if not function.startswith("async_compile."):
+            continue
+        target, source = node.targets[0], node.value.args[-1]
+        if function != "async_compile.cpp_pybinding" or not isinstance(target, ast.Name):
+            raise ProposalFailed(f"the compiler made a kernel with {function}, which is not C++ for the CPU")
+        if not (isinstance(source, ast.Constant) and isinstance(source.value, str)):
+            raise ProposalFailed("a generated kernel is not a plain string")
+        found.append(RawKernel(target.id, source.value))
+    return found
+
+
+def function_name(raw: str, position: int, count: int) -> str:
+    """`cpp_fused_add_relu_0` becomes `fused_add_relu`, with its number when there are several kernels."""
+    base = re.sub(r"_\d+$", "", raw.removeprefix("cpp_").removeprefix("triton_"))
+    base = re.sub(r"_+", "_", base).strip("_") or "kernel"
+    return base if count == 1 else f"{base}_{position}"
+
+
+def renames_for(kernel: RawKernel, calls: Sequence[KernelCall]) -> dict[str, str]:
+    """Names for a kernel's parameters: those of its arguments, if it is called only once."""
+    mine = [call for call in calls if call.kernel == kernel.name]
+    if len(mine) != 1:
+        return {}
+    match = re.search(r"kernel\(([^)]*)\)", kernel.source)
+    parameters = [text.split()[-1].lstrip("*") for text in match[1].split(",")] if match else []
+    bases = [base.removesuffix("_") for base in mine[0].base_names]
+    return dict(zip(parameters, bases, strict=False)) if len(parameters) == len(bases) else {}
+
+
+def comment_for(kernel: RawKernel, variant: Variant) -> list[str]:
+    """Which operators the kernel's name says are fused in it."""
+    words = re.sub(r"_\d+$", "", kernel.name).removeprefix("cpp_fused").strip("_")
+    return [f"Computes, in one kernel: {words.replace('_', ' ')}."] if words else []
+
+
+def _plain(arguments: Sequence[str]) -> str:
+    return f"kernel({', '.join(arguments)})"
+
+
+def _caller(kernel: CppKernel) -> Printer:
+    pointers = ["*" in kind for kind, _ in kernel.parameters]
+
+    def call(arguments: Sequence[str]) -> str:
+        if len(arguments) != len(pointers):
+            raise ProposalFailed(f"{kernel.name} takes {len(pointers)} arguments and is called with {len(arguments)}")
+        texts = [
+            f"{argument}.data_ptr()" if pointer else argument
+            for argument, pointer in zip(arguments, pointers, strict=True)
+        ]
+        line = f"kernels.{kernel.name}({', '.join(texts)})"
+        return line if len(line) <= 104 else f"kernels.{kernel.name}(\n    {', '.join(texts)}\n)"
+
+    return call
+
+
+def _capability(capture: Capture) -> str:
+    if capture.capability not in CAPABILITIES:
+        raise ProposalFailed(f"no standalone form for kernels made for {capture.capability or 'an unknown CPU'}")
+    return capture.capability
+
+
+def _cpp_source(kernels: Sequence[CppKernel] | object) -> str:
+    texts = [kernel.text for kernel in kernels]  # type: ignore[attr-defined]
+    body = PREAMBLE + "\n" + "\n\n".join(texts) + "\n"
+    if '"""' in body or body.rstrip().endswith("\\"):
+        raise ProposalFailed("a generated kernel contains a triple quote")
+    return f'CPP_SOURCE = r"""\n{body}"""'
+
+
+def _loader(kernels: Sequence[CppKernel] | object, capability: str) -> str:
+    types = {"float": "ctypes.c_float", "double": "ctypes.c_double"}
+    rows = []
+    for kernel in kernels:  # type: ignore[attr-defined]
+        kinds = [
+            "ctypes.c_void_p" if "*" in kind else types.get(kind.removeprefix("const "), "ctypes.c_int64")
+            for kind, _ in kernel.parameters
+        ]
+        runs: list[str] = []
+        for kind in dict.fromkeys(kinds):
+            runs.append(f"[{kind}] * {kinds.count(kind)}")
+        ordered = [kind for kind in dict.fromkeys(kinds) for _ in range(kinds.count(kind))]
+        text = " + ".join(runs) if ordered == kinds else f"[{', '.join(kinds)}]"
+        rows.append(f"    library.{kernel.name}.argtypes = {text}\n    library.{kernel.name}.restype = None")
+    flags = [f'"{flag}"' for flag in (*FLAGS, "-march=native", f"-DCPU_CAPABILITY_{capability}")]
+    return "\n".join(
+        [
+            f'MADE_FOR = "{capability}"  # the width of the vectors in the loops above is that of this instruction set',
+            "",
+            "",
+            "def build():",
+            '    """Compile the kernels; None on a CPU whose vectors have another width."""',
+            "    if torch.backends.cpu.get_cpu_capability() != MADE_FOR:",
+            "        return None",
+            "    path = load_inline(",
+            '        "generated_kernels",',
+            "        cpp_sources=CPP_SOURCE,",
+            "        is_python_module=False,",
+            "        no_implicit_headers=True,",
+            "        extra_cflags=[",
+            *textwrap.wrap(", ".join(flags) + ",", 100, initial_indent=" " * 12, subsequent_indent=" " * 12, break_on_hyphens=False),
+            "        ],",
+            '        extra_ldflags=["-fopenmp"],',
+            "    )",
+            "    library = ctypes.CDLL(path)",
+            *rows,
+            "    return library",
+            "",
+            "",
+            "kernels = build()",
+        ]
+    )
