@@ -1,0 +1,1 @@
+"""Language model providers: one file per kind of API."""

@@ -1,0 +1,50 @@
+"""What a provider of completions offers. Replies are untrusted text: they are parsed, stored and judged, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation: role "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model answered.
+
+    Attributes:
+        text: the answer; may be empty.
+        finish: "stop", "length" (cut off at the token limit), "refusal" or what else the server says.
+        prompt_tokens: tokens of the request.
+        completion_tokens: tokens of the answer, reasoning included.
+        estimated: True when the server reported no usage and the tokens are a guess from the length.
+        model: the name the server gives the model.
+        elapsed_s: seconds from request to answer, retries included.
+    """
+
+    text: str
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+    estimated: bool
+    model: str
+    elapsed_s: float
+
+
+class Provider(Protocol):
+    """Completes conversations."""
+
+    def complete(self, messages: Sequence[Message]) -> Reply:
+        """One completion.
+
+        Raises:
+            agent.errors.ProviderError: when the API refuses, fails after retries, or breaks its protocol.
+        """
+        ...

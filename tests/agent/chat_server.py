@@ -1,0 +1,113 @@
+"""Stands for the remote language model: a real HTTP server on a free port that speaks /v1/chat/completions.
+
+Its answers are a script, one entry a request; what it was asked is kept. This is the one thing that tests fake.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One scripted answer: a completion, an HTTP error, raw bytes, or silence."""
+
+    text: str | None = ""
+    finish: str = "stop"
+    refusal: str | None = None
+    usage: tuple[int, int] | None = (100, 50)
+    status: int = 200
+    message: str = ""
+    raw: bytes | None = None
+    delay_s: float = 0.0
+
+    def body(self, model: str) -> bytes:
+        """The response body."""
+        if self.raw is not None:
+            return self.raw
+        if self.status != 200:
+            return json.dumps({"error": {"message": self.message, "type": "scripted"}}).encode()
+        message = {"role": "assistant", "content": self.text, "refusal": self.refusal}
+        body: dict[str, Any] = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": model,
+            "choices": [{"index": 0, "finish_reason": self.finish, "message": message}],
+        }
+        if self.usage is not None:
+            given, made = self.usage
+            body["usage"] = {
+                "prompt_tokens": given,
+                "completion_tokens": made,
+                "total_tokens": given + made,
+            }
+        return json.dumps(body).encode()
+
+
+@dataclass
+class ChatServer:
+    """A running server.
+
+    Attributes:
+        base_url: for `ModelChoice.base_url`.
+        script: answers still to be given, the last one over and over.
+        requests: JSON bodies that came in.
+        authorizations: the Authorization header of each.
+    """
+
+    base_url: str
+    script: list[Answer]
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
+
+    def next_answer(self) -> Answer:
+        """Take the next answer of the script."""
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+@contextmanager
+def chat_server(*script: Answer) -> Iterator[ChatServer]:
+    """Serve `script` while the block runs."""
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                found.requests.append(body)
+                found.authorizations.append(self.headers.get("Authorization", ""))
+                answer = found.next_answer()
+            if not self.path.endswith("/v1/chat/completions"):
+                answer = Answer(status=404, message=f"no such path {self.path}")
+            time.sleep(answer.delay_s)
+            data = answer.body(str(body.get("model")))
+            try:
+                self.send_response(answer.status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except OSError:
+                return  # a client that has given up
+
+        def log_message(self, format: str, *values: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = ChatServer(f"http://127.0.0.1:{server.server_port}/v1", list(script))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)

@@ -1,0 +1,78 @@
+"""What counts as the candidate in a model's reply."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.proposers.extraction import extract
+
+FILE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+OTHER = FILE.replace("* 2", "* 3")
+
+
+def fenced(text: str, language: str = "python", mark: str = "```") -> str:
+    return f"{mark}{language}\n{text}{mark}\n"
+
+
+@pytest.mark.parametrize("language", ["python", "py", "Python", ""])
+@pytest.mark.parametrize("mark", ["```", "~~~", "````"])
+def test_takes_the_block_with_the_class(language: str, mark: str) -> None:
+    found = extract(f"Here it is:\n{fenced(FILE, language, mark)}\nEnjoy.")
+    assert (found.source, found.problem, found.blocks) == (FILE, "", 1)
+
+
+def test_of_several_files_the_last_that_parses_wins() -> None:
+    reply = fenced(FILE) + "On reflection:\n" + fenced(OTHER) + "or\n" + fenced("class ModelNew(\n")
+    assert extract(reply).source == OTHER
+
+
+def test_joins_blocks_when_only_together_they_make_the_file() -> None:
+    body = 'class ModelNew(torch.nn.Module):\n    SOURCE = r"""\n'
+    found = extract(fenced(body) + fenced('"""\n'))
+    assert found.source is not None
+    assert "ModelNew" in found.source
+
+
+def test_ignores_other_languages_and_code_without_the_class() -> None:
+    reply = fenced("class ModelNew {};\n", "cpp") + fenced("print(1)\n")
+    assert extract(reply).problem == "no_class"
+
+
+def test_accepts_a_reply_that_is_nothing_but_the_file() -> None:
+    assert extract(FILE).source == FILE
+
+
+def test_drafts_inside_the_thinking_part_do_not_count() -> None:
+    assert extract(f"<think>maybe\n{fenced(OTHER)}</think>\nThe answer:\n{fenced(FILE)}").source == FILE
+    assert extract(f"<think>only a draft\n{fenced(FILE)}</think>\nSorry.").problem == "no_code"
+
+
+def test_a_block_indented_in_a_list_is_dedented() -> None:
+    block = "".join(f"   {line}\n" if line else "\n" for line in fenced(FILE).splitlines())
+    assert extract(f"1. do this\n{block}").source == FILE
+
+
+@pytest.mark.parametrize(
+    ("reply", "finish", "problem"),
+    [
+        ("", "stop", "empty"),
+        ("", "length", "truncated"),
+        ("I cannot help with that.", "stop", "no_code"),
+        ("no", "refusal", "refusal"),
+        (fenced(FILE), "content_filter", "refusal"),
+        ("```python\n" + FILE, "length", "truncated"),
+        ("```python\n" + FILE, "stop", "truncated"),
+        (fenced("class ModelNew(\n"), "stop", "syntax"),
+        (fenced("def f():\n    class ModelNew: pass\n"), "stop", "syntax"),
+        (fenced("# class ModelNew\n" + "x = 1\n" * 40_000), "stop", "too_long"),
+        (fenced("class ModelNew:\n  x = '\x00'\n"), "stop", "syntax"),
+    ],
+)
+def test_says_why_there_is_no_candidate(reply: str, finish: str, problem: str) -> None:
+    found = extract(reply, finish)
+    assert found.source is None
+    assert found.problem == problem
+
+
+def test_survives_hostile_nesting() -> None:
+    assert extract(fenced("class ModelNew: x = " + "(" * 5000 + "1" + ")" * 5000 + "\n")).problem == "syntax"
