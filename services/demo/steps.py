@@ -58,7 +58,7 @@ class Demo:
                 return str(sandbox["tier"])
             is_final = sandbox.get("problem") not in ("being checked", "no worker is alive")
             if is_final or time.monotonic() > deadline:
-                raise DemoFailed(f"the service is not ready: {_words_of(answer.json())}")
+                raise DemoFailed(f"the service is not ready: {_what_is_missing(answer.json())}")
             time.sleep(_POLL_S)
 
     def clear_leftovers(self) -> None:
@@ -199,6 +199,19 @@ class Demo:
 
     def _say(self, text: str) -> None:
         self._console.print(Text(_printable(text)))
+
+
+def _what_is_missing(readiness: Mapping[str, Any]) -> str:
+    missing = []
+    for name, check in readiness["checks"].items():
+        if not check["ok"]:
+            missing.append(f"{name}: {check.get('problem')}")
+            missing += [
+                f"worker for {one['device']}: {one['problem']}"
+                for one in check.get("workers", [])
+                if one["problem"]
+            ]
+    return _printable("; ".join(missing))
 
 
 def _words_of(problem: Mapping[str, Any]) -> str:
