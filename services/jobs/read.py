@@ -196,6 +196,8 @@ def _job_view(
         shown = _best_view(candidate, phases)
         if candidate.sha256 == job.winner_sha256:
             winner = shown
+        if "held_out" in phases:
+            continue  # optimized.py itself: it is made of the best and does not compete
         if latest is not None and latest.word == "accepted" and shown.geomean_speedup is not None:
             # a validated figure beats any screened one: visible shapes are what proposers tune for
             rank = ("validation" in phases, shown.geomean_speedup)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
@@ -47,8 +47,16 @@ class SqlJobStore:
         self._stopping = stopping
 
     def candidates(self) -> list[Candidate]:
-        """See `JobStore.candidates`."""
-        query = select(models.Candidate).where(models.Candidate.job_id == self._job_id)
+        """See `JobStore.candidates`. Leaves out external ones that an evaluation of their own is about to judge.
+
+        A job that saw those would judge them as well, at the same time.
+        """
+        awaited = exists().where(
+            models.Evaluation.job_id == self._job_id,
+            models.Evaluation.candidate_sha256 == models.Candidate.sha256,
+            models.Evaluation.state.in_(("queued", "running")),
+        )
+        query = select(models.Candidate).where(models.Candidate.job_id == self._job_id, ~awaited)
         with self._database.read() as session:
             return [
                 Candidate(

@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from agent.candidates import Candidate
-from services.db.models import Base, Job
+from services.db.models import Base, Evaluation, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.errors import LeaseLost
-from services.jobs import cancel, lease, read
+from services.jobs import cancel, lease, read, submit
+from services.jobs.endings import end_evaluation
 from services.jobs.lease import Lease
+from services.jobs.requests import CandidateRequest
 from services.jobs.store import SqlJobStore
 from services.worker.app import make_celery
 from services.worker.dispatch import Dispatcher
@@ -156,6 +158,20 @@ def test_steps_keep_their_first_value(base: Database, tmp_path: Path) -> None:
     memory.finish_step("describe", {"ok": True})
     memory.finish_step("describe", {"ok": False})
     assert memory.step("describe") == {"ok": True}
+
+
+def test_an_external_candidate_is_shown_to_the_job_when_it_has_been_judged(
+    base: Database, tmp_path: Path
+) -> None:
+    job_id = new_job(base, tmp_path)
+    memory = store(base, taken(base, job_id))
+    with base.uncommitted() as session:
+        submit.add_external_candidate(session, job_id, CandidateRequest(candidate="b = 2"))
+    assert memory.candidates() == []
+    with base.write() as session:
+        [row] = session.scalars(select(Evaluation).where(Evaluation.job_id == job_id))
+        end_evaluation(session, row, "succeeded", "", {"verdict": "accepted"})
+    assert [candidate.origin for candidate in memory.candidates()] == ["external"]
 
 
 def test_what_a_compiler_prints_can_be_stored(base: Database, tmp_path: Path) -> None:
