@@ -39,6 +39,7 @@ def job_context(
         "phase": phase,
         "verdict": verdict,
         "leading_summary": summary,
+        "overfit_index": ranking.overfit_index(candidates, held_out),
         "shapes": shapes,
         "baseline_names": ranking.baseline_names(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),

@@ -185,6 +185,20 @@ def delivered(
     return None, "", None
 
 
+def overfit_index(candidates: Sequence[Json], held_out: Json | None) -> float | None:
+    """Visible over held-out geometric mean of the delivered module; above 1 it was fitted to what proposers saw.
+
+    The two splits are judged at different times, so no single verdict holds it.
+    """
+    stated = formats.finite(summary_of(held_out).get("overfit_index"))
+    if stated is not None:
+        return stated
+    module = next((one for one in reversed(candidates) if is_delivery(one)), None)
+    visible = formats.finite(summary_of(verdict_in(module or {}, "screen")).get("geomean_speedup"))
+    unseen = formats.finite(summary_of(held_out).get("geomean_speedup"))
+    return visible / unseen if visible and unseen else None
+
+
 def environment_of(candidates: Iterable[Json]) -> Json:
     """Where the measurements were made, from the newest verdict that says so."""
     for candidate in reversed(list(candidates)):

@@ -76,20 +76,19 @@ VERDICTS: dict[str, Word] = {
 }
 
 RULES: dict[str, str] = {
-    "stale_output": "returned an earlier result again although the inputs had changed",
-    "aliased_output": "returned memory that belongs to an input or to an earlier result",
-    "output_alias": "returned memory that belongs to an input or to an earlier result",
+    "stale_output": "returned an earlier result although the inputs had changed",
+    "broken_chain": "did not compute its calls one after the other",
+    "input_tampered": "tampered with its inputs while the clock ran",
+    "background_process": "left a process of its own running",
+    "constant_output": "returned the same value in every element",
+    "wrong_result": "computed different values from the reference",
     "input_mutated": "changed its inputs",
-    "constant_output": "returned the same values whatever the inputs were",
-    "uninitialized_output": "returned memory that it never wrote",
-    "lazy_output": "returned something that computes later instead of a finished tensor",
-    "off_turn_work": "kept working while it was the other side's turn on the clock",
-    "clock_tampering": "reached for the clock",
-    "fallback_ran": "ran the reference code instead of its own kernel",
-    "wrong_values": "computed different values from the reference",
-    "wrong_shape": "returned a tensor of another shape",
-    "wrong_dtype": "returned a tensor of another dtype",
-    "not_a_tensor": "returned something that is not a plain tensor",
+    "output_count": "returns another number of tensors",
+    "output_contract": "returned a tensor of another kind than the reference",
+    "output_aliases_input": "returned a view of its input's memory",
+    "output_overwritten": "overwrote a result that it had returned earlier",
+    "baseline_unavailable": "some baselines could not be made on this machine",
+    "no_float64_oracle": "the reference does not run in float64, so its own precision was used",
 }
 
 SPLITS: dict[str, Word] = {
@@ -148,7 +147,7 @@ def decision(word: str | None) -> Word:
 
 
 def rule(word: str | None) -> str:
-    """What breaking a rule means, as the end of a sentence that starts with "it"."""
+    """What a finding means, in a few words."""
     return RULES.get(word or "", _spaced(word or "unnamed rule"))
 
 

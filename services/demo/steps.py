@@ -178,8 +178,12 @@ class Demo:
         said = Text.assemble("verdict: ", (words.verdict(candidate["verdict"]).label, "bold red"))
         said.append(f"\n{_printable(candidate['reason'])}")
         for finding in candidate["findings"]:
-            said.append(f"\n- {words.rule(finding.get('rule'))} ({_printable(finding.get('rule'))}): ")
-            said.append(_printable(finding.get("evidence")), style="dim")
+            said.append(
+                f"\nfinding: {_printable(finding.get('rule'))}, it {words.rule(finding.get('rule'))}",
+                style="dim",
+            )
+            if finding.get("evidence") != candidate["reason"]:
+                said.append(f"\n{_printable(finding.get('evidence'))}", style="dim")
         self._console.print(Panel(said, title="The referee on the cheating candidate", title_align="left"))
         if candidate["verdict"] in ("accepted", "not_judged"):
             raise DemoFailed(

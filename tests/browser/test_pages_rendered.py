@@ -120,6 +120,16 @@ def test_the_delivered_file_is_no_rival_of_its_own_winner() -> None:
     assert page.find("a", href=f"/ui/candidates/{delivered['id']}")
 
 
+def test_overfitting_is_visible_over_held_out_of_the_delivered_module() -> None:
+    job, candidates = story()
+    delivered = stored.candidate(
+        "optimized.py", "human", screen=stored.verdict([2.0], split="visible"), parent_sha256="a" * 64
+    )
+    page = job_page(job, [*candidates, delivered], held_out=stored.verdict([1.6], split="held_out"))
+    assert "visible ÷ held out 1.250" in page.text
+    assert "visible ÷ held out not measured" in job_page(job, candidates).text
+
+
 def test_the_result_is_the_held_out_figure_with_its_interval_and_the_winners_origin() -> None:
     job, candidates = story()
     page = job_page(job, candidates, held_out=stored.verdict([1.4, 1.6], split="held_out"))
@@ -138,7 +148,7 @@ def test_a_rejection_is_told_in_words_with_rule_and_evidence() -> None:
     ).text
     assert "cheating replays external Returned an earlier result." in section
     assert (
-        "returned an earlier result again although the inputs had changed stale_output call 3 equals call 1"
+        "returned an earlier result although the inputs had changed stale_output call 3 equals call 1"
         in section
     )
 
