@@ -1,0 +1,440 @@
+"""From a traced graph to one formula about a row.
+
+Every operation that is not known here, or that crosses rows, becomes a call that no pattern contains: the module is then
+simply not recognized.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.library.match.graph import Argument, Node, Ref, Trace
+from agent.library.match.terms import Algebra, Linear, constant, number_of
+
+Shape = tuple[int, ...]
+_MASK = "mask "
+
+
+class NotRowwise(ValueError):
+    """The module has no formula about rows; the message says at which operation."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a node computes.
+
+    Attributes:
+        form: the formula.
+        shape: of the tensor as torch has it, () for a number.
+    """
+
+    form: Linear
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A module's formula.
+
+    Attributes:
+        form: normal form in `algebra`; leaves are called "input 0", "parameter norm.weight" and so on.
+        algebra: what the form belongs to.
+        shape: of the output.
+        full_shape: of the tensors whose last dimension is the row.
+    """
+
+    form: Linear
+    algebra: Algebra
+    shape: Shape
+    full_shape: Shape
+
+
+def formula_of(trace: Trace) -> Formula:
+    """The formula that a graph computes.
+
+    Raises:
+        NotRowwise: there is none, for example because an operation works across rows.
+    """
+    inputs = [node.shape for node in trace.nodes if node.op == "input" and node.shape]
+    if not inputs:
+        raise NotRowwise("no input is a tensor")
+    full_shape = max(inputs, key=lambda shape: (len(shape), math.prod(shape)))
+    reader = _Reader(trace, full_shape)
+    value = reader.value(trace.output)
+    return Formula(value.form, reader.algebra, value.shape, full_shape)
+
+
+class _Reader:
+    def __init__(self, trace: Trace, full_shape: Shape) -> None:
+        self.trace = trace
+        self.full_shape = full_shape
+        self.algebra = Algebra(full_shape[-1])
+        self.values: dict[int, Value] = {}
+
+    def value(self, output: int) -> Value:
+        for position in sorted(self._needed(output)):
+            node = self.trace.nodes[position]
+            try:
+                self.values[position] = self._leaf(node) if node.is_leaf else self._operation(node)
+            except (OverflowError, ZeroDivisionError, IndexError, TypeError, KeyError) as error:
+                raise NotRowwise(f"{node.op}: unexpected arguments ({type(error).__name__})") from error
+        return self.values[output]
+
+    def _needed(self, output: int) -> set[int]:
+        """The nodes the output depends on; arguments always refer backwards."""
+        needed, waiting = set[int](), [output]
+        while waiting:
+            position = waiting.pop()
+            if position not in needed:
+                needed.add(position)
+                node = self.trace.nodes[position]
+                waiting += _references((node.arguments, tuple(node.keywords.values())))
+        return needed
+
+    def _leaf(self, node: Node) -> Value:
+        if node.shape is None:
+            raise NotRowwise("an input is no tensor")
+        if node.op == "constant":
+            if node.value is None:
+                raise NotRowwise("the module holds a constant tensor")
+            return Value(constant(node.value), ())
+        if not node.dtype.startswith(("float", "bfloat")):
+            raise NotRowwise(f"a tensor has the dtype {node.dtype}")
+        return Value(self.algebra.leaf(f"{node.op} {node.name}", self._kind(node.shape)), node.shape)
+
+    def _kind(self, shape: Shape) -> str:
+        length = self.full_shape[-1]
+        if shape == self.full_shape:
+            return "full"
+        if shape and shape[-1] == length and math.prod(shape) == length:
+            return "col"
+        if shape == (*self.full_shape[:-1], 1):
+            return "row"
+        raise NotRowwise(f"a tensor of shape {list(shape)} is neither a row vector nor as large as the input")
+
+    def _operation(self, node: Node) -> Value:
+        handler = _HANDLERS.get(node.op)
+        if handler is None:
+            raise NotRowwise(f"{node.op} is not known")
+        if node.op == "getitem" or node.op == "aten.native_layer_norm.default":
+            return handler(self, node)
+        if node.shape is None:
+            raise NotRowwise(f"{node.op} returns no tensor")
+        value = handler(self, node)
+        if value.shape != node.shape:
+            raise NotRowwise(f"{node.op} gives another shape than expected")
+        return value
+
+    # -- arguments ---------------------------------------------------------------------------------------------------
+
+    def operand(self, argument: Argument) -> Value:
+        if isinstance(argument, Ref):
+            return self.values[argument.node]
+        return Value(constant(_number(argument)), ())
+
+    def tensors(self, node: Node) -> list[Value]:
+        return [self.operand(argument) for argument in node.arguments]
+
+    def combine(self, values: list[Value], build: Callable[..., Linear]) -> Value:
+        """An elementwise function of values that torch broadcasts against each other."""
+        shape: Shape = ()
+        for value in values:
+            shape = _broadcast(shape, value.shape)
+        for value in values:
+            # A reduction without keepdim has one dimension less; against a full tensor it would meet the columns.
+            if self.algebra.form_kind(value.form) == "row" and value.shape and shape[-1:] != (1,) and value.shape[-1] != 1:
+                if len(value.shape) != len(shape) or value.shape != shape:
+                    raise NotRowwise("a row statistic meets the columns")
+        return Value(build(*(value.form for value in values)), shape)
+
+    def reduced(self, value: Value, dims: Argument, keep: bool, build: Callable[[Linear], Linear]) -> Value:
+        """A reduction over the last dimension of a full tensor."""
+        listed = dims if isinstance(dims, tuple) else (dims,)
+        rank = len(value.shape)
+        if len(listed) != 1 or not isinstance(listed[0], int) or listed[0] % max(rank, 1) != rank - 1:
+            raise NotRowwise("a reduction does not run over the last dimension alone")
+        if value.shape[-1] != self.full_shape[-1] or self.algebra.form_kind(value.form) not in ("full", "col"):
+            raise NotRowwise("a reduction runs over something else than the row")
+        return Value(build(value.form), (*value.shape[:-1], 1) if keep else value.shape[:-1])
+
+
+def _references(argument: Argument) -> list[int]:
+    if isinstance(argument, Ref):
+        return [argument.node]
+    return [found for item in argument for found in _references(item)] if isinstance(argument, tuple) else []
+
+
+def _number(argument: Argument) -> float:
+    if isinstance(argument, (bool, int, float)):
+        value = float(argument)
+        if math.isfinite(value):
+            return value
+    raise NotRowwise("an argument is no finite number")
+
+
+def _broadcast(left: Shape, right: Shape) -> Shape:
+    rank = max(len(left), len(right))
+    a, b = (1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right
+    if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
+        raise NotRowwise("shapes do not broadcast")
+    return tuple(max(x, y) if 0 not in (x, y) else 0 for x, y in zip(a, b, strict=True))
+
+
+# -- operations ------------------------------------------------------------------------------------------------------
+
+Handler = Callable[[_Reader, Node], Value]
+
+
+def _add(sign: float) -> Handler:
+    def handle(reader: _Reader, node: Node) -> Value:
+        alpha = _number(node.keywords.get("alpha", 1)) * sign
+        algebra = reader.algebra
+        return reader.combine(reader.tensors(node)[:2], lambda a, b: algebra.add(a, algebra.scale(b, alpha)))
+
+    return handle
+
+
+def _multiply(reader: _Reader, node: Node) -> Value:
+    return reader.combine(reader.tensors(node)[:2], reader.algebra.multiply)
+
+
+def _divide(reader: _Reader, node: Node) -> Value:
+    if node.keywords.get("rounding_mode") is not None:
+        raise NotRowwise("a division rounds")
+    algebra = reader.algebra
+    return reader.combine(reader.tensors(node)[:2], lambda a, b: algebra.multiply(a, algebra.power(b, -1.0)))
+
+
+def _power(exponent: float | None = None) -> Handler:
+    def handle(reader: _Reader, node: Node) -> Value:
+        value = reader.operand(node.arguments[0])
+        chosen = _number(node.arguments[1]) if exponent is None else exponent
+        return Value(reader.algebra.power(value.form, chosen), value.shape)
+
+    return handle
+
+
+def _function(name: str) -> Handler:
+    def handle(reader: _Reader, node: Node) -> Value:
+        value = reader.operand(node.arguments[0])
+        return Value(reader.algebra.call(name, value.form), value.shape)
+
+    return handle
+
+
+def _negative(reader: _Reader, node: Node) -> Value:
+    value = reader.operand(node.arguments[0])
+    return Value(reader.algebra.scale(value.form, -1.0), value.shape)
+
+
+def _clamp(reader: _Reader, node: Node) -> Value:
+    """A clamp from below at zero is a relu."""
+    low = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("min")
+    high = node.arguments[2] if len(node.arguments) > 2 else node.keywords.get("max")
+    if high is not None or low is None or number_of(reader.operand(low).form) != 0.0:
+        raise NotRowwise("a clamp is no relu")
+    value = reader.operand(node.arguments[0])
+    return Value(reader.algebra.call("relu", value.form), value.shape)
+
+
+def _maximum(reader: _Reader, node: Node) -> Value:
+    """The maximum with zero is a relu."""
+    left, right = reader.tensors(node)
+    value, other = (right, left) if number_of(left.form) == 0.0 else (left, right)
+    if number_of(other.form) != 0.0:
+        raise NotRowwise("a maximum is no relu")
+    return Value(reader.algebra.call("relu", value.form), _broadcast(left.shape, right.shape))
+
+
+def _compare(kind: str) -> Handler:
+    def handle(reader: _Reader, node: Node) -> Value:
+        value, other = reader.tensors(node)
+        if number_of(other.form) != 0.0:
+            raise NotRowwise("a comparison with something else than zero")
+        return Value(reader.algebra.call(_MASK + kind, value.form), value.shape)
+
+    return handle
+
+
+def _where(reader: _Reader, node: Node) -> Value:
+    """x where x > 0, else 0, is a relu."""
+    mask, chosen, other = reader.tensors(node)
+    algebra = reader.algebra
+    for kind in ("positive", "negative"):
+        keep, drop = (chosen, other) if kind == "positive" else (other, chosen)
+        if number_of(drop.form) == 0.0 and mask.form == algebra.call(_MASK + kind, keep.form):
+            return Value(algebra.call("relu", keep.form), keep.shape)
+    raise NotRowwise("a choice is no relu")
+
+
+def _gelu(reader: _Reader, node: Node) -> Value:
+    value = reader.operand(node.arguments[0])
+    approximate = node.keywords.get("approximate", node.arguments[1] if len(node.arguments) > 1 else "none")
+    return Value(gelu(reader.algebra, value.form, approximate == "tanh"), value.shape)
+
+
+def gelu(algebra: Algebra, x: Linear, tanh: bool) -> Linear:
+    """x * P(normal <= x), exactly or by the usual approximation with tanh."""
+    if tanh:
+        inner = algebra.add(x, algebra.scale(algebra.power(x, 3.0), 0.044715))
+        bell = algebra.call("tanh", algebra.scale(inner, math.sqrt(2.0 / math.pi)))
+    else:
+        bell = algebra.call("erf", algebra.scale(x, math.sqrt(0.5)))
+    return algebra.scale(algebra.multiply(x, algebra.add(constant(1.0), bell)), 0.5)
+
+
+def _reduction(build: Callable[[Algebra, Linear], Linear]) -> Handler:
+    def handle(reader: _Reader, node: Node) -> Value:
+        if node.keywords.get("dtype") not in (None, "torch.float32"):
+            raise NotRowwise("a reduction changes the dtype")
+        dims = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim")
+        keep = node.arguments[2] if len(node.arguments) > 2 else node.keywords.get("keepdim", False)
+        return reader.reduced(
+            reader.operand(node.arguments[0]), dims, keep is True, lambda form: build(reader.algebra, form)
+        )
+
+    return handle
+
+
+def _variance(reader: _Reader, node: Node) -> Value:
+    correction = node.keywords.get("correction")
+    bias = 1.0 if correction is None else _number(correction)
+    dims = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim")
+    keep = node.keywords.get("keepdim", False) is True
+    value = reader.operand(node.arguments[0])
+    return reader.reduced(value, dims, keep, lambda form: reader.algebra.variance(form, bias))
+
+
+def _softmax(logarithm: bool) -> Handler:
+    def handle(reader: _Reader, node: Node) -> Value:
+        value = reader.operand(node.arguments[0])
+        algebra = reader.algebra
+        if node.arguments[2] is not False:
+            raise NotRowwise("a softmax changes the dtype")
+        reader.reduced(value, node.arguments[1], True, algebra.mean)  # only to check the dimension
+        found = algebra.softmax(value.form)
+        return Value(algebra.call("log", found) if logarithm else found, value.shape)
+
+    return handle
+
+
+def _layer_norm(reader: _Reader, node: Node) -> Value:
+    source, normalized, weight, bias, eps = node.arguments
+    value, algebra = reader.operand(source), reader.algebra
+    if not isinstance(normalized, tuple) or len(normalized) != 1 or value.shape[-1:] != normalized:
+        raise NotRowwise("a LayerNorm runs over more than the last dimension")
+    deviation = algebra.add(value.form, algebra.scale(algebra.mean(value.form), -1.0))
+    spread = algebra.power(algebra.add(algebra.variance(value.form), constant(_number(eps))), -0.5)
+    form = algebra.multiply(deviation, spread)
+    if weight is not None:
+        form = algebra.multiply(form, reader.operand(weight).form)
+    if bias is not None:
+        form = algebra.add(form, reader.operand(bias).form)
+    return Value(form, value.shape)
+
+
+def _getitem(reader: _Reader, node: Node) -> Value:
+    """The first result of an operation with several; the others are not known here."""
+    if node.arguments[1] != 0:
+        raise NotRowwise("a second result is used")
+    return reader.operand(node.arguments[0])
+
+
+def _same(reader: _Reader, node: Node) -> Value:
+    """Copies, and casts that change nothing."""
+    value = reader.operand(node.arguments[0])
+    source = reader.trace.nodes[node.arguments[0].node] if isinstance(node.arguments[0], Ref) else node
+    if source.dtype != node.dtype:
+        raise NotRowwise("a dtype changes")
+    return value
+
+
+def _view(reader: _Reader, node: Node) -> Value:
+    """Views that keep every row as it is, and those that only add or drop dimensions of one."""
+    value = reader.operand(node.arguments[0])
+    assert node.shape is not None
+    kind = reader.algebra.form_kind(value.form)
+    same_rows = bool(value.shape) and bool(node.shape) and value.shape[-1] == node.shape[-1]
+    squeezed = tuple(size for size in value.shape if size != 1) == tuple(size for size in node.shape if size != 1)
+    steady = kind == "row" and value.shape[-1:] != reader.full_shape[-1:]
+    allowed = squeezed if kind in ("col", "number") or steady else same_rows
+    if kind == "full" and squeezed and not same_rows:
+        allowed = False
+    if math.prod(value.shape) != math.prod(node.shape) or not allowed:
+        raise NotRowwise("a view mixes rows")
+    return Value(value.form, node.shape)
+
+
+def _expand(reader: _Reader, node: Node) -> Value:
+    value = reader.operand(node.arguments[0])
+    assert node.shape is not None
+    if _broadcast(value.shape, node.shape) != node.shape:
+        raise NotRowwise("an expansion changes the shape")
+    if reader.algebra.form_kind(value.form) == "row" and value.shape[-1:] != (1,) and value.shape != node.shape:
+        raise NotRowwise("a row statistic meets the columns")
+    return Value(value.form, node.shape)
+
+
+def _full(reader: _Reader, node: Node) -> Value:
+    value = node.arguments[0] if node.op == "aten.scalar_tensor.default" else node.arguments[1]
+    assert node.shape is not None
+    return Value(constant(_number(value)), node.shape)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "aten.add.Tensor": _add(1.0),
+    "aten.add.Scalar": _add(1.0),
+    "aten.sub.Tensor": _add(-1.0),
+    "aten.sub.Scalar": _add(-1.0),
+    "aten.mul.Tensor": _multiply,
+    "aten.mul.Scalar": _multiply,
+    "aten.div.Tensor": _divide,
+    "aten.div.Scalar": _divide,
+    "aten.neg.default": _negative,
+    "aten.reciprocal.default": _power(-1.0),
+    "aten.sqrt.default": _power(0.5),
+    "aten.rsqrt.default": _power(-0.5),
+    "aten.square.default": _power(2.0),
+    "aten.pow.Tensor_Scalar": _power(),
+    "aten.exp.default": _function("exp"),
+    "aten.log.default": _function("log"),
+    "aten.tanh.default": _function("tanh"),
+    "aten.sigmoid.default": _function("sigmoid"),
+    "aten.erf.default": _function("erf"),
+    "aten.abs.default": _function("abs"),
+    "aten.relu.default": _function("relu"),
+    "aten.clamp.default": _clamp,
+    "aten.clamp_min.default": _clamp,
+    "aten.maximum.default": _maximum,
+    "aten.gt.Scalar": _compare("positive"),
+    "aten.ge.Scalar": _compare("positive"),
+    "aten.lt.Scalar": _compare("negative"),
+    "aten.le.Scalar": _compare("negative"),
+    "aten.where.self": _where,
+    "aten.gelu.default": _gelu,
+    "aten.mean.dim": _reduction(Algebra.mean),
+    "aten.sum.dim_IntList": _reduction(Algebra.sum),
+    "aten.amax.default": _reduction(lambda algebra, form: algebra.call("max", form)),
+    "aten.var.correction": _variance,
+    "aten._softmax.default": _softmax(logarithm=False),
+    "aten._log_softmax.default": _softmax(logarithm=True),
+    "aten.native_layer_norm.default": _layer_norm,
+    "getitem": _getitem,
+    "aten.clone.default": _same,
+    "aten.alias.default": _same,
+    "aten.detach.default": _same,
+    "aten._to_copy.default": _same,
+    "aten.lift_fresh_copy.default": _same,
+    "aten.view.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten.reshape.default": _view,
+    "aten.unsqueeze.default": _view,
+    "aten.squeeze.dim": _view,
+    "aten.squeeze.dims": _view,
+    "aten.expand.default": _expand,
+    "aten.full.default": _full,
+    "aten.full_like.default": _full,
+    "aten.scalar_tensor.default": _full,
+}

@@ -1,0 +1,65 @@
+"""Candidates from the library of hand-written kernels: origin `human`.
+
+The module is traced in the sandbox, its formula compared with those of the library, and the kernel that fits is written out
+with the module's own names. A module that the library does not know yields nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from agent.candidates import Candidate
+from agent.library.assemble import CannotAssemble, assemble
+from agent.library.find import find_matches
+from agent.library.match.canonical import NotRowwise
+from agent.library.match.graph import BadGraph, read_graphs
+from agent.proposers.base import ProposalContext
+
+TRACE_DEADLINE_S = 120.0
+_STEP = "library.match"
+
+
+@cache
+def tracing_program() -> str:
+    """The program that traces a task in the sandbox."""
+    return (Path(__file__).resolve().parents[1] / "library" / "match" / "trace_program.py").read_text(encoding="utf-8")
+
+
+class HumanProposer:
+    """Proposes the library's kernel for a module whose formula it knows."""
+
+    origin = "human"
+
+    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
+        """Yield the candidates; what was found or why nothing was is kept as the step `library.match`."""
+        candidates, reason = self._match(context)
+        if context.store.step(_STEP) is None:
+            context.store.finish_step(_STEP, {"kernels": [c.label for c in candidates], "reason": reason})
+        yield from candidates
+
+    def _match(self, context: ProposalContext) -> tuple[list[Candidate], str]:
+        result = context.referee.run_tool(
+            tracing_program(), {"task.py": context.task.source}, deadline_s=TRACE_DEADLINE_S
+        )
+        report = result.outputs.get("graphs.json")
+        if result.status != "ok" or report is None:
+            return [], f"the module could not be traced ({result.status})"
+        found: list[Candidate] = []
+        reason = "the library knows no kernel for this formula"
+        try:
+            for match in find_matches(read_graphs(report)):
+                if context.device not in match.exemplar.devices:
+                    reason = f"the library has {match.exemplar.name} for another device only"
+                    continue
+                try:
+                    source = assemble(match, context.device, context.task.source)
+                except CannotAssemble as error:
+                    reason = f"{match.exemplar.name} fits, but {error}"
+                    continue
+                note = f"library kernel, recognized by its formula: {match.exemplar.formula}"
+                found.append(Candidate(source, self.origin, f"library {match.exemplar.name}", note=note))
+        except (BadGraph, NotRowwise) as error:
+            return [], str(error)
+        return found, "" if found else reason
