@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
+INLINE = frozenset({"a", "b", "i", "span", "code", "time", "wbr"})
 VOID = frozenset({"meta", "link", "input", "br", "hr", "img", "wbr"})
 
 
@@ -20,10 +21,7 @@ class Element:
     @property
     def text(self) -> str:
         """All text below, as a reader sees it, with single spaces."""
-        return " ".join("".join(self._walk_text()).split())
-
-    def _walk_text(self) -> list[str]:
-        return self.pieces
+        return " ".join("".join(self.pieces).split())
 
     def find(self, tag: str, **attributes: str) -> list[Element]:
         """Every element below of this tag with these attributes (`class_` is `class`)."""
@@ -50,6 +48,7 @@ class _Builder(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         element = Element(tag, dict(attrs))
+        self._part(tag)
         self.open[-1].children.append(element)
         if tag not in VOID:
             self.open.append(element)
@@ -60,6 +59,12 @@ class _Builder(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self.open[-1].tag == tag, f"</{tag}> closes <{self.open[-1].tag}>"
         self.open.pop()
+        self._part(tag)
+
+    def _part(self, tag: str) -> None:
+        """Blocks stand apart from each other, as they do on the screen."""
+        if tag not in INLINE:
+            self.handle_data(" ")
 
     def handle_data(self, data: str) -> None:
         for element in self.open:
