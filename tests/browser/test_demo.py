@@ -1,0 +1,97 @@
+"""`python -m services.demo`: what `make demo` runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelbench_tasks import catalog
+from services.demo.cheat import cheating_candidate
+from tests.services.service import ROOT, TINY_TASK, UNPARSABLE
+
+DECORATED = '''\
+from __future__ import annotations
+import functools
+import torch
+from kernelbench_tasks import Dim
+DIMS: dict = {
+    "rows": Dim(1, 8),
+}
+DIRECTION = "forward"
+
+
+@functools.cache
+def get_inputs(rows=4):
+    return [torch.ones(rows)]
+
+
+def scale(x):
+    """Stays."""
+    return x * 2
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return scale(x)
+'''
+
+
+def run_demo(folder: Path, *arguments: str, timeout_s: float = 800.0) -> subprocess.CompletedProcess[str]:
+    """The demo as `make demo` runs it where the output is no terminal."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
+    command = [sys.executable, "-m", "services.demo", "--data-dir", str(folder), *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.mark.parametrize("source", [TINY_TASK, DECORATED, *(task.source for task in catalog.list_tasks())])
+def test_the_cheat_is_made_from_any_task_and_keeps_what_the_module_needs(source: str) -> None:
+    made = cheating_candidate(source)
+    compile(made, "cheat.py", "exec")
+    assert "class Model(" in made
+    assert "class ModelNew(Model)" in made
+    assert "kernelbench_tasks" not in made
+    assert "get_inputs" not in made
+    assert "DIMS" not in made
+    assert ("def scale" in made) == ("def scale" in source)
+
+
+@pytest.mark.timeout(300)
+def test_a_module_that_does_not_parse_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
+    task = tmp_path / "broken.py"
+    task.write_text(UNPARSABLE)
+    done = run_demo(tmp_path / "data", "--task", str(task))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "The demo failed: the job ended as failed (task rejected): " in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_task_that_does_not_exist_ends_the_demo_before_anything_starts(tmp_path: Path) -> None:
+    done = run_demo(tmp_path / "data", "--task", "no_such_task")
+    assert done.returncode == 1
+    assert "no task is called 'no_such_task'" in done.stdout
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_goes_from_a_file_of_ones_own_to_a_caught_cheat(tmp_path: Path) -> None:
+    task = tmp_path / "mine.py"
+    task.write_text(TINY_TASK)
+    done = run_demo(tmp_path / "data", "--task", str(task))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in (
+        "Dashboard: http://127.0.0.1:",
+        "speedup on held-out shapes",
+        "verdict: cheating",
+        "The service is stopped.",
+    ):
+        assert said in done.stdout, done.stdout
+    bundle = next((tmp_path / "data").glob("mine-*.zip"))
+    assert bundle.stat().st_size > 0
+    assert str(bundle) in done.stdout
