@@ -1,0 +1,6 @@
+"""`python -m evaluator`."""
+
+from evaluator.cli import app
+
+if __name__ == "__main__":
+    app()

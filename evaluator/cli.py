@@ -1,0 +1,134 @@
+"""`python -m evaluator`: judge candidates on a machine that has nothing but torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from evaluator.errors import EvaluatorError
+from evaluator.sources import CandidateSource, TaskSource
+
+app = typer.Typer(
+    help="The referee: checks a candidate against its task at many shapes and times it against the best baseline.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+_errors = Console(stderr=True)
+
+
+@app.callback()
+def _main() -> None:
+    """The referee of Kernelwright."""
+
+
+@app.command()
+def evaluate(
+    task: Annotated[Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs, perhaps DIMS.")],
+    candidate: Annotated[Path, typer.Argument(help="Candidate file: ModelNew.")],
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    effort: Annotated[str, typer.Option(help="screen (quick) or confirm (to the full interval).")] = "screen",
+    splits: Annotated[str, typer.Option(help="Comma-separated: visible, validation, held_out, adversarial.")] = (
+        "visible,adversarial"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON on standard output.")] = False,
+    minimum_tier: Annotated[str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")] = "landlock",
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for compile caches.")] = None,
+) -> None:
+    """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
+    from evaluator.client import Referee
+
+    sources = []
+    for path in (task, candidate):
+        try:
+            sources.append(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            _errors.print(f"cannot read {path}: {error}")
+            raise typer.Exit(2) from None
+    try:
+        with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee, _progress_bar() as bar:
+            row = bar.add_task("starting", total=None)
+
+            def show(progress: dict[str, Any]) -> None:
+                bar.update(
+                    row, description=progress["text"], completed=progress["done"], total=progress["total"] or None
+                )
+
+            verdict = referee.evaluate(
+                TaskSource(task.stem, sources[0]),
+                CandidateSource(sources[1], "external", candidate.name),
+                effort=effort,
+                splits=[split.strip() for split in splits.split(",") if split.strip()],
+                on_progress=show,
+            )
+    except EvaluatorError as error:
+        _errors.print(f"could not judge: {error}")
+        raise typer.Exit(2) from None
+    if as_json:
+        print(json.dumps(verdict, indent=2))
+    else:
+        print_verdict(Console(), verdict)
+    raise typer.Exit({"accepted": 0, "not_judged": 2, "task_rejected": 2}.get(verdict["verdict"], 1))
+
+
+def _progress_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=_errors,
+        transient=True,
+    )
+
+
+def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
+    """A verdict as a table for people."""
+    color = "green" if verdict["verdict"] == "accepted" else "red"
+    console.print(f"[bold {color}]{verdict['verdict']}[/]: ", end="")
+    console.print(verdict["reason"], markup=False, highlight=False)
+    for finding in verdict["findings"]:
+        console.print(f"  {finding['severity']} {finding['rule']}: {finding['evidence']}", markup=False)
+    if verdict["detail"]:
+        console.print(verdict["detail"], markup=False, highlight=False)
+    timed = [shape for shape in verdict["shapes"] if shape["timed"]]
+    if not timed:
+        return
+    table = Table("shape", "split", "best baseline", "baseline µs", "candidate µs", "speedup", "95 % interval", "")
+    for shape in timed:
+        low, high = shape["ci95"]
+        table.add_row(
+            ", ".join(f"{name}={value}" for name, value in shape["dims"].items()) or "-",
+            shape["split"],
+            shape["best_baseline"],
+            f"{shape['baseline_us']:.1f}",
+            f"{shape['candidate_us']:.1f}",
+            f"{shape['speedup']:.2f}x",
+            f"{low:.2f}-{high:.2f}",
+            shape["decision"],
+        )
+    console.print(table)
+    environment = verdict["environment"]
+    aa = verdict["timing"]["aa"]
+    console.print(
+        f"{environment['device_name']}, torch {environment['torch']}, sandbox tier {environment['sandbox_tier']}, "
+        f"A/A {aa['median']:.4f}" if aa else "A/A not measured",
+        markup=False,
+    )
+
+
+@app.command(hidden=True)
+def referee(
+    device: Annotated[str, typer.Option()] = "cpu",
+    work_dir: Annotated[str, typer.Option()] = "",
+    minimum_tier: Annotated[str, typer.Option()] = "landlock",
+) -> None:
+    """The process behind evaluator.client; speaks JSON lines on standard input and output."""
+    from evaluator.daemon import serve
+
+    serve(device, work_dir, minimum_tier)

@@ -1,0 +1,226 @@
+"""The referee as others use it: a child process with a whitelisted environment, driven over pipes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluator import errors
+from evaluator.errors import EvaluatorError, RefereeLost
+from evaluator.referee.core import ToolResult
+from evaluator.sources import CandidateSource, TaskSource
+
+#: What the referee's process may know of our environment: where programs are, never a key or a database's address.
+_PASSED = (
+    "PATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
+    "VIRTUAL_ENV",
+)  # fmt: skip
+
+ProgressCallback = Callable[[dict[str, Any]], None]
+
+
+def default_work_dir() -> Path:
+    """Folder for compile caches: ``$XDG_CACHE_HOME/kernelwright/referee`` or below ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kernelwright" / "referee"
+
+
+class Referee:
+    """Starts a referee and talks to it; a context manager.
+
+    Calls run one at a time (they share a device and its clock). :meth:`kill` may come from any thread.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        work_dir: folder for caches; see :func:`default_work_dir`.
+        minimum_tier: the weakest sandbox tier to accept.
+
+    Raises:
+        SandboxUnavailable: nothing here isolates untrusted code well enough.
+        EvaluatorError: no such device.
+    """
+
+    def __init__(
+        self, device: str = "cpu", *, work_dir: Path | None = None, minimum_tier: str = "landlock"
+    ) -> None:
+        self.device = device
+        self._work_dir = work_dir or default_work_dir()
+        self._minimum_tier = minimum_tier
+        self._lock = threading.Lock()
+        self._killed = False
+        self._process = self._start()
+
+    def __enter__(self) -> Referee:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        root = str(Path(__file__).resolve().parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", "evaluator", "referee"]
+        command += ["--device", self.device, "--work-dir", str(self._work_dir), "--minimum-tier", self._minimum_tier]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+            encoding="utf-8",
+            # A terminal's Ctrl-C must reach us, not tear the referee down halfway.
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        message = json.loads(line) if line else {"fatal": "RefereeLost", "message": "the referee did not start"}
+        if "fatal" in message:
+            process.wait()
+            kind = getattr(errors, str(message["fatal"]), EvaluatorError)
+            raise kind(message["message"]) if issubclass(kind, EvaluatorError) else EvaluatorError(message["message"])
+        return process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the referee's process runs."""
+        return self._process.poll() is None
+
+    def restart(self) -> None:
+        """A fresh referee after one was killed or lost; compile caches stay."""
+        self._stop()
+        self._killed = False
+        self._process = self._start()
+
+    def _call(self, request: dict[str, Any], on_progress: ProgressCallback | None = None) -> Any:
+        with self._lock:
+            process = self._process
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                while line := process.stdout.readline():
+                    message = json.loads(line)
+                    if "progress" in message:
+                        if on_progress is not None:
+                            on_progress(message["progress"])
+                        continue
+                    if "error" in message:
+                        raise EvaluatorError(f"{message['error']}: {message['message']}")
+                    return message["answer"]
+            except (BrokenPipeError, ConnectionError, ValueError):
+                pass
+        words = "was killed" if self._killed else f"ended by itself (status {process.poll()})"
+        raise RefereeLost(f"the referee {words} while a call was running")
+
+    def self_check(self) -> dict[str, Any]:
+        """The sandbox tier in force, the attacks it withstood, and the device's facts."""
+        answer: dict[str, Any] = self._call({"call": "self_check"})
+        return answer
+
+    def describe(self, task: TaskSource) -> dict[str, Any]:
+        """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused."""
+        answer: dict[str, Any] = self._call({"call": "describe", "task": _task(task)})
+        return answer
+
+    def evaluate(
+        self,
+        task: TaskSource,
+        candidate: CandidateSource,
+        *,
+        effort: str = "screen",
+        splits: Sequence[str] = ("visible", "adversarial"),
+        shapes: Mapping[str, list[dict[str, Any]]] | None = None,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+    ) -> dict[str, Any]:
+        """A verdict as defined by :mod:`evaluator.verdict`.
+
+        Args:
+            task: the reference.
+            candidate: what is judged.
+            effort: ``screen`` or ``confirm``.
+            splits: which shapes.
+            shapes: shapes to use instead of sampled ones, by split.
+            deadline_s: seconds for the whole evaluation, 900 by default.
+            on_progress: called with stage, done, total and text.
+
+        Raises:
+            RefereeLost: the referee died or was killed meanwhile.
+        """
+        request = {
+            "call": "evaluate",
+            "task": _task(task),
+            "candidate": {"source": candidate.source, "origin": candidate.origin, "label": candidate.label},
+            "effort": effort,
+            "splits": list(splits),
+            "shapes": dict(shapes) if shapes else None,
+            "deadline_s": deadline_s or 900.0,
+        }
+        answer: dict[str, Any] = self._call(request, on_progress)
+        return answer
+
+    def run_tool(
+        self,
+        program: str,
+        files: Mapping[str, str],
+        *,
+        deadline_s: float = 120.0,
+        memory_bytes: int | None = None,
+        device: bool = False,
+    ) -> ToolResult:
+        """Runs trusted ``program`` beside untrusted ``files`` in a disposable sandboxed process."""
+        answer = self._call(
+            {
+                "call": "run_tool",
+                "program": program,
+                "files": dict(files),
+                "deadline_s": deadline_s,
+                "memory_bytes": memory_bytes,
+                "device": device,
+            }
+        )
+        outputs = {name: base64.b64decode(data) for name, data in answer.pop("outputs").items()}
+        return ToolResult(**answer, outputs=outputs)
+
+    def kill(self) -> None:
+        """Kills the referee and everything it started, at once; a running call raises RefereeLost."""
+        self._killed = True
+        try:
+            os.kill(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _stop(self) -> None:
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def close(self) -> None:
+        """Ends the referee in good order."""
+        self._stop()
+
+
+def _task(task: TaskSource) -> dict[str, str]:
+    return {"name": task.name, "source": task.source}
+
+
+__all__ = ["Referee", "RefereeLost", "ToolResult"]

@@ -1,0 +1,80 @@
+"""Fresh contents for every call, cheaply: rolled windows over a few secret draws of the task's own ``get_inputs``.
+
+Drawing millions of random numbers per call would take longer than the calls. A tensor is rolled by a secret offset
+that is no multiple of its rows, so that rows, tiles and sums differ from call to call while the distribution and the
+legal range stay the task's own. Tensors whose order means something (sorted indices, masks) are never rolled.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evaluator.oracle.numbers import is_floating, to_float64
+from evaluator.roles.arena import carrier
+from evaluator.roles.frames import TensorMeta
+
+Array = np.ndarray[Any, Any]
+_POOL_ELEMENTS = 4096
+
+
+@dataclass
+class TensorInput:
+    """One tensor argument: its description and the referee's private draws of it (flat, in the carrier dtype)."""
+
+    meta: TensorMeta
+    draws: list[Array]
+    rollable: bool = False
+    signed: bool = False
+    pool: Array = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        first = self.draws[0]
+        if not self.meta.contiguous or first.size < 2 or self.meta.dtype == "bool":
+            return
+        if is_floating(self.meta.dtype):
+            values = to_float64(first[: 1 << 16], self.meta.dtype)
+            self.rollable = bool(np.isfinite(values).all() and np.ptp(values) > 0)
+            self.signed = self.rollable and bool((values < 0).any() and (values > 0).any())
+        elif self.meta.dtype.startswith(("int", "uint")):
+            steps = np.diff(first[: 1 << 16].astype(np.int64))
+            self.rollable = bool((steps < 0).any() and (steps > 0).any())
+        if self.rollable:
+            places = np.random.default_rng(secrets.randbits(128)).integers(0, first.size, _POOL_ELEMENTS)
+            self.pool = self.draws[secrets.randbelow(len(self.draws))][places]
+
+    @property
+    def refresh_stride(self) -> int:
+        """Every how many elements the chain replaces one: at most about 2048 places per call, never all."""
+        return max(61, self.meta.elements // 2048) | 1
+
+    def fill(self, target: Array) -> tuple[int, int]:
+        """Writes a content never used before; returns (draw, offset), from which :meth:`rebuild` makes it again."""
+        draw = secrets.randbelow(len(self.draws))
+        offset = 0
+        if self.rollable:
+            offset = secrets.randbelow(self.meta.elements)
+            row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
+            if row > 1 and offset % row == 0:
+                offset += 1
+        self.write(target, draw, offset)
+        return draw, offset
+
+    def write(self, target: Array, draw: int, offset: int) -> None:
+        """Writes the draw rolled left by ``offset`` elements into ``target``."""
+        source = self.draws[draw]
+        if offset == 0:
+            target[:] = source
+            return
+        head = source.size - offset
+        target[:head] = source[offset:]
+        target[head:] = source[:offset]
+
+    def rebuild(self, draw: int, offset: int) -> Array:
+        """The content that :meth:`fill` wrote, in private memory."""
+        content = np.empty(self.draws[draw].size, dtype=carrier(self.meta.dtype))
+        self.write(content, draw, offset)
+        return content

@@ -1,0 +1,33 @@
+"""Weights are re-drawn before use, so that a candidate cannot rely on a fresh LayerNorm being the identity."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+
+from evaluator.content.pools import Array
+from evaluator.oracle.numbers import from_float64, is_floating, to_float64
+
+
+def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
+    """New values for one entry of a state dict (flat, carrier dtype); entries that are tables stay as they are.
+
+    A parameter keeps its mean and spread; one that is constant (ones, zeros) gets a spread of its own. Running means
+    and variances of normalisation layers are drawn too, variances positive. Every other buffer may be a mask or an
+    index table and is kept.
+    """
+    if not is_floating(dtype) or values.size == 0:
+        return values
+    generator = np.random.default_rng(secrets.randbits(128))
+    old = to_float64(values, dtype)
+    if name.endswith("running_var"):
+        new = generator.uniform(0.5, 1.5, old.shape) * max(float(old.mean()), 1e-3)
+    elif name.endswith("running_mean"):
+        new = generator.normal(float(old.mean()), 0.25, old.shape)
+    elif parameter and np.isfinite(old).all():
+        mean, spread = float(old.mean()), float(old.std())
+        new = generator.normal(mean, spread if spread > 1e-6 * max(abs(mean), 1e-6) else 0.25, old.shape)
+    else:
+        return values
+    return from_float64(new, dtype)

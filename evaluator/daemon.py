@@ -1,0 +1,93 @@
+"""The referee's own process: JSON lines on standard input and output, driven by :mod:`evaluator.client`.
+
+One request at a time. Progress lines may come before an answer. Ends when standard input closes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import EvaluatorError
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.evaluation import Request
+from evaluator.sandbox import syscalls
+from evaluator.sources import CandidateSource, TaskSource
+
+
+def serve(device: str, work_dir: str, minimum_tier: str) -> None:
+    """Runs until the client is gone."""
+    # If the client is killed, nothing untrusted may go on: our own end takes every fork server with it.
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(message: dict[str, Any]) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    try:
+        core = RefereeCore(device, Path(work_dir), minimum_tier)
+    except EvaluatorError as error:
+        answer({"fatal": type(error).__name__, "message": str(error)})
+        return
+    answer({"ready": True})
+    try:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                answer({"answer": _handle(core, request, answer)})
+            except EvaluatorError as error:
+                answer({"error": type(error).__name__, "message": str(error)})
+            except Exception as error:
+                # A bug of ours must reach the caller in words and must not end the service.
+                traceback.print_exc()
+                answer({"error": "Bug", "message": f"{type(error).__name__}: {error}"})
+    finally:
+        core.close()
+
+
+def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
+    call = request["call"]
+    if call == "self_check":
+        return core.self_check()
+    if call == "describe":
+        return core.describe(TaskSource(**request["task"]))
+    if call == "run_tool":
+        result = asdict(
+            core.run_tool(
+                request["program"],
+                request["files"],
+                request["deadline_s"],
+                request["memory_bytes"],
+                device=request["device"],
+            )
+        )
+        result["outputs"] = {
+            name: base64.b64encode(data).decode() for name, data in result["outputs"].items()
+        }
+        return result
+    if call == "evaluate":
+
+        def progress(stage: str, done: int, total: int, text: str) -> None:
+            answer({"progress": {"stage": stage, "done": done, "total": total, "text": text}})
+
+        return core.evaluate(
+            Request(
+                TaskSource(**request["task"]),
+                CandidateSource(**request["candidate"]),
+                request["effort"],
+                tuple(request["splits"]),
+                request["shapes"],
+                request["deadline_s"],
+            ),
+            progress,
+        )
+    raise EvaluatorError(f"unknown call {call!r}")

@@ -1,0 +1,27 @@
+"""The interface of a device."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Device(Protocol):
+    """A device on which modules are run and timed.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda``.
+        baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
+        input_cap_bytes: largest total size of a task's inputs that the sampler draws.
+        memory_limit_bytes: private memory that one untrusted process may use.
+        block_target_us: how long the shorter block of a pair should take.
+    """
+
+    kind: str
+    baseline_modes: tuple[str, ...]
+    input_cap_bytes: int
+    memory_limit_bytes: int
+    block_target_us: float
+
+    def facts(self) -> dict[str, Any]:
+        """The device's part of a verdict's environment."""
+        ...

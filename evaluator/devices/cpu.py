@@ -1,0 +1,44 @@
+"""The CPU of this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+
+class CpuDevice:
+    """All cores of this machine; an untrusted process may use half of the memory, at most 16 GiB."""
+
+    kind = "cpu"
+    #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
+    baseline_modes = ("eager", "compile_default", "compile_max_autotune")
+    input_cap_bytes = 32 << 20
+    block_target_us = 2000.0
+
+    def __init__(self) -> None:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.memory_limit_bytes = min(16 << 30, total // 2)
+
+    def facts(self) -> dict[str, Any]:
+        """Model name and platform."""
+        return {
+            "device": "cpu",
+            "device_name": _model_name(),
+            "gpu_uuid": None,
+            "driver": None,
+            "power_limit_w": None,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
+
+
+def _model_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        return platform.processor() or "unknown"
+    return platform.processor() or platform.machine()

@@ -1,0 +1,59 @@
+"""Errors of the evaluator.
+
+EvaluatorError
+ |- SandboxUnavailable     nothing on this machine isolates untrusted code well enough
+ |- RefereeLost            the referee's process died or was killed while a call was running
+ |- RoleFailure            an untrusted process ended, hung or broke its protocol
+     |- RoleTimeout        it outlived its deadline and was killed
+     |- RoleExited         it ended by itself before it answered
+     |- RoleReported       it answered with an error of its own (an exception in user code)
+     |- ProtocolViolation  it answered with something that is not a valid frame
+"""
+
+from __future__ import annotations
+
+
+class EvaluatorError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class SandboxUnavailable(EvaluatorError):
+    """No sandbox tier at or above the required one passed its self-test; nothing untrusted is run."""
+
+
+class RefereeLost(EvaluatorError):
+    """The referee's process is gone; the evaluation in flight has no verdict."""
+
+
+class RoleFailure(EvaluatorError):
+    """An untrusted process did not do what it was asked.
+
+    Args:
+        word: the verdict word this failure stands for.
+        sentence: one sentence for the user.
+        detail: untrusted text (a traceback, compiler output), already capped.
+        role: whose process it was; empty where no process is to blame.
+    """
+
+    def __init__(self, word: str, sentence: str, detail: str = "", role: str = "") -> None:
+        super().__init__(sentence)
+        self.role = role
+        self.word = word
+        self.sentence = sentence
+        self.detail = detail
+
+
+class RoleTimeout(RoleFailure):
+    """The process outlived its deadline and was killed."""
+
+
+class RoleExited(RoleFailure):
+    """The process ended before it answered."""
+
+
+class RoleReported(RoleFailure):
+    """User code raised; the process itself is well."""
+
+
+class ProtocolViolation(RoleFailure):
+    """The process sent bytes that are no valid frame."""

@@ -1,0 +1,99 @@
+"""Compares a candidate's output with what was expected and says in words what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluator.oracle.numbers import Array, is_inexact, to_float64
+from evaluator.oracle.tolerance import Expected, as_rows
+from evaluator.roles.frames import TensorMeta
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Outcome for one output tensor.
+
+    Attributes:
+        ok: within the bound everywhere, NaN and Inf exactly where the reference has them.
+        ratio: largest error over its bound (below 1 is right); inf for wrong masks or integers.
+        max_abs: largest absolute error among finite elements.
+        words: what is wrong, empty when ok.
+    """
+
+    ok: bool
+    ratio: float
+    max_abs: float
+    words: str = ""
+
+
+def widen(values: Array, dtype: str) -> Array:
+    """Carried values as float64 or complex128, or unchanged integers."""
+    if dtype.startswith("complex"):
+        return values.astype(np.complex128)
+    return to_float64(values, dtype) if is_inexact(dtype) else values
+
+
+def contract(meta: TensorMeta, expected: TensorMeta) -> str:
+    """Why an output breaks the contract of shape, dtype and layout; empty when it keeps it."""
+    if meta.dtype != expected.dtype:
+        return f"an output has dtype {meta.dtype}, the reference returns {expected.dtype}"
+    if meta.shape != expected.shape:
+        return f"an output has shape {list(meta.shape)}, the reference returns {list(expected.shape)}"
+    if meta.strides != expected.strides and not (meta.contiguous and expected.contiguous):
+        return f"an output has strides {list(meta.strides)}, the reference returns {list(expected.strides)}"
+    return ""
+
+
+def dense(span: Array, meta: TensorMeta) -> Array:
+    """The elements of a strided tensor in logical order, flat, from its memory span."""
+    if meta.elements == 0:
+        return span[:0]
+    strides = tuple(stride * span.itemsize for stride in meta.strides)
+    return np.lib.stride_tricks.as_strided(span, meta.shape, strides, writeable=False).reshape(-1)
+
+
+def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison:
+    """Compares flat carried values with the expectation, the bound widened by ``slack``."""
+    got = as_rows(widen(values, expected.dtype), expected.shape)
+    if got.size == 0:
+        return Comparison(True, 0.0, 0.0)
+    if not is_inexact(expected.dtype):
+        wrong = got != expected.exact
+        if wrong.any():
+            return Comparison(False, float("inf"), float("nan"), _first_wrong(wrong, got, expected.exact))
+        return Comparison(True, 0.0, 0.0)
+    masks = _mask_difference(got, expected)
+    if masks is not None:
+        return Comparison(False, float("inf"), float("nan"), _first_wrong(masks, got, expected.own))
+    finite = np.isfinite(got) & np.isfinite(expected.exact)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.where(finite, np.abs(got - expected.exact), 0.0)
+    relative = difference / expected.scale / (slack * expected.bound)
+    worst = float(relative.max())
+    if worst > 1.0:
+        words = _first_wrong(relative > 1.0, got, expected.exact)
+        return Comparison(False, worst, float(difference.max()), f"{words}; the error is {worst:.3g} times the bound")
+    return Comparison(True, worst, float(difference.max()))
+
+
+def _mask_difference(got: Array, expected: Expected) -> Array | None:
+    """Elements whose NaN or Inf class differs; where reference and oracle disagree (overflow) either is right."""
+    wrong = np.zeros(got.shape, dtype=bool)
+    for classify in (np.isnan, np.isposinf, np.isneginf):
+        if np.iscomplexobj(got) and classify is not np.isnan:
+            classify = np.isinf
+        mine = classify(got)
+        wrong |= (mine != classify(expected.own)) & (mine != classify(expected.exact))
+    return wrong if wrong.any() else None
+
+
+def _first_wrong(wrong: Array, got: Array, exact: Array) -> str:
+    count = int(wrong.sum())
+    row, column = (int(part[0]) for part in np.nonzero(wrong))
+    share = count / wrong.size
+    return (
+        f"{count} of {wrong.size} elements ({share:.1%}) are wrong, first at row {row}, column {column}: "
+        f"got {got[row, column]:.6g}, expected {exact[row, column]:.6g}"
+    )

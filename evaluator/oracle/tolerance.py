@@ -1,0 +1,91 @@
+"""How far an output may be from the float64 result.
+
+Two things make an honest float32 kernel differ from the float64 oracle: rounding in its own order of operations, and
+the problem's conditioning. The first is estimated by the *reference's own* error in the task's dtype, the second by
+how much the oracle moves when every input moves by one rounding error. One combined bound per row:
+
+    |candidate - oracle| <= (A * reference error + B * input sensitivity + C * eps) * (|oracle| + rms of the row)
+
+with both terms relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
+error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluator.oracle.numbers import Array, epsilon, is_inexact
+
+_OWN_ERROR_FACTOR = 4.0
+_SENSITIVITY_FACTOR = 4.0
+_FLOOR_EPSILONS = {"float32": 16.0, "float64": 64.0, "complex64": 16.0, "complex128": 64.0}
+
+
+def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
+    """Values of a tensor as (rows, last dimension); a vector or scalar is one row."""
+    width = shape[-1] if len(shape) > 1 else max(values.size, 1)
+    return values.reshape(-1, max(width, 1))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output tensor must be.
+
+    Attributes:
+        dtype: torch's name of the dtype.
+        shape: its sizes.
+        exact: the float64 oracle (or the reference's values for integers and booleans), as rows.
+        own: the reference's result in the task's dtype, as rows of float64.
+        scale: |oracle| + rms of the row: errors are relative to it.
+        bound: allowed relative error per row, shape (rows, 1).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    exact: Array
+    own: Array
+    scale: Array
+    bound: Array
+
+    @property
+    def typical_bound(self) -> float:
+        """The largest bound of any row."""
+        return float(self.bound.max()) if self.bound.size else 0.0
+
+
+def expect(dtype: str, shape: tuple[int, ...], exact: Array, own: Array, moved: Array | None) -> Expected:
+    """Builds the expectation for one output from flat float64 (or integer) values.
+
+    Args:
+        dtype: the task's dtype of this output.
+        shape: its sizes.
+        exact: oracle in float64 (complex128 for complex outputs).
+        own: the reference's own output, widened.
+        moved: the oracle on inputs that were moved by one rounding error, or None where there is no inexact input.
+    """
+    exact, own = as_rows(exact, shape), as_rows(own, shape)
+    if not is_inexact(dtype) or exact.size == 0:
+        zeros = np.zeros((exact.shape[0], 1))
+        return Expected(dtype, shape, own, own, np.ones((exact.shape[0], 1)), zeros)
+    finite = np.isfinite(exact) & np.isfinite(own)
+    magnitude = np.where(finite, np.abs(exact), 0.0)
+    rms = np.sqrt(np.mean(magnitude**2, axis=1, keepdims=True))
+    overall = float(np.sqrt(np.mean(magnitude**2)))
+    # A row that is zero everywhere still gets a scale, from the tensor as a whole, at the size of rounding noise.
+    scale = magnitude + rms + epsilon(dtype) * overall + np.finfo(np.float64).tiny
+    own_error = _row_error(own, exact, finite, scale)
+    typical = float(np.median(own_error)) if own_error.size else 0.0
+    bound = _OWN_ERROR_FACTOR * np.maximum(own_error, 2.0 * typical)
+    if moved is not None:
+        moved = as_rows(moved, shape)
+        bound = bound + _SENSITIVITY_FACTOR * _row_error(moved, exact, finite & np.isfinite(moved), scale)
+    floor = _FLOOR_EPSILONS.get(dtype, 2.0) * epsilon(dtype)
+    return Expected(dtype, shape, exact, own, scale, bound + floor)
+
+
+def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(valid, np.abs(values - exact), 0.0) / scale
+    return np.max(error, axis=1, keepdims=True)

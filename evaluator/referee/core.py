@@ -1,0 +1,169 @@
+"""The referee of one machine and device: keeps task sessions warm and answers describe, evaluate and run_tool."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluator.devices import open_device
+from evaluator.errors import RoleExited, RoleFailure, SandboxUnavailable
+from evaluator.referee.evaluation import Evaluation, Request
+from evaluator.referee.fleet import Fleet
+from evaluator.referee.task_session import Progress, TaskSession
+from evaluator.roles import runner
+from evaluator.roles.arena import sealed_text
+from evaluator.sources import TaskSource
+from evaluator.timing.statistics import summarize
+from evaluator.verdict import Verdict, as_json
+
+_MAX_SESSIONS = 2
+_MAX_TOOL_BYTES = 32 << 20
+_TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool program left behind; all of it is untrusted text and bytes.
+
+    Attributes:
+        status: ``ok``, ``error``, ``timeout`` or ``out_of_memory``.
+        exit_code: of the program; -1 when it was killed.
+        stdout: what it printed (standard output and error together, the last 64 KiB).
+        stderr: why the referee ended it, if it did.
+        outputs: files it wrote under ``out``.
+    """
+
+    status: str
+    exit_code: int
+    stdout: str
+    stderr: str = ""
+    outputs: dict[str, bytes] = field(default_factory=dict)
+
+
+class RefereeCore:
+    """See the module. Runs in its own process, behind :class:`evaluator.client.Referee`."""
+
+    def __init__(self, device: str, work_dir: Path, minimum_tier: str) -> None:
+        self.fleet = Fleet(open_device(device), work_dir, minimum_tier)
+        self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
+
+    def self_check(self) -> dict[str, Any]:
+        """Tier in force, the attacks it withstood, and the device."""
+        return {"tier": self.fleet.tier, "attacks": self.fleet.attacks, "device": self.fleet.environment()}
+
+    def _session(self, task: TaskSource) -> TaskSession:
+        session = self._sessions.pop(task.sha256, None)
+        if session is None or session.process.dead:
+            if session is not None:
+                session.close()
+            while len(self._sessions) >= _MAX_SESSIONS:
+                self._sessions.popitem(last=False)[1].close()
+            session = TaskSession(self.fleet, task)
+        self._sessions[task.sha256] = session
+        return session
+
+    def describe(self, task: TaskSource) -> dict[str, Any]:
+        """The task's space of shapes, or why it is refused."""
+        try:
+            return self._session(task).describe()
+        except RoleFailure as failure:
+            self._drop(task)
+            word = failure.word if failure.word in _TASK_WORDS else "task_rejected"
+            return {"ok": False, "verdict": word, "reason": failure.sentence, "detail": failure.detail}
+        except SandboxUnavailable as failure:
+            return {"ok": False, "verdict": "not_judged", "reason": str(failure), "detail": ""}
+
+    def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
+        """The verdict as JSON-able dictionaries."""
+        try:
+            session = self._session(request.task)
+        except RoleFailure as failure:
+            self._drop(request.task)
+            word = "not_judged" if failure.word == "not_judged" else "task_rejected"
+            return as_json(self._no_session(request, word, failure.sentence, failure.detail))
+        except SandboxUnavailable as failure:
+            return as_json(self._no_session(request, "not_judged", str(failure), ""))
+        verdict = Evaluation(self.fleet, session, request, progress).judge()
+        if verdict.verdict in ("task_rejected", "not_judged"):
+            self._drop(request.task)
+        return as_json(verdict)
+
+    def _drop(self, task: TaskSource) -> None:
+        session = self._sessions.pop(task.sha256, None)
+        if session is not None:
+            session.close()
+
+    def _no_session(self, request: Request, word: str, reason: str, detail: str) -> Verdict:
+        candidate = request.candidate
+        return Verdict(
+            verdict=word,
+            reason=reason,
+            findings=(),
+            task={"name": request.task.name, "sha256": request.task.sha256},
+            candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+            effort=request.effort,
+            splits=tuple(request.splits),
+            environment=self.fleet.environment(),
+            shapes=(),
+            summary={**summarize([], []), "overfit_index": None, "by_split": {}},
+            timing={"protocol": "none", "quads": 0, "aa": None, "throttle": None},
+            setup_s=None,
+            first_call_s=None,
+            compile_s=None,
+            stages_s={},
+            elapsed_s=0.0,
+            detail=detail,
+        )
+
+    def run_tool(
+        self, program: str, files: Mapping[str, str], deadline_s: float, memory_bytes: int | None, *, device: bool
+    ) -> ToolResult:
+        """Runs a trusted program beside untrusted files in a disposable process."""
+        process = self.fleet.tool(memory_bytes, device=device)
+        text = sealed_text(json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace"))
+        with tempfile.TemporaryFile() as sink:
+            try:
+                answer = process.request_json(runner.TOOL, {}, deadline_s, (text, sink.fileno()))
+                outputs = _outputs(answer.get("outputs"), sink)
+                code = answer.get("exit")
+                exit_code = code if isinstance(code, int) else 1
+                process.close()
+                status = "ok" if exit_code == 0 else "error"
+                return ToolResult(status, exit_code, process.drain.text(), "", outputs)
+            except RoleFailure as failure:
+                status = failure.word if failure.word in ("timeout", "out_of_memory") else "error"
+                process.close()
+                printed = process.drain.text()
+                reason = failure.sentence if isinstance(failure, RoleExited) else f"{failure.sentence}\n{failure.detail}"
+                return ToolResult(status, -1, printed, reason)
+            finally:
+                process.close()
+                os.close(text)
+
+    def close(self) -> None:
+        """Ends every process."""
+        for session in self._sessions.values():
+            session.close()
+        self.fleet.close()
+
+
+def _outputs(listing: Any, sink: Any) -> dict[str, bytes]:
+    """Cuts the sink into files as the (untrusted) listing says, within a cap."""
+    if not isinstance(listing, list) or len(listing) > 64:
+        return {}
+    sink.seek(0)
+    outputs, total = {}, 0
+    for entry in listing:
+        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], int) and entry[1] >= 0):
+            return {}
+        total += entry[1]
+        if total > _MAX_TOOL_BYTES:
+            return outputs
+        outputs[os.path.basename(str(entry[0]))] = sink.read(entry[1])
+    return outputs

@@ -1,0 +1,304 @@
+"""One evaluation, start to end: (task, candidate) -> verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.referee import measure
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.correctness import Case, Outcome, Rejected, cases, check, make_case
+from evaluator.referee.fleet import Fleet
+from evaluator.referee.task_session import OpenShape, Progress, TaskSession
+from evaluator.shapes.sampler import SPLITS
+from evaluator.shapes.space import Dims, check_shape
+from evaluator.sources import CandidateSource, TaskSource
+from evaluator.timing.statistics import median_interval, summarize
+from evaluator.verdict import Finding, ShapeResult, Verdict
+
+_UNTIMED = ("adversarial",)
+#: The A/A figure of a run must be this near to 1, else its timings are void.
+_AA_LIMIT = 0.05
+
+
+@dataclass
+class Request:
+    """What is to be judged and how."""
+
+    task: TaskSource
+    candidate: CandidateSource
+    effort: str = "screen"
+    splits: tuple[str, ...] = ("visible", "adversarial")
+    shapes: dict[str, list[Dims]] | None = None
+    deadline_s: float = 900.0
+
+
+@dataclass
+class _Run:
+    findings: list[Finding] = field(default_factory=list)
+    stages_s: dict[str, float] = field(default_factory=dict)
+    results: list[ShapeResult] = field(default_factory=list)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+
+class Evaluation:
+    """Runs one :class:`Request` and words the verdict; never raises for what a role does."""
+
+    def __init__(self, fleet: Fleet, session: TaskSession, request: Request, progress: Progress) -> None:
+        self.fleet = fleet
+        self.session = session
+        self.request = request
+        self.progress = progress
+        self.run_state = _Run()
+        self.candidate = CandidateRun(fleet, session, request.candidate)
+        self._started = time.monotonic()
+
+    def judge(self) -> Verdict:
+        """The verdict."""
+        try:
+            word, reason, detail = self._judge()
+        except Rejected as rejected:
+            word, reason, detail = rejected.word, rejected.sentence, ""
+            self.run_state.findings += rejected.findings
+        except RoleFailure as failure:
+            word, reason, detail = failure.word, failure.sentence, failure.detail
+            if failure.role == "reference":
+                word = word if word == "not_judged" else "task_rejected"
+                reason = f"the reference itself failed: {reason}"
+        except SandboxUnavailable as failure:
+            word, reason, detail = "not_judged", str(failure), ""
+        finally:
+            self.candidate.close()
+            for shape in self.session.shapes.values():
+                shape.side.process.frozen and shape.side.process.thaw()
+        return self._verdict(word, reason, detail)
+
+    # -- stages ------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> tuple[str, str, str]:
+        clock = _Stages(self.run_state.stages_s)
+        chosen = self._shapes()
+        if not any(chosen.values()):
+            raise RoleFailure("task_rejected", "no shape of the task fits this machine's memory cap", role="reference")
+        opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
+        every = [shape for shapes in opened.values() for shape in shapes]
+        clock.lap("reference")
+        self.progress("compile", 0, 1, "building the candidate")
+        self.candidate.build(list({shape.key: shape for shape in every}.values()))
+        clock.lap("compile")
+        self.candidate.start()
+        clock.lap("load")
+        self._check_all(every)
+        clock.lap("correctness")
+        timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
+        self.session.prepare_baselines([shape for _, shape in timed], self.progress)
+        clock.lap("baselines")
+        self._aa([shape for _, shape in timed])
+        clock.lap("aa")
+        self._time_all(timed)
+        clock.lap("timing")
+        for split in opened:
+            if split in _UNTIMED:
+                self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
+        return "accepted", self._reason(), ""
+
+    def _shapes(self) -> dict[str, list[Dims]]:
+        given = self.request.shapes or {}
+        for split in (*self.request.splits, *given):
+            if split not in SPLITS:
+                raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+        return {
+            split: [check_shape(self.session.space, dims) for dims in given[split]]
+            if split in given
+            else self.session.sample(split)
+            for split in self.request.splits
+        }
+
+    def _open(self, dims: Dims) -> OpenShape:
+        self._check_deadline()
+        return self.session.open(dims)
+
+    def _check_deadline(self) -> None:
+        if time.monotonic() - self._started > self.request.deadline_s:
+            raise RoleFailure("timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s")
+
+    def _check_all(self, shapes: Sequence[OpenShape]) -> None:
+        """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
+        unique = list({shape.key: shape for shape in shapes}.values())
+        for done, shape in enumerate(unique):
+            self._check_deadline()
+            self.progress("correctness", done, len(unique), f"checking {_words(shape.dims)}")
+            side = self.candidate.open(shape)
+            outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
+            if done == 0:
+                self.candidate.first_call(side)
+            check(side, shape, cases(self.session, shape, self.run_state.findings), outcome)
+        again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
+        for shape in again:
+            self._check_deadline()
+            case = make_case(self.session, shape, "task", self.run_state.findings)
+            check(self.candidate.sides[shape.key], shape, [case], self.run_state.outcomes[shape.key])
+
+    def _earlier(self, shape: OpenShape) -> list[Case]:
+        kept: list[Case] = shape.checks.get("cases", [])
+        return kept
+
+    def _time_all(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
+        effort = measure.EFFORTS[self.request.effort]
+        order = random.SystemRandom().sample(list(timed), len(timed))
+        for done, (split, shape) in enumerate(order):
+            self._check_deadline()
+            self.progress("timing", done, len(order), f"timing {_words(shape.dims)}")
+            outcome = self.run_state.outcomes[shape.key]
+            side = self.candidate.sides[shape.key]
+            timing = measure.measure(self.session, shape, side, outcome, self._earlier(shape), effort)
+            self.run_state.results.append(
+                ShapeResult(
+                    dims=shape.dims,
+                    split=split,
+                    dtype=shape.output_metas[0].dtype,
+                    correct=True,
+                    error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
+                    timed=True,
+                    baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
+                    best_baseline=timing.baseline,
+                    baseline_us=timing.baseline_us,
+                    candidate_us=timing.candidate_us,
+                    speedup=timing.speedup,
+                    ci95=timing.ci95,
+                    decision=timing.decision,
+                    log_ratios=timing.log_ratios,
+                )
+            )
+
+    def _untimed(self, split: str, shape: OpenShape) -> ShapeResult:
+        outcome = self.run_state.outcomes[shape.key]
+        error = {"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs}
+        return ShapeResult(shape.dims, split, shape.output_metas[0].dtype, True, error)
+
+    def _aa(self, timed: Sequence[OpenShape]) -> None:
+        """Once per session: the reference as its own candidate, in a candidate's process, must come out at 1."""
+        if self.session.aa is not None or not timed:
+            return
+        shape = min(timed, key=lambda s: abs(s.best.median_us - self.fleet.device.block_target_us / 4))
+        for attempt in range(2):
+            self.progress("aa", attempt, 2, "measuring the reference against itself")
+            result = self._measure_aa(shape)
+            if abs(result["median"] - 1) <= _AA_LIMIT:
+                self.session.aa = result
+                return
+        raise RoleFailure(
+            "not_judged",
+            f"the reference against itself came out at {result['median']:.3f} instead of 1: this machine is too noisy "
+            "to time anything now",
+        )
+
+    def _measure_aa(self, shape: OpenShape) -> dict[str, Any]:
+        twin = CandidateSource(self.session.task.source + "\n\nModelNew = Model\n", "reference", "A/A")
+        run = CandidateRun(self.fleet, self.session, twin)
+        eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == self.fleet.threads)
+        saved = shape.baselines
+        try:
+            run.start()
+            side = run.open(shape)
+            outcome = Outcome()
+            check(side, shape, cases(self.session, shape, []), outcome)
+            shape.baselines = [eager]
+            effort = measure.Effort((12,), 0.01, 4.0)
+            timing = measure.measure(self.session, shape, side, outcome, [], effort)
+        except Rejected as rejected:
+            raise RoleFailure(
+                "task_rejected",
+                f"the reference does not agree with itself ({rejected.sentence}); is it random?",
+                role="reference",
+            ) from None
+        finally:
+            shape.baselines = saved
+            run.close()
+        median, low, high = median_interval(timing.log_ratios)
+        return {"median": median, "ci95": [low, high], "dims": shape.dims, "variant": eager.name}
+
+    # -- words -------------------------------------------------------------------------------------------------
+
+    def _reason(self) -> str:
+        summary = self._summary()
+        if summary["geomean_speedup"] is None:
+            return "correct at every shape; nothing was timed"
+        low, high = summary["geomean_ci95"]
+        return (
+            f"correct at {len(self.run_state.outcomes)} shapes; {summary['geomean_speedup']:.2f}x "
+            f"[{low:.2f}, {high:.2f}] against the best baseline at each of {summary['shapes']} timed shapes"
+        )
+
+    def _summary(self) -> dict[str, Any]:
+        timed = [result for result in self.run_state.results if result.timed]
+
+        def of(results: list[ShapeResult]) -> dict[str, Any]:
+            return summarize([r.log_ratios for r in results], [r.decision or "undecided" for r in results])
+
+        by_split = {split: of([r for r in timed if r.split == split]) for split in {r.split for r in timed}}
+        overfit = None
+        if "visible" in by_split and "held_out" in by_split:
+            overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
+        return {**of(timed), "overfit_index": overfit, "by_split": by_split}
+
+    def _verdict(self, word: str, reason: str, detail: str) -> Verdict:
+        run, request = self.run_state, self.request
+        accepted = word == "accepted"
+        results = sorted(run.results, key=lambda r: (SPLITS.index(r.split), str(r.dims))) if accepted else []
+        if not accepted:
+            run.results = []
+        if self.session.unavailable:
+            evidence = "; ".join(f"{name}: {why[:160]}" for name, why in sorted(self.session.unavailable.items()))
+            run.findings.append(Finding("baseline_unavailable", "warning", evidence))
+        return Verdict(
+            verdict=word,
+            reason=reason,
+            findings=tuple(run.findings),
+            task={"name": request.task.name, "sha256": request.task.sha256},
+            candidate={
+                "sha256": request.candidate.sha256,
+                "origin": request.candidate.origin,
+                "label": request.candidate.label,
+            },
+            effort=request.effort,
+            splits=tuple(request.splits),
+            environment=self.fleet.environment(),
+            shapes=tuple(results),
+            summary=self._summary(),
+            timing={
+                **measure.facts(request.effort),
+                "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
+                "aa": self.session.aa,
+                "throttle": None,
+            },
+            setup_s=self.candidate.setup_s,
+            first_call_s=self.candidate.first_call_s,
+            compile_s=self.candidate.compile_s,
+            stages_s=run.stages_s,
+            elapsed_s=time.monotonic() - self._started,
+            detail=detail,
+        )
+
+
+class _Stages:
+    """Seconds per stage, in order."""
+
+    def __init__(self, target: dict[str, float]) -> None:
+        self._target = target
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._target[name] = now - self._last
+        self._last = now
+
+
+def _words(dims: Dims) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's shape"
+
+

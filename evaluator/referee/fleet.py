@@ -1,0 +1,233 @@
+"""What the referee owns on this machine: fork servers, folders, the device's limits, and the sandbox tier in force."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluator.devices import Device
+from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.roles import chain, runner
+from evaluator.roles.arena import sealed_text
+from evaluator.roles.process import RoleProcess
+from evaluator.roles.spawn import ForkServer, make_accessible
+from evaluator.sandbox.limits import Limits
+from evaluator.verdict import HARNESS_VERSION
+
+if TYPE_CHECKING:
+    from evaluator.referee.task_session import Baseline
+
+TIERS = ("namespaces", "landlock")
+_ROLES = ("reference", "candidate", "compile")
+
+
+class Fleet:
+    """Fork servers for the three roles under the best sandbox tier that this machine offers.
+
+    Args:
+        device: where modules run.
+        work_dir: folder for stores and caches; private to this user.
+        minimum_tier: ``namespaces`` or ``landlock``; a lower one is refused.
+
+    Raises:
+        SandboxUnavailable: no tier at or above the minimum passed its self-test.
+    """
+
+    def __init__(self, device: Device, work_dir: Path, minimum_tier: str) -> None:
+        if minimum_tier not in TIERS:
+            raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
+        self.device = device
+        self.gpu = device.kind == "cuda"
+        self.threads = os.cpu_count() or 1
+        self.compile_workers = max(1, min(8, self.threads))
+        self.input_cap_bytes = device.input_cap_bytes
+        self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
+        self.store = work_dir / "store"
+        self.store.mkdir(parents=True, exist_ok=True, mode=0o755)
+        make_accessible(self.store)
+        self.built_folder = work_dir / "built"
+        self.built_folder.mkdir(exist_ok=True)
+        self._sweep()
+        self.headers = self.store / f"headers-{_torch_version()}"
+        self.chain_library = chain.build(work_dir / "trusted")
+        self.chain = chain.load(self.chain_library)
+        self._servers: dict[str, ForkServer] = {}
+        self._lock = threading.Lock()
+        self._headers_lock = threading.Lock()
+        self.attacks: list[dict[str, Any]] = []
+        self.tier = self._choose_tier(minimum_tier)
+
+    def _sweep(self) -> None:
+        """Removes private folders that processes of an earlier run left behind."""
+        for leftover in self.store.glob("kernelwright-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    # -- tier --------------------------------------------------------------------------------------------------
+
+    def _choose_tier(self, minimum: str) -> str:
+        reasons = []
+        for tier in TIERS[: TIERS.index(minimum) + 1]:
+            try:
+                self._servers = {role: self._server(role, tier) for role in _ROLES}
+                self.attacks = self._attack_ourselves()
+            except (SandboxUnavailable, RoleFailure) as failure:
+                reasons.append(f"{tier}: {failure}")
+            else:
+                open_doors = [attack["name"] for attack in self.attacks if not attack["blocked"]]
+                if not open_doors:
+                    return tier
+                reasons.append(f"{tier}: {', '.join(open_doors)} worked from inside")
+            self.close()
+        raise SandboxUnavailable(
+            "nothing on this machine isolates untrusted code well enough, so nothing is run ("
+            + "; ".join(reasons)
+            + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user."
+        )
+
+    def _server(self, role: str, tier: str) -> ForkServer:
+        return ForkServer(
+            role,
+            self.store,
+            tier,
+            gpu=self.gpu and role != "compile",
+            threads=self.threads,
+            chain_library=self.chain_library,
+            headers=self.headers,
+        )
+
+    def _attack_ourselves(self) -> list[dict[str, Any]]:
+        """The self-test: plants a secret file, a port and a socket outside and lets a child try to reach them."""
+        with tempfile.TemporaryDirectory(prefix="kernelwright-selftest-") as folder, socket.socket() as listener:
+            secret = Path(folder) / "secret"
+            secret.write_text(secrets.token_hex(16))
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            with socket.socket(socket.AF_UNIX) as unix_listener:
+                unix_listener.bind(f"{folder}/socket")
+                unix_listener.listen()
+                facts = {
+                    "secret_file": str(secret),
+                    "unix_socket": f"{folder}/socket",
+                    "tcp_port": listener.getsockname()[1],
+                    "referee_pid": os.getpid(),
+                    "marker": "PATH=",
+                    "process_limit": self.limits.processes,
+                    # Without a limit on data (GPU) the operating system may promise any amount of memory.
+                    "skip": ["allocate_without_end"] if self.limits.memory_bytes is None else [],
+                }
+                process = self._servers["candidate"].fork(role="tool", limits=self.limits)
+                try:
+                    payload = process.request_json(runner.PROBE, {"facts": facts}, 60.0)
+                finally:
+                    process.close()
+        return _attack_results(payload)
+
+    # -- processes ---------------------------------------------------------------------------------------------
+
+    def server(self, role: str) -> ForkServer:
+        """The fork server of a role, started again if it has died."""
+        with self._lock:
+            server = self._servers[role]
+            if not server.alive:
+                server.close()
+                server = self._servers[role] = self._server(role, self.tier)
+            return server
+
+    def tool(self, memory_bytes: int | None, *, device: bool) -> RoleProcess:
+        """A disposable process for a trusted program beside untrusted files."""
+        limits = Limits(memory_bytes=memory_bytes) if memory_bytes else self.limits
+        server = self.server("candidate" if device else "compile")
+        return server.fork(role="tool", limits=limits, may_compile=True)
+
+    def build_headers(self) -> None:
+        """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores)."""
+        with self._headers_lock:
+            if self.gpu or any(self.headers.glob("*.gch")) or (self.headers / "tried").exists():
+                return
+            make_accessible(self.headers)
+            process = self.server("compile").fork(
+                role="tool", limits=self.limits, builds_headers=True, may_compile=True
+            )
+            program = (
+                "import json, torch\n"
+                "from evaluator.roles import variants\n"
+                "variants.use_shared_headers(HEADERS)\n"
+                "f = torch.compile(lambda x: (x * 2 + 1).relu(), dynamic=False)\n"
+                "f(torch.ones(64))\n"
+            ).replace("HEADERS", repr(process_headers(self.tier, self.headers)))
+            text = sealed_text(_tool_text(program))
+            with tempfile.TemporaryFile() as sink:
+                try:
+                    process.request_json(runner.TOOL, {}, 180.0, (text, sink.fileno()))
+                except RoleFailure:
+                    # No compiler here: Inductor's C++ baselines will be unavailable, and the verdict says so.
+                    (self.headers / "tried").touch()
+                finally:
+                    os.close(text)
+                    process.close()
+
+    def baselines(self) -> list[Baseline]:
+        """Every way to run the reference on this device, without times yet."""
+        from evaluator.referee.task_session import Baseline
+
+        counts = sorted({1, self.threads}) if not self.gpu else [self.threads]
+        return [
+            Baseline(f"{mode}/{count}t" if not self.gpu else mode, mode, count)
+            for mode in self.device.baseline_modes
+            for count in counts
+        ]
+
+    def environment(self) -> dict[str, Any]:
+        """What a verdict says about where it was measured."""
+        return {
+            **self.device.facts(),
+            "torch": _torch_version(),
+            "triton": _version("triton"),
+            "threads": self.threads,
+            "harness": HARNESS_VERSION,
+            "sandbox_tier": self.tier,
+        }
+
+    def close(self) -> None:
+        """Ends every fork server and with it every process that runs untrusted code."""
+        for server in self._servers.values():
+            server.close()
+        self._servers = {}
+
+
+def process_headers(tier: str, headers: Path) -> str:
+    """Where a child sees the folder of precompiled headers."""
+    from evaluator.roles import confinement
+
+    return confinement.HEADERS if tier == "namespaces" else str(headers)
+
+
+def _tool_text(program: str) -> bytes:
+    import json
+
+    return json.dumps({"program": program, "files": {}}).encode()
+
+
+def _attack_results(payload: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": str(entry["name"]), "blocked": entry["blocked"] is True, "how": str(entry["how"])[:200]}
+        for entry in payload["attacks"]
+    ]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _torch_version() -> str:
+    return _version("torch") or "none"

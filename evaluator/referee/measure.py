@@ -1,0 +1,240 @@
+"""Speed at one shape: ABBA quads of the candidate and the best baseline, every block of the candidate verified.
+
+A block is a chain of calls: what call i returned decides how the input of call i+1 is refreshed, so that calls cannot
+be computed ahead, batched or filled in late. Which call is verified is drawn after the process was stopped. Time per
+call is the slope between blocks of K and 3K calls, so that starting and stopping cancel.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evaluator.errors import RoleFailure
+from evaluator.oracle.compare import compare, contract, dense, widen
+from evaluator.oracle.numbers import Array, is_inexact
+from evaluator.referee.correctness import Case, Outcome, Rejected, case_of, wrong
+from evaluator.referee.side import Block, Side
+from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.timing.statistics import decide, median_interval
+from evaluator.verdict import Finding
+
+_CALL_SECONDS = 60.0
+_SAMPLED_ELEMENTS = 1 << 17
+_CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure one shape: quads after which it may stop, interval wanted, most seconds."""
+
+    looks: tuple[int, ...]
+    half_width: float
+    max_seconds: float
+
+
+EFFORTS = {"screen": Effort((5, 10), 0.015, 2.5), "confirm": Effort((10, 20, 40), 0.006, 12.0)}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Result at one shape; times in microseconds per call."""
+
+    baseline: str
+    baseline_us: float
+    candidate_us: float
+    speedup: float
+    ci95: tuple[float, float]
+    decision: str
+    log_ratios: tuple[float, ...]
+    calls: int
+
+
+def measure(
+    session: TaskSession, shape: OpenShape, side: Side, outcome: Outcome, earlier: list[Case], effort: Effort
+) -> Timing:
+    """Times the candidate against the shape's best baseline.
+
+    Raises:
+        Rejected: a timed output was wrong.
+    """
+    checker = _Checker(session, shape, side, outcome, earlier)
+    baseline = shape.best
+    reference = shape.side
+    reference.process.freeze()
+    for _ in range(2):
+        checker.run(2)
+    session.run(reference, baseline, 1, chained=True)
+    guess_us = min(max(checker.slope_us(2), 1.0), max(baseline.median_us, 1.0))
+    calls = math.ceil(session.fleet.device.block_target_us / guess_us)
+    calls = max(1, min(calls, min(side.slot_count, reference.slot_count) // 4))
+    ratios: list[float] = []
+    candidate_times: list[float] = []
+    baseline_times: list[float] = []
+    started = time.monotonic()
+    for look in effort.looks:
+        while len(ratios) < look:
+            # K is secret: a candidate cannot know where a block ends.
+            secret_calls = calls + secrets.randbelow(calls // 4 + 1)
+            times: dict[bool, list[float]] = {True: [], False: []}
+            first = bool(secrets.randbelow(2))
+            for is_candidate in (first, not first, not first, first):
+                if is_candidate:
+                    times[True].append(checker.slope_us(secret_calls))
+                else:
+                    times[False].append(session.slope_us(reference, baseline, secret_calls))
+            ours, theirs = sum(times[True]) / 2, sum(times[False]) / 2
+            if ours <= 0 or theirs <= 0:
+                # A slope can only be negative by noise that dwarfs the calls: longer blocks.
+                calls = min(calls * 2, side.slot_count // 4)
+                if time.monotonic() - started > effort.max_seconds:
+                    raise RoleFailure("not_judged", "the machine is too noisy to time this shape")
+                continue
+            ratios.append(math.log(theirs / ours))
+            candidate_times.append(ours)
+            baseline_times.append(theirs)
+            if time.monotonic() - started > effort.max_seconds and len(ratios) >= 4:
+                break
+        speedup, low, high = median_interval(ratios)
+        if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
+            break
+    return Timing(
+        baseline.name,
+        float(np.median(baseline_times)),
+        float(np.median(candidate_times)),
+        speedup,
+        (low, high),
+        decide(low, high),
+        tuple(ratios),
+        calls,
+    )
+
+
+class _Checker:
+    """Runs the candidate's blocks and verifies one randomly drawn call of each."""
+
+    def __init__(
+        self, session: TaskSession, shape: OpenShape, side: Side, outcome: Outcome, earlier: list[Case]
+    ) -> None:
+        self.session = session
+        self.shape = shape
+        self.side = side
+        self.outcome = outcome
+        self.earlier = earlier
+
+    def slope_us(self, calls: int) -> float:
+        """Microseconds per call."""
+        lengths = [calls, 3 * calls]
+        if secrets.randbelow(2):
+            lengths.reverse()
+        elapsed = {length: self.run(length).elapsed_ns for length in lengths}
+        return (elapsed[3 * calls] - elapsed[calls]) / (2e3 * calls)
+
+    def run(self, calls: int) -> Block:
+        """One verified block."""
+        side = self.side
+        slots = list(range(calls))
+        for slot in slots:
+            side.fill(slot)
+        block = side.block(slots, _CALL_SECONDS, chained=True, poison=0)
+        if side.process.stop_others():
+            sentence = "it left a process of its own running between calls"
+            raise Rejected("contract_violation", sentence, (Finding("background_process", "error", sentence),))
+        self._verify(block)
+        return block
+
+    def _verify(self, block: Block) -> None:
+        """Checks a call that nobody could have known would be checked, and the link of the chain that led to it."""
+        side, shape = self.side, self.shape
+        report = block.report
+        for meta, wanted in zip(report.metas, shape.output_metas, strict=False):
+            broken = contract(meta, wanted)
+            if broken or len(report.metas) != len(shape.output_metas):
+                sentence = f"in a timed block {broken or 'the number of outputs changes'}"
+                raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
+        call = secrets.randbelow(len(block.slots))
+        spans = side.outputs(block, call, _CALL_SECONDS)
+        state = block.first_state if call == 0 else report.states[call - 1]
+        if side.chained:
+            if side.digest(spans, state) != report.states[call]:
+                raise self._broken_chain()
+            if call and not side.gpu:
+                before = block.first_state if call == 1 else report.states[call - 2]
+                if side.digest(side.outputs(block, call - 1, _CALL_SECONDS), before) != state:
+                    raise self._broken_chain()
+        contents = side.refreshed(block.slots[call], state) if side.chained else side.contents(block.slots[call])
+        if side.chained and not side.gpu and not side.holds(block.slots[call], contents):
+            sentence = "in a timed block it changed its inputs or skipped their refresh"
+            raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
+        self._compare(block, spans, contents)
+
+    def _broken_chain(self) -> Rejected:
+        sentence = (
+            "in a timed block the chain between its calls does not follow from its outputs: they were not computed "
+            "one after the other"
+        )
+        return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
+
+    def _compare(self, block: Block, spans: list[Array], contents: list[Array]) -> None:
+        """A quick look against the reference's own result; only what looks wrong goes to the float64 oracle."""
+        reference, shape = self.shape.side, self.shape
+        self.side.process.freeze()
+        reference.write(0, contents)
+        own_block = reference.block([0], _CALL_SECONDS)
+        own_spans = reference.outputs(own_block, 0, _CALL_SECONDS)
+        self.outcome.checks += 1
+        metas = block.report.metas
+        close = all(
+            _close(dense(span, meta), dense(own, own_meta), meta.dtype, bound)
+            for span, meta, own, own_meta, bound in zip(
+                spans, metas, own_spans, own_block.report.metas, self.outcome.bounds, strict=True
+            )
+        )
+        if close:
+            return
+        case = case_of(self.session, shape, "timed", contents, [])
+        values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
+        for value, expected in zip(values, case.expected, strict=True):
+            comparison = compare(value, expected, slack=2.0)
+            if not comparison.ok:
+                rejected = wrong(shape, case, comparison, values, self.earlier)
+                raise Rejected(rejected.word, "in a timed call: " + rejected.sentence, rejected.findings)
+
+
+def _close(values: Array, own: Array, dtype: str, bound: float) -> bool:
+    """Whether values agree with the reference's within twice the bound; large tensors by random chunks."""
+    if values.size > _SAMPLED_ELEMENTS:
+        generator = np.random.default_rng(secrets.randbits(64))
+        starts = generator.integers(0, values.size - _CHUNK, _SAMPLED_ELEMENTS // _CHUNK)
+        places = (starts[:, None] + np.arange(_CHUNK)).reshape(-1)
+        values, own = values[places], own[places]
+    if not is_inexact(dtype):
+        return bool(np.array_equal(values, own))
+    mine, theirs = widen(values, dtype), widen(own, dtype)
+    finite = np.isfinite(theirs)
+    if not np.array_equal(np.isfinite(mine), finite):
+        return False
+    mine, theirs = mine[finite], theirs[finite]
+    if mine.size == 0:
+        return True
+    magnitude = np.abs(theirs)
+    scale = magnitude + math.sqrt(float(np.mean(magnitude**2))) + np.finfo(np.float64).tiny
+    return bool((np.abs(mine - theirs) <= 2.0 * bound * scale).all())
+
+
+def facts(effort: str) -> dict[str, Any]:
+    """The protocol in words, for the verdict."""
+    return {
+        "protocol": (
+            "ABBA quads on the referee's clock; slope between blocks of K and 3K chained calls with fresh contents in "
+            "rotating buffers; both processes stopped off turn; one drawn call of every block verified; median of log "
+            "ratios, bootstrap interval"
+        ),
+        "effort": effort,
+        "regime": "cold, rotating buffers",
+    }

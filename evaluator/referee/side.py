@@ -1,0 +1,295 @@
+"""One process at one shape: its arena, the contents of its slots, and blocks of calls on the referee's clock."""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evaluator.content import distributions
+from evaluator.content.pools import Array, TensorInput
+from evaluator.errors import ProtocolViolation
+from evaluator.roles import frames, runner
+from evaluator.roles.arena import Arena, Layouter, carrier
+from evaluator.roles.chain import Chain, Refresh
+from evaluator.roles.frames import BlockReport, TensorMeta
+from evaluator.roles.process import RoleProcess
+
+_SLOT_BYTES = 96 << 20
+_MIN_SLOTS, _MAX_SLOTS = 6, 384
+_NO_STATE = 0
+
+
+@dataclass(frozen=True)
+class PlainInput:
+    """An argument that is no tensor, in its encoded form."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """One entry of a state dict with its (re-drawn) values, flat in the carrier dtype."""
+
+    name: str
+    meta: TensorMeta
+    values: Array
+
+
+@dataclass(frozen=True)
+class ShapeInputs:
+    """What both sides get at one shape."""
+
+    init: list[Any]
+    arguments: list[TensorInput | PlainInput]
+    state: list[StateEntry]
+
+    @property
+    def tensors(self) -> list[TensorInput]:
+        return [argument for argument in self.arguments if isinstance(argument, TensorInput)]
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(tensor.meta.span_bytes for tensor in self.tensors)
+
+
+@dataclass
+class Block:
+    """A finished block: what was claimed and how long it took."""
+
+    report: BlockReport
+    slots: list[int]
+    first_state: int
+    elapsed_ns: int
+    variant: str
+
+
+@dataclass
+class _Slot:
+    offsets: list[int]
+    fills: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Side:
+    """One process at one shape.
+
+    Args:
+        process: the role's process, with the user's file loaded.
+        key: number of the shape in that process.
+        inputs: what it gets.
+        chain: the referee's own copy of the chain.
+        gpu: whether the role runs on the GPU.
+    """
+
+    def __init__(self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, *, gpu: bool) -> None:
+        self.process = process
+        self.key = key
+        self.inputs = inputs
+        self.gpu = gpu
+        self._chain = chain
+        tensors = inputs.tensors
+        count = _SLOT_BYTES // max(inputs.input_bytes, 64)
+        layouter = Layouter()
+        self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in inputs.state]
+        self._pool_offsets = [layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors]
+        self._slots = [
+            _Slot([layouter.take(tensor.meta.span_bytes) for tensor in tensors])
+            for _ in range(min(max(count, _MIN_SLOTS), _MAX_SLOTS))
+        ]
+        self.arena = Arena(layouter.used_bytes)
+        self.chained = any(tensor.rollable for tensor in tensors)
+
+    @property
+    def slot_count(self) -> int:
+        return len(self._slots)
+
+    def open(self, deadline_s: float) -> float:
+        """Loads the weights and binds the slots; returns the seconds that constructing the module took."""
+        state = []
+        for entry, offset in zip(self.inputs.state, self._state_offsets, strict=True):
+            self.arena.tensor(offset, entry.meta)[:] = entry.values
+            state.append({"name": entry.name, "offset": offset, "meta": _meta_json(entry.meta)})
+        request = {"shape": self.key, "state": state, "arena_bytes": self.arena.size_bytes}
+        started = time.perf_counter()
+        self.process.request(runner.IMPORT, request, deadline_s, (self.arena.descriptor,))
+        setup_s = time.perf_counter() - started
+        refresh = []
+        for position, (tensor, offset) in enumerate(zip(self.inputs.tensors, self._pool_offsets, strict=True)):
+            if tensor.rollable:
+                self.arena.view(offset, tensor.pool.nbytes).view(carrier(tensor.meta.dtype))[:] = tensor.pool
+                refresh.append([position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride])
+        slots = []
+        for slot in self._slots:
+            offsets = iter(slot.offsets)
+            arguments = [
+                {"tensor": _meta_json(argument.meta), "offset": next(offsets)}
+                if isinstance(argument, TensorInput)
+                else {"value": argument.value}
+                for argument in self.inputs.arguments
+            ]
+            slots.append({"arguments": arguments, "refresh": refresh})
+        self.process.request(runner.BIND, {"shape": self.key, "slots": slots}, deadline_s)
+        return setup_s
+
+    # -- contents ----------------------------------------------------------------------------------------------
+
+    def fill(self, index: int, distribution: str = "task") -> None:
+        """Writes fresh contents into a slot."""
+        slot = self._slots[index]
+        slot.fills = []
+        for tensor, offset in zip(self.inputs.tensors, slot.offsets, strict=True):
+            target = self.arena.tensor(offset, tensor.meta)
+            if distribution == "task":
+                slot.fills.append(tensor.fill(target))
+            else:
+                distributions.fill(distribution, tensor, target)
+
+    def contents(self, index: int) -> list[Array]:
+        """Private copies of a slot's tensors as they are now, in memory order."""
+        slot = self._slots[index]
+        return [
+            self.arena.tensor(offset, tensor.meta).copy()
+            for tensor, offset in zip(self.inputs.tensors, slot.offsets, strict=True)
+        ]
+
+    def write(self, index: int, contents: list[Array]) -> None:
+        """Writes given contents into a slot."""
+        for tensor, offset, content in zip(
+            self.inputs.tensors, self._slots[index].offsets, contents, strict=True
+        ):
+            self.arena.tensor(offset, tensor.meta)[:] = content
+
+    def holds(self, index: int, contents: list[Array]) -> bool:
+        """Whether a slot still holds exactly these contents (bit for bit)."""
+        slot = self._slots[index]
+        return all(
+            np.array_equal(self.arena.view(offset, tensor.meta.span_bytes), content.view(np.uint8))
+            for tensor, offset, content in zip(self.inputs.tensors, slot.offsets, contents, strict=True)
+        )
+
+    def refreshed(self, index: int, state: int) -> list[Array]:
+        """What a slot must hold after the chain has refreshed it in state ``state``."""
+        contents, entries = [], []
+        slot = self._slots[index]
+        for tensor, (draw, offset) in zip(self.inputs.tensors, slot.fills, strict=True):
+            content = tensor.rebuild(draw, offset)
+            contents.append(content)
+            if tensor.rollable:
+                entries.append((content, tensor))
+        if self.gpu:
+            for content, tensor in entries:
+                places = np.arange(0, content.size - tensor.refresh_stride + 1, tensor.refresh_stride)
+                content[places] = tensor.pool[(np.arange(places.size) + state) % tensor.pool.size]
+            return contents
+        table = (Refresh * max(len(entries), 1))()
+        for entry, (content, tensor) in zip(table, entries, strict=False):
+            entry.data, entry.pool = content.ctypes.data, tensor.pool.ctypes.data
+            entry.item_bytes, entry.count = content.itemsize, content.size
+            entry.pool_count, entry.stride = tensor.pool.size, tensor.refresh_stride
+        self._chain.refresh(ctypes.addressof(table), len(entries), state)
+        return contents
+
+    # -- blocks ------------------------------------------------------------------------------------------------
+
+    def block(
+        self,
+        slots: list[int],
+        deadline_s: float,
+        *,
+        variant: str = "eager",
+        threads: int | None = None,
+        chained: bool = False,
+        poison: int | None = None,
+        keep: bool = False,
+    ) -> Block:
+        """One call per slot. The process is frozen before and after.
+
+        The clock starts before the process can read anything of the block (it is frozen while contents and request
+        are written) and stops when the kernel says that every thread of it is stopped: from then on its memory is
+        the snapshot of its outputs.
+        """
+        process = self.process
+        if self.gpu:
+            process.request(runner.UPLOAD, {"shape": self.key, "slots": slots}, deadline_s)
+        process.freeze()
+        first_state = secrets.randbits(31 if self.gpu else 63) if chained and self.chained else _NO_STATE
+        request = {
+            "shape": self.key,
+            "slots": slots,
+            "variant": variant,
+            "threads": threads,
+            "state": first_state,
+            "chain": chained and self.chained,
+            "poison": poison,
+            "keep": keep,
+        }
+        sequence = process.send(runner.BLOCK, request)
+        started = time.perf_counter_ns()
+        process.thaw()
+        payload = process.receive(runner.BLOCK, sequence, deadline_s)
+        process.freeze()
+        elapsed_ns = time.perf_counter_ns() - started
+        try:
+            report = frames.decode_report(payload, len(slots))
+        except frames.FrameError as error:
+            process.kill()
+            raise ProtocolViolation("contract_violation", f"its block report is invalid: {error}", role=process.name) from None
+        return Block(report, slots, first_state, elapsed_ns, variant)
+
+    def outputs(self, block: Block, call: int, deadline_s: float) -> list[Array]:
+        """Private copies of the outputs of one call: flat spans in their carrier dtypes, in memory order."""
+        metas, addresses = block.report.metas, block.report.addresses[call]
+        if self.gpu:
+            payload = self.process.request(runner.FETCH, {"shape": self.key, "call": call}, deadline_s)
+            metas, addresses = self._host_report(payload)
+            self.process.freeze()
+        return self._read(metas, addresses)
+
+    def oracle(self, index: int, deadline_s: float) -> list[Array]:
+        """The float64 outputs of the reference for the contents of a slot (flat, logical order)."""
+        if self.gpu:
+            self.process.request(runner.UPLOAD, {"shape": self.key, "slots": [index]}, deadline_s)
+        payload = self.process.request(runner.ORACLE, {"shape": self.key, "slot": index}, deadline_s)
+        metas, addresses = self._host_report(payload)
+        values = self._read(metas, addresses)
+        self.process.freeze()
+        return values
+
+    def _host_report(self, payload: bytes) -> tuple[tuple[TensorMeta, ...], tuple[int, ...]]:
+        try:
+            report = frames.decode_report(payload, 1)
+        except frames.FrameError as error:
+            self.process.kill()
+            raise ProtocolViolation("contract_violation", f"its report is invalid: {error}", role=self.process.name) from None
+        return report.metas, report.addresses[0]
+
+    def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Array]:
+        return [
+            self.process.read_memory(address, meta.span_bytes).view(carrier(meta.dtype))
+            for meta, address in zip(metas, addresses, strict=True)
+        ]
+
+    def digest(self, outputs: list[Array], state: int) -> int:
+        """The chain's state after a call with these outputs; the same arithmetic as in the role."""
+        for output in outputs:
+            if self.gpu:
+                part = output.view(f"f{output.itemsize // 2}") if output.dtype.kind == "c" else output
+                words = part.view(np.uint8 if part.itemsize == 1 else f"i{part.itemsize}")
+                state = (state * 31 + int(words.sum(dtype=np.int64))) & 0x7FFFFFFF
+                continue
+            state = self._chain.digest(output.ctypes.data, output.nbytes, state)
+        return state
+
+    def close(self) -> None:
+        """Forgets the shape on both ends."""
+        if not self.process.dead:
+            self.process.request(runner.CLOSE, {"shape": self.key}, 30.0)
+        self.arena.close()
+
+
+def _meta_json(meta: TensorMeta) -> dict[str, Any]:
+    return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}

@@ -1,0 +1,335 @@
+"""One task, open for as long as candidates for it keep coming: its reference process, shapes and baselines stay warm."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evaluator.content.pools import TensorInput
+from evaluator.content.weights import redraw
+from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.referee.fleet import Fleet
+from evaluator.referee.side import Block, PlainInput, ShapeInputs, Side, StateEntry
+from evaluator.roles import frames, runner
+from evaluator.roles.arena import carrier, sealed_text
+from evaluator.roles.frames import TensorMeta
+from evaluator.roles.process import RoleProcess
+from evaluator.roles.values import is_encoded
+from evaluator.shapes.sampler import SPLITS, sample
+from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
+from evaluator.sources import TaskSource
+
+Progress = Callable[[str, int, int, str], None]
+_DRAWS = 3
+_BUILD_SECONDS = 60.0
+_COMPILE_SECONDS = 240.0
+_CALL_SECONDS = 60.0
+
+
+@dataclass
+class Baseline:
+    """One way a user could run the reference without us: mode and threads, with its time at one shape."""
+
+    name: str
+    mode: str
+    threads: int
+    median_us: float = 0.0
+    failure: str = ""
+
+
+@dataclass
+class OpenShape:
+    """A shape that is open in the reference process."""
+
+    dims: Dims
+    key: int
+    inputs: ShapeInputs
+    side: Side
+    output_metas: tuple[TensorMeta, ...] = ()
+    baselines: list[Baseline] = field(default_factory=list)
+    checks: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Baseline:
+        return min((b for b in self.baselines if not b.failure), key=lambda baseline: baseline.median_us)
+
+
+def freeze_dims(dims: Dims) -> tuple[tuple[str, Any], ...]:
+    """A hashable form of a shape."""
+    return tuple(sorted(dims.items()))
+
+
+class TaskSession:
+    """The reference role of one task.
+
+    Raises (from the constructor): RoleFailure with the word ``task_rejected``, ``timeout`` or ``out_of_memory``.
+    """
+
+    def __init__(self, fleet: Fleet, task: TaskSource) -> None:
+        self.fleet = fleet
+        self.task = task
+        self.folder = f"task-{task.sha256[:32]}"
+        self.process = self._start()
+        try:
+            answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
+            self.space: Space = parse_space(answer.get("dims"))
+            self.direction = str(answer.get("direction"))
+            self._input_dims = _names(answer.get("input_dims"), self.space)
+            self._init_dims = _names(answer.get("init_dims"), self.space)
+            if self.direction != "forward":
+                raise RoleFailure("task_rejected", f"DIRECTION = {self.direction!r} is not supported yet")
+        except BaseException:
+            self.close()
+            raise
+        self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
+        self.compiled: set[tuple[Any, ...]] = set()
+        self.unavailable: dict[str, str] = {}
+        self._next_key = 1
+        self.aa: dict[str, Any] | None = None
+
+    def _start(self, server: str = "reference") -> RoleProcess:
+        """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
+        process = self.fleet.server(server).fork(
+            role="reference", folder=self.folder, folder_mode="share", limits=self.fleet.limits, may_compile=True
+        )
+        text = sealed_text(self.task.source.encode("utf-8", "surrogatepass"))
+        try:
+            process.request(runner.LOAD, {}, _BUILD_SECONDS, (text,))
+        except BaseException:
+            process.close()
+            raise
+        finally:
+            os.close(text)
+        return process
+
+    # -- shapes ------------------------------------------------------------------------------------------------
+
+    def sample(self, split: str) -> list[Dims]:
+        """Shapes of a split. Held-out shapes are drawn anew from the operating system's randomness each time."""
+        seed = secrets.token_hex(16) if split == "held_out" else self.task.sha256
+        return sample(self.space, split, seed, self._fits)
+
+    def _fits(self, shapes: list[Dims]) -> list[bool]:
+        answer = self.process.request_json(
+            runner.SIZES, {"shapes": shapes, "input_dims": self._input_dims}, _BUILD_SECONDS
+        ).get("bytes")
+        if not isinstance(answer, list) or len(answer) != len(shapes):
+            raise ProtocolViolation("task_rejected", "the task's process sent no valid sizes")
+        cap = self.fleet.input_cap_bytes
+        return [
+            self._guess_fits(dims) if size is None else isinstance(size, int) and size <= cap
+            for dims, size in zip(shapes, answer, strict=True)
+        ]
+
+    def _guess_fits(self, dims: Dims) -> bool:
+        """Where sizes cannot be probed: keep the product of all integer dimensions below a quarter of the cap."""
+        elements = 1
+        for name, dim in self.space.items():
+            if isinstance(dim, IntegerDim):
+                elements *= max(int(dims[name]), 1)
+        return elements * 16 <= self.fleet.input_cap_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults."""
+        shape = self.open(defaults(self.space))
+        dims = {
+            name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
+            if isinstance(dim, IntegerDim)
+            else {"choices": list(dim.values), "default": dim.default}
+            for name, dim in self.space.items()
+        }
+        return {
+            "ok": True,
+            "verdict": None,
+            "reason": "",
+            "dims": dims,
+            "inputs": [
+                {"dtype": a.meta.dtype, "shape": list(a.meta.shape)} if isinstance(a, TensorInput) else {"value": a.value}
+                for a in shape.inputs.arguments
+            ],
+            "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
+            "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
+            "shapes": {split: [] if split == "held_out" else self.sample(split) for split in SPLITS},
+        }
+
+    def open(self, dims: Dims) -> OpenShape:
+        """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""
+        frozen = freeze_dims(dims)
+        if frozen not in self.shapes:
+            self.shapes[frozen] = self._open_in(self.process, dims, self._next_key)
+            self._next_key += 1
+        return self.shapes[frozen]
+
+    def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
+        request = {
+            "shape": key,
+            "dims": dims,
+            "input_dims": self._input_dims,
+            "init_dims": self._init_dims,
+            "draws": _DRAWS,
+        }
+        answer = process.request_json(runner.BUILD, request, _BUILD_SECONDS)
+        try:
+            inputs = _read_inputs(process, answer)
+        except (KeyError, TypeError, ValueError, frames.FrameError) as error:
+            raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
+        side = Side(process, key, inputs, self.fleet.chain, gpu=self.fleet.gpu)
+        side.open(_BUILD_SECONDS)
+        for slot in range(side.slot_count if self.fleet.gpu else 1):
+            side.fill(slot)
+        block = side.block([0], _CALL_SECONDS)
+        return OpenShape(dims, key, inputs, side, block.report.metas)
+
+    # -- baselines ---------------------------------------------------------------------------------------------
+
+    def prepare_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
+        """Compiles every baseline for exactly these shapes (two processes side by side) and measures each."""
+        todo = [shape for shape in shapes if not shape.baselines]
+        if not todo:
+            return
+        self._compile_ahead([s for s in todo if freeze_dims(s.dims) not in self.compiled], progress)
+        for done, shape in enumerate(todo):
+            progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
+            self._load_baselines(shape)
+            self._rank(shape)
+
+    def _compile_ahead(self, shapes: list[OpenShape], progress: Progress) -> None:
+        """Fills the task's compile cache in parallel; failures show again, and are recorded, when baselines load."""
+        if not shapes:
+            return
+        self.fleet.build_headers()
+        done = 0
+        workers = min(self.fleet.compile_workers, len(shapes))
+
+        def work(part: list[OpenShape]) -> None:
+            nonlocal done
+            process = self._start("compile")
+            try:
+                for key, shape in enumerate(part):
+                    progress("baselines", done, len(shapes), f"compiling baselines for {_words(shape.dims)}")
+                    opened = self._open_in(process, shape.dims, key + 1)
+                    process.thaw()
+                    for baseline in self.fleet.baselines():
+                        self._prepare(opened, baseline)
+                    opened.side.close()
+                    done += 1
+            except RoleFailure:
+                # Compiled in the reference process instead, where a failure names its baseline.
+                return
+            finally:
+                process.close()
+
+        if self.fleet.gpu:
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            for _ in pool.map(work, [shapes[index::workers] for index in range(workers)]):
+                continue
+        self.compiled.update(freeze_dims(shape.dims) for shape in shapes)
+
+    def _prepare(self, shape: OpenShape, baseline: Baseline) -> None:
+        request = {
+            "shape": shape.key,
+            "variant": baseline.name,
+            "mode": baseline.mode,
+            "threads": baseline.threads,
+        }
+        try:
+            shape.side.process.request(runner.VARIANT, request, _COMPILE_SECONDS)
+        except RoleFailure as failure:
+            if shape.side.process.dead or baseline.mode == "eager":
+                raise
+            baseline.failure = failure.sentence
+            self.unavailable[baseline.name] = failure.sentence
+
+    def _load_baselines(self, shape: OpenShape) -> None:
+        baselines = self.fleet.baselines()
+        for baseline in baselines:
+            self._prepare(shape, baseline)
+        self.process.freeze()
+        shape.baselines = baselines
+
+    def _rank(self, shape: OpenShape) -> None:
+        """Times every baseline in turn, round by round, so that drift hits all alike."""
+        usable = [baseline for baseline in shape.baselines if not baseline.failure]
+        times: dict[str, list[float]] = {baseline.name: [] for baseline in usable}
+        side = shape.side
+        for baseline in usable:
+            self.run(side, baseline, 1, chained=True)
+        started = time.monotonic()
+        for turn in range(5):
+            for baseline in usable:
+                times[baseline.name].append(self.slope_us(side, baseline, calls=2))
+            if turn >= 2 and time.monotonic() - started > 2.0:
+                break
+        for baseline in usable:
+            baseline.median_us = max(statistics.median(times[baseline.name]), 0.01)
+
+    def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
+        """One block of a baseline with fresh contents."""
+        slots = list(range(calls))
+        for slot in slots:
+            side.fill(slot)
+        return side.block(
+            slots, _CALL_SECONDS, variant=baseline.name, threads=baseline.threads, chained=chained
+        )
+
+    def slope_us(self, side: Side, baseline: Baseline, calls: int) -> float:
+        """Microseconds per call from blocks of ``calls`` and 3 x ``calls``."""
+        calls = max(1, min(calls, side.slot_count // 3))
+        short = self.run(side, baseline, calls, chained=True)
+        long = self.run(side, baseline, 3 * calls, chained=True)
+        return (long.elapsed_ns - short.elapsed_ns) / (2e3 * calls)
+
+    def close(self) -> None:
+        """Ends the reference process."""
+        self.process.close()
+
+
+def _words(dims: Dims) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's one shape"
+
+
+def _names(value: Any, space: Space) -> list[str]:
+    return [name for name in value if name in space] if isinstance(value, list) else []
+
+
+def _meta(fields: dict[str, Any]) -> TensorMeta:
+    """Checks a tensor description by sending it through the binary form, which validates everything."""
+    encoded = frames.encode_meta(TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"])))
+    return frames.decode_meta(encoded, 0)
+
+
+def _read_inputs(process: RoleProcess, answer: dict[str, Any]) -> ShapeInputs:
+    arguments: list[TensorInput | PlainInput] = []
+    for entry in answer["inputs"]:
+        if "tensor" not in entry:
+            if not is_encoded(entry["value"]):
+                raise ValueError("an argument has no valid form")
+            arguments.append(PlainInput(entry["value"]))
+            continue
+        meta = _meta(entry["tensor"])
+        addresses = [int(address) for address in entry["addresses"]]
+        draws = [process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype)) for at in addresses]
+        if len(draws) != _DRAWS:
+            raise ValueError("an input has the wrong number of draws")
+        arguments.append(TensorInput(meta, draws))
+    state = []
+    for entry in answer["state"]:
+        meta = _meta(entry["meta"])
+        values = process.read_memory(int(entry["address"]), meta.span_bytes).view(carrier(meta.dtype))
+        if not answer.get("redrawn"):
+            values = redraw(str(entry["name"]), values, meta.dtype, parameter=bool(entry["parameter"]))
+        state.append(StateEntry(str(entry["name"]), meta, np.ascontiguousarray(values)))
+    if not all(is_encoded(value) for value in answer["init"]):
+        raise ValueError("an init argument has no valid form")
+    if not any(isinstance(argument, TensorInput) for argument in arguments):
+        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor")
+    return ShapeInputs(answer["init"], arguments, state)

@@ -1,0 +1,62 @@
+/* The chain between the calls of a timed block: a digest of what a call returned decides how the next call's input
+ * is refreshed. Plain C without any header of torch, so that it builds in a fraction of a second; the referee runs the
+ * same code to recompute the chain from the outputs that a role claims.
+ *
+ * All lengths are in bytes or elements as named; nothing here allocates, blocks or fails. */
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    uint8_t *data;        /* the input tensor, contiguous */
+    const uint8_t *pool;  /* legal element values for this tensor */
+    uint64_t item_bytes;
+    uint64_t count;       /* elements in data */
+    uint64_t pool_count;  /* elements in pool */
+    uint64_t stride;      /* every stride-th element is replaced */
+} refresh_t;
+
+static inline uint64_t mix(uint64_t hash, uint64_t value) {
+    hash ^= value;
+    hash *= 0x9E3779B97F4A7C15ull;
+    return hash ^ (hash >> 29);
+}
+
+static inline uint64_t word_at(const uint8_t *data) {
+    uint64_t word;
+    memcpy(&word, data, 8);
+    return word;
+}
+
+enum { WHOLE_BYTES = 16384, SAMPLES = 256 };
+
+/* Digest of an output: all of it up to WHOLE_BYTES, else SAMPLES words at places that depend on the state so far. */
+uint64_t kw_digest(const uint8_t *output, uint64_t bytes, uint64_t state) {
+    uint64_t lane[4] = {state, state + 1, state + 2, state + 3};
+    uint64_t offset = 0;
+    if (bytes <= WHOLE_BYTES) {
+        for (; offset + 32 <= bytes; offset += 32)
+            for (int i = 0; i < 4; ++i) lane[i] = mix(lane[i], word_at(output + offset + 8 * i));
+        for (; offset < bytes; ++offset) lane[0] = mix(lane[0], output[offset]);
+    } else {
+        const uint64_t stride = bytes / SAMPLES;
+        offset = mix(state, bytes) % (stride - 7);
+        for (uint64_t i = 0; i < SAMPLES; ++i, offset += stride) lane[i & 3] = mix(lane[i & 3], word_at(output + offset));
+    }
+    return mix(mix(lane[0], lane[1]), mix(lane[2], lane[3]));
+}
+
+/* Replaces every stride-th element of each input by a pool value; which ones and where depends on the state. */
+void kw_refresh(const refresh_t *inputs, uint64_t inputs_count, uint64_t state) {
+    for (uint64_t i = 0; i < inputs_count; ++i) {
+        const refresh_t *r = &inputs[i];
+        uint64_t seed = mix(state, i + 1);
+        uint64_t from = seed % r->pool_count;
+        for (uint64_t at = (seed >> 32) % r->stride; at < r->count; at += r->stride) {
+            if (r->item_bytes == 4)
+                memcpy(r->data + 4 * at, r->pool + 4 * from, 4);
+            else
+                memcpy(r->data + r->item_bytes * at, r->pool + r->item_bytes * from, r->item_bytes);
+            if (++from == r->pool_count) from = 0;
+        }
+    }
+}

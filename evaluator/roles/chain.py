@@ -1,0 +1,118 @@
+"""Builds and binds `chain.c`: the digest and the refresh that tie the calls of a timed block together.
+
+The same code runs in the roles (inside the clock) and in the referee (to check a claimed chain). Where no C compiler
+exists, :class:`NumpyChain` does the same arithmetic; it is slower per call, for both sides alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+SOURCE = Path(__file__).with_name("chain.c")
+WHOLE_BYTES = 16384
+SAMPLES = 256
+_MASK = (1 << 64) - 1
+
+
+class Refresh(ctypes.Structure):
+    """`refresh_t` of chain.c: addresses in this process, sizes in elements and bytes."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("pool", ctypes.c_void_p),
+        ("item_bytes", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+        ("pool_count", ctypes.c_uint64),
+        ("stride", ctypes.c_uint64),
+    ]
+
+
+class Chain(Protocol):
+    """Digest and refresh over raw memory of this process."""
+
+    def digest(self, address: int, length_bytes: int, state: int) -> int: ...
+    def refresh(self, inputs: Any, count: int, state: int) -> None: ...
+
+
+class CompiledChain:
+    """Chain through the shared library built from `chain.c`."""
+
+    def __init__(self, library: str) -> None:
+        loaded = ctypes.CDLL(library)
+        self.digest = loaded.kw_digest
+        self.digest.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
+        self.digest.restype = ctypes.c_uint64
+        self.refresh = loaded.kw_refresh
+        self.refresh.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
+        self.refresh.restype = None
+
+
+def _mix(state: int, value: int) -> int:
+    state = ((state ^ value) * 0x9E3779B97F4A7C15) & _MASK
+    return state ^ (state >> 29)
+
+
+class NumpyChain:
+    """The same arithmetic in Python; used only where there is no C compiler."""
+
+    def digest(self, address: int, length_bytes: int, state: int) -> int:
+        data = ctypes.string_at(address, length_bytes)
+        lanes = [(state + i) & _MASK for i in range(4)]
+        if length_bytes <= WHOLE_BYTES:
+            offset = 0
+            while offset + 32 <= length_bytes:
+                for i in range(4):
+                    word = int.from_bytes(data[offset + 8 * i : offset + 8 * i + 8], "little")
+                    lanes[i] = _mix(lanes[i], word)
+                offset += 32
+            for byte in data[offset:]:
+                lanes[0] = _mix(lanes[0], byte)
+        else:
+            stride = length_bytes // SAMPLES
+            offset = _mix(state, length_bytes) % (stride - 7)
+            for i in range(SAMPLES):
+                lanes[i & 3] = _mix(lanes[i & 3], int.from_bytes(data[offset : offset + 8], "little"))
+                offset += stride
+        return _mix(_mix(lanes[0], lanes[1]), _mix(lanes[2], lanes[3]))
+
+    def refresh(self, inputs: Any, count: int, state: int) -> None:
+        for index in range(count):
+            entry = inputs[index]
+            seed = _mix(state, index + 1)
+            source = seed % entry.pool_count
+            for at in range((seed >> 32) % entry.stride, entry.count, entry.stride):
+                width = entry.item_bytes
+                ctypes.memmove(entry.data + width * at, entry.pool + width * source, width)
+                source = (source + 1) % entry.pool_count
+
+
+def build(folder: Path) -> str | None:
+    """Compiles `chain.c` into ``folder`` (once per content) and returns the library's path, None without a compiler.
+
+    This is our own code, compiled by the referee before anything untrusted has run.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    target = folder / f"chain-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = target.with_suffix(f".{os.getpid()}.tmp")
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(scratch), str(SOURCE)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        os.chmod(scratch, 0o755)
+        os.replace(scratch, target)
+    return str(target)
+
+
+@cache
+def load(library: str | None) -> Chain:
+    """The chain for this process; loaded once, so that a forked child needs no path to it."""
+    return CompiledChain(library) if library else NumpyChain()

@@ -1,0 +1,101 @@
+"""The fork server of a role: enters the sandbox, imports torch once, then forks a child per request.
+
+It never runs user code, never touches CUDA or OpenMP and holds no seed and no key: what it knows, every child knows.
+Started by :mod:`evaluator.roles.spawn` as ``python -I -c ...`` with its own end of a socketpair.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from evaluator.roles import wire
+from evaluator.sandbox import namespaces, syscalls
+from evaluator.sandbox.layout import Layout
+
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+
+
+def main(channel_descriptor: int, settings_json: str) -> None:
+    """Runs until the referee closes the channel."""
+    channel = socket.socket(fileno=channel_descriptor)
+    settings: dict[str, Any] = json.loads(settings_json)
+    tier = settings["tier"]
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    layout = Layout(**{**settings["layout"], "writable": tuple(map(tuple, settings["layout"]["writable"]))})
+    try:
+        if tier == "namespaces":
+            namespaces.enter_outer(layout)
+    except OSError as error:
+        channel.sendall(json.dumps({"ready": False, "error": str(error)}).encode() + b"\n")
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    _quiet_allocator()
+    sys.path[:0] = settings["import_roots"]
+    _preload(settings)
+    channel.sendall(json.dumps({"ready": True, "pid": os.getpid()}).encode() + b"\n")
+    while True:
+        message = wire.receive_request(channel)
+        if message is None:
+            os._exit(0)
+        request, descriptors = message
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            _become_child(request, descriptors, tier)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        channel.sendall(json.dumps({"forked": pid}).encode() + b"\n")
+
+
+def _preload(settings: dict[str, Any]) -> None:
+    """Imports what every child needs, so that a child is ready in milliseconds."""
+    import numpy  # noqa: F401
+    import torch  # noqa: F401
+    import torch.utils.cpp_extension
+
+    from evaluator.roles import chain, module_host  # noqa: F401
+
+    chain.load(settings["chain_library"])
+    if settings["gpu"]:
+        import triton  # noqa: F401
+
+
+def _quiet_allocator() -> None:
+    """Keeps freed memory in the heap, so that a timed call does not pay for page faults that the previous one caused.
+
+    Both sides of a pair get the same allocator settings.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        libc.mallopt(_M_TOP_PAD, 64 << 20)
+
+
+def _become_child(request: dict[str, Any], descriptors: list[int], tier: str) -> None:
+    """In the forked child: sandbox, limits, then the role's main loop. Never returns."""
+    from evaluator.roles import confinement
+
+    status = 70
+    try:
+        channel, control, output = (descriptors + [-1, -1, -1])[:3]
+        confinement.redirect_output(output)
+        work = confinement.enter(request, socket.socket(fileno=control), tier)
+        from evaluator.roles import runner
+
+        runner.serve(socket.socket(fileno=channel), request, work)
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)

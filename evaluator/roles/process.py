@@ -1,0 +1,329 @@
+"""The referee's end of one untrusted process: requests with deadlines, freezing, reading its memory, killing its tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluator.errors import ProtocolViolation, RoleExited, RoleFailure, RoleReported, RoleTimeout
+from evaluator.roles import frames, runner, wire
+from evaluator.sandbox import syscalls
+
+_WORDS = {
+    runner.RUNTIME: "runtime_error",
+    runner.MEMORY: "out_of_memory",
+    runner.CONTRACT: "contract_violation",
+    runner.COMPILE: "compile_error",
+}
+_KEPT_OUTPUT_BYTES = 64 << 10
+_MAX_OUTPUT_BYTES = 16 << 20
+_FREEZE_SECONDS = 2.0
+
+
+class OutputDrain:
+    """Reads what a process prints, keeps the last 64 KiB and kills the process when it prints without end."""
+
+    def __init__(self, descriptor: int, on_flood: Any) -> None:
+        self._descriptor = descriptor
+        self._on_flood = on_flood
+        self.kept = b""
+        self.total_bytes = 0
+        self.flooded = False
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        with os.fdopen(self._descriptor, "rb", buffering=0) as source:
+            while chunk := source.read(1 << 16):
+                self.total_bytes += len(chunk)
+                self.kept = (self.kept + chunk)[-_KEPT_OUTPUT_BYTES:]
+                if self.total_bytes > _MAX_OUTPUT_BYTES and not self.flooded:
+                    self.flooded = True
+                    self._on_flood()
+
+    def text(self) -> str:
+        """The last that was printed (untrusted)."""
+        self._thread.join(timeout=0.5)
+        return self.kept.decode("utf-8", "replace")
+
+
+class RoleProcess:
+    """One confined child of a fork server.
+
+    Args:
+        name: role name for messages: ``reference``, ``candidate``, ``compile`` or ``tool``.
+        channel: requests and frames.
+        control: line to PID 1 of its namespace (or a closed peer in the landlock tier).
+        output: read end of the pipe that is its standard output and error.
+        namespaced: whether a PID 1 of ours stands beside it.
+        watched_folder: a host folder the process may fill; above ``max_folder_bytes`` it is killed.
+    """
+
+    max_folder_bytes = 4 << 30
+
+    def __init__(
+        self,
+        name: str,
+        channel: socket.socket,
+        control: socket.socket,
+        output: int,
+        *,
+        namespaced: bool,
+        watched_folder: Path | None = None,
+    ) -> None:
+        self.name = name
+        self._channel = channel
+        self._control = control
+        self._namespaced = namespaced
+        self._sequence = 0
+        self._watched_folder = watched_folder
+        self.pid = 0
+        self._init_pid = 0
+        self.frozen = False
+        self.dead = False
+        self.drain = OutputDrain(output, self.kill)
+        for line in (channel, control):
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+    def greet(self, deadline_s: float) -> None:
+        """Waits for the process to be confined; the kernel tells us its process ids as we see them."""
+        self._init_pid = self._receive_credentials(self._control, 5, deadline_s)[0]
+        self.pid = self._receive_credentials(self._channel, 1, deadline_s)[0]
+
+    def _receive_credentials(self, line: socket.socket, length: int, deadline_s: float) -> tuple[int, bytes]:
+        line.settimeout(deadline_s)
+        try:
+            data, ancillary, _, _ = line.recvmsg(length, socket.CMSG_SPACE(12))
+        except TimeoutError:
+            self.kill()
+            raise RoleTimeout("not_judged", f"the {self.name} process did not start in {deadline_s:.0f} s", role=self.name) from None
+        finally:
+            line.settimeout(None)
+        for level, kind, content in ancillary if data else ():
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                return struct.unpack("3i", content)[0], data
+        self.kill()
+        raise RoleExited("not_judged", f"the {self.name} process ended while it was set up", self.drain.text(), role=self.name)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def send(self, operation: int, request: dict[str, Any], descriptors: tuple[int, ...] = ()) -> int:
+        """Queues a request (the process may be frozen) and returns its sequence number."""
+        self._sequence += 1
+        message = {**request, "op": operation, "seq": self._sequence}
+        try:
+            wire.send_request(self._channel, message, descriptors)
+        except (BrokenPipeError, ConnectionError):
+            raise self._ended() from None
+        return self._sequence
+
+    def receive(self, operation: int, sequence: int, deadline_s: float) -> bytes:
+        """Waits for the answer to a request.
+
+        Raises:
+            RoleTimeout, RoleExited, RoleReported, ProtocolViolation: see :mod:`evaluator.errors`.
+        """
+        limit = time.monotonic() + deadline_s
+        try:
+            header = self._read(frames.HEADER_BYTES, limit, deadline_s)
+            status, length = frames.decode_header(header, operation, sequence)
+            payload = self._read(length, limit, deadline_s)
+        except frames.FrameError as error:
+            self.kill()
+            raise ProtocolViolation(
+                "contract_violation", f"the {self.name} process answered with an invalid frame: {error}", role=self.name) from None
+        if status == frames.STATUS_ERROR:
+            self._raise_reported(payload)
+        return payload
+
+    def request(
+        self, operation: int, request: dict[str, Any], deadline_s: float, descriptors: tuple[int, ...] = ()
+    ) -> bytes:
+        """Sends and waits, thawing the process first if it is frozen."""
+        if self.frozen:
+            self.thaw()
+        return self.receive(operation, self.send(operation, request, descriptors), deadline_s)
+
+    def request_json(
+        self, operation: int, request: dict[str, Any], deadline_s: float, descriptors: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        """A request whose answer is a JSON object (never used for what decides a verdict)."""
+        payload = self.request(operation, request, deadline_s, descriptors)
+        try:
+            answer = json.loads(payload)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            self.kill()
+            raise ProtocolViolation("contract_violation", f"the {self.name} process sent no valid description", role=self.name)
+        return answer
+
+    def _read(self, length: int, limit: float, deadline_s: float) -> bytes:
+        parts: list[bytes] = []
+        while length:
+            remaining = limit - time.monotonic()
+            wait = min(max(remaining, 0), 1.0)
+            ready, _, _ = select.select([self._channel], [], [], wait)
+            if not ready:
+                self._check_folder()
+                if remaining <= 0:
+                    self.kill()
+                    raise RoleTimeout("timeout", f"it did not finish within its deadline of {deadline_s:.0f} s", role=self.name)
+                continue
+            try:
+                part = self._channel.recv(min(length, 1 << 18))
+            except ConnectionError:
+                part = b""
+            if not part:
+                raise self._ended()
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
+
+    def _check_folder(self) -> None:
+        if self._watched_folder is None:
+            return
+        total = sum(entry.stat().st_size for entry in self._watched_folder.rglob("*") if entry.is_file())
+        if total > self.max_folder_bytes:
+            self.kill()
+            raise RoleFailure("runtime_error", f"it wrote more than {self.max_folder_bytes >> 30} GiB of files", role=self.name)
+
+    def _raise_reported(self, payload: bytes) -> None:
+        word = _WORDS.get(payload[0] if payload else 0, "runtime_error")
+        text = payload[1:].decode("utf-8", "replace")
+        first, _, detail = text.partition("\n")
+        if word == "out_of_memory":
+            first = f"it asked for more memory than the limit allows: {first}"
+        elif "Operation not permitted" in first and "socket" in text:
+            first = "it reached for the network, which does not exist in the sandbox"
+        elif "Resource temporarily unavailable" in first and "fork" in text:
+            first = "it started more processes than the limit allows"
+        raise RoleReported(word, first[:600], detail, role=self.name)
+
+    def _ended(self) -> RoleFailure:
+        """Why a process is gone, as well as it can be known."""
+        flooded = self.drain.flooded
+        self.kill()
+        printed = self.drain.text()
+        if flooded:
+            return RoleExited("runtime_error", f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB", printed[-2000:], role=self.name)
+        if "alloc" in printed[-4000:] and "memory" in printed[-4000:].lower():
+            return RoleExited("out_of_memory", "it ended when memory could not be allocated", printed[-2000:], role=self.name)
+        return RoleExited("runtime_error", "its process ended before it answered (crash or exit)", printed[-2000:], role=self.name)
+
+    # -- freezing and reading ----------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stops every thread of the process and returns when the kernel says that all of them are stopped."""
+        if self.frozen or self.dead:
+            return
+        self._signal(signal.SIGSTOP)
+        limit = time.monotonic() + _FREEZE_SECONDS
+        while not self._all_stopped():
+            if time.monotonic() > limit:
+                self.kill()
+                raise RoleFailure("runtime_error", "its process could not be stopped", role=self.name)
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Lets the process go on."""
+        self.frozen = False
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            raise self._ended() from None
+
+    def _all_stopped(self) -> bool:
+        try:
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{thread}/stat", "rb") as file:
+                    state = file.read().rpartition(b")")[2].split()[0]
+                if state not in (b"T", b"t"):
+                    return False
+        except (FileNotFoundError, ProcessLookupError):
+            raise self._ended() from None
+        return True
+
+    def stop_others(self) -> int:
+        """Stops every other process of the sandbox and returns how many there are (0 for an honest candidate)."""
+        if not self._namespaced:
+            others = [pid for pid in self._session_members() if pid != self.pid]
+            for pid in others:
+                try:
+                    os.kill(pid, signal.SIGSTOP)
+                except ProcessLookupError:
+                    continue
+            return len(others)
+        return self._ask_init(b"?") and self._ask_init(b"S")
+
+    def _ask_init(self, command: bytes) -> int:
+        self._control.settimeout(_FREEZE_SECONDS)
+        try:
+            self._control.send(command)
+            answer = self._control.recv(5)
+        except OSError:
+            answer = b""
+        if len(answer) != 5 or answer[:1] != b"A":
+            raise self._ended()
+        return int.from_bytes(answer[1:], "little")
+
+    def _session_members(self) -> list[int]:
+        members = []
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self.pid:
+                members.append(int(name))
+        return members
+
+    def read_memory(self, address: int, length_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """A private copy of the process's memory; freeze it first.
+
+        Raises:
+            RoleFailure: the claimed range is not readable memory of the process.
+        """
+        target = np.empty(length_bytes, dtype=np.uint8)
+        if length_bytes:
+            try:
+                syscalls.process_vm_read(self.pid, address, memoryview(target).cast("B"))
+            except OSError as error:
+                raise ProtocolViolation(
+                    "contract_violation", f"the claimed output is not readable memory of the process: {error}", role=self.name) from None
+        return target
+
+    def kill(self) -> None:
+        """Kills the process and all its descendants; safe from any thread and more than once."""
+        if self.dead:
+            return
+        self.dead = True
+        victims = [self._init_pid, self.pid] if self._namespaced else [*self._session_members(), self.pid]
+        for pid in victims:
+            if pid > 1:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+
+    def close(self) -> None:
+        """Kills the process and closes the lines to it."""
+        self.kill()
+        self._channel.close()
+        self._control.close()

@@ -1,0 +1,95 @@
+"""Main loop of a confined child: takes requests, runs user code, answers in frames.
+
+Everything in this file runs in a process that the user's code shares and may have subverted. Nothing here is a
+defense; the referee believes only what it measures, reads and recomputes itself.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from evaluator.roles import frames, wire
+
+LOAD, DESCRIBE, SIZES, BUILD, IMPORT, BIND, BLOCK, ORACLE, VARIANT, CLOSE, UPLOAD, FETCH, TOOL, PROBE = range(1, 15)
+
+#: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
+RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
+_MAX_TEXT_BYTES = 6000
+
+
+class ContractError(Exception):
+    """User code does not keep the contract of its file format; the message is for the user."""
+
+
+class BuildError(Exception):
+    """A compiler refused the user's source; the message carries its output."""
+
+
+def serve(channel: socket.socket, settings: dict[str, Any], work: str) -> None:
+    """Answers requests until the referee closes the channel."""
+    operations = _operations(settings, work)
+    # The first bytes carry our credentials, from which the kernel tells the referee our process id outside.
+    channel.sendall(b"H")
+    while True:
+        message = wire.receive_request(channel)
+        if message is None:
+            os._exit(0)
+        request, descriptors = message
+        operation, sequence = request["op"], request["seq"]
+        try:
+            payload = operations[operation](request, descriptors)
+            status = frames.STATUS_OK
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                # A candidate that calls sys.exit() inside forward has failed, not finished.
+                error = RuntimeError(f"{type(error).__name__} raised inside the module: {error}")
+            payload, status = _describe(error), frames.STATUS_ERROR
+        channel.sendall(frames.encode(operation, status, sequence, payload))
+
+
+def _operations(settings: dict[str, Any], work: str) -> dict[int, Callable[[dict[str, Any], list[int]], bytes]]:
+    if settings["role"] == "tool":
+        from evaluator.roles import tool
+
+        return {TOOL: tool.run, PROBE: tool.probe}
+    from evaluator.roles import module_host
+
+    host = module_host.ModuleHost(settings, work)
+    return {
+        LOAD: host.load,
+        DESCRIBE: host.describe,
+        SIZES: host.sizes,
+        BUILD: host.build,
+        IMPORT: host.import_state,
+        BIND: host.bind,
+        BLOCK: host.block,
+        ORACLE: host.oracle,
+        VARIANT: host.variant,
+        CLOSE: host.close,
+        UPLOAD: host.upload,
+        FETCH: host.fetch,
+    }
+
+
+def _describe(error: BaseException) -> bytes:
+    """An exception as a kind byte and capped text: the message first, then the innermost frames."""
+    kind = RUNTIME
+    name = type(error).__name__
+    message = str(error)
+    if isinstance(error, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in message:
+        kind = MEMORY
+    elif isinstance(error, ContractError):
+        kind = CONTRACT
+    elif isinstance(error, BuildError) or name == "CompilationError":
+        kind = COMPILE
+    try:
+        text = message if kind in (CONTRACT, COMPILE) else f"{name}: {message}"
+        if kind in (RUNTIME, COMPILE) and not isinstance(error, BuildError):
+            text += "\n" + "".join(traceback.format_tb(error.__traceback__)[-4:])
+    except Exception as formatting:
+        text = f"{name} (its text could not be formatted: {type(formatting).__name__})"
+    return bytes([kind]) + text.encode("utf-8", "replace")[:_MAX_TEXT_BYTES]

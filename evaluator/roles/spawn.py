@@ -1,0 +1,216 @@
+"""Starts fork servers and asks them for confined children."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import SandboxUnavailable
+from evaluator.roles import confinement, wire
+from evaluator.roles.process import RoleProcess
+from evaluator.sandbox import layout, namespaces
+from evaluator.sandbox.limits import Limits
+
+_START_SECONDS = 90.0
+_BOOTSTRAP = (
+    "import sys; sys.path[:0] = {roots!r}; "
+    "from evaluator.roles.forkserver import main; main({descriptor}, sys.stdin.read())"
+)
+
+
+class ForkServer:
+    """A warm, confined process that has imported torch and forks children on request.
+
+    Args:
+        name: the role: ``reference``, ``candidate``, ``compile``.
+        store: host folder with one sub-folder per task or candidate; children see at most one of them.
+        tier: ``namespaces`` or ``landlock``.
+        gpu: whether children may open the GPU's device nodes.
+        threads: threads for torch in children.
+        chain_library: path of the compiled chain, or None.
+        headers: host folder of shared precompiled headers.
+    """
+
+    def __init__(
+        self, name: str, store: Path, tier: str, *, gpu: bool, threads: int, chain_library: str | None, headers: Path
+    ) -> None:
+        self.name = name
+        self.tier = tier
+        self.gpu = gpu
+        self._threads = threads
+        self._store = store
+        self._headers = headers
+        self._view = layout.for_role(
+            gpu=gpu,
+            writable=((str(store), confinement.STORE),),
+            mount_points=confinement.MOUNT_POINTS,
+        )
+        if chain_library:
+            trusted = str(Path(chain_library).parent)
+            self._view = layout.Layout(
+                **{**asdict(self._view), "read_only": (*self._view.read_only, trusted)},
+            )
+        self._chain_library = chain_library
+        settings = {
+            "tier": tier,
+            "layout": asdict(self._view),
+            "import_roots": layout.import_roots(),
+            "chain_library": chain_library,
+            "gpu": gpu,
+        }
+        ours, theirs = socket.socketpair()
+        self._channel = ours
+        environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": "/tmp",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        for passed in ("PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME"):
+            if passed in os.environ:
+                environment[passed] = os.environ[passed]
+        roots = [*layout.import_roots(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        program = _BOOTSTRAP.format(roots=roots, descriptor=theirs.fileno())
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", program],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        theirs.close()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(settings).encode())
+        self._process.stdin.close()
+        self._ready = False
+
+    def wait_ready(self) -> None:
+        """Waits until the server is confined and has imported torch.
+
+        Raises:
+            SandboxUnavailable: it could not be confined or did not start.
+        """
+        if self._ready:
+            return
+        answer = self._answer(_START_SECONDS)
+        if not answer.get("ready"):
+            self.close()
+            raise SandboxUnavailable(f"the {self.tier} tier cannot be entered here: {answer.get('error')}")
+        self._ready = True
+
+    def _answer(self, deadline_s: float) -> dict[str, Any]:
+        limit = time.monotonic() + deadline_s
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._channel], [], [], max(0.0, limit - time.monotonic()))
+            part = self._channel.recv(4096) if ready else b""
+            if not part:
+                self._process.kill()
+                _, errors = self._process.communicate()
+                words = errors.decode("utf-8", "replace").strip().splitlines()[-3:]
+                raise SandboxUnavailable(f"the {self.name} fork server did not start: {' | '.join(words)}")
+            line += part
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def fork(
+        self,
+        *,
+        role: str | None = None,
+        folder: str = "",
+        folder_mode: str = "copy",
+        limits: Limits,
+        may_compile: bool = False,
+        builds_headers: bool = False,
+        environment: dict[str, str] | None = None,
+    ) -> RoleProcess:
+        """A new confined child.
+
+        Args:
+            role: what it will serve as; the server's own name by default.
+            folder: sub-folder of the store that becomes its work folder.
+            folder_mode: ``share`` (what it writes stays) or ``copy`` (private).
+            limits: resource limits.
+            may_compile: whether `load_inline` may run a compiler.
+            builds_headers: it runs our own code only and may fill the shared folder of precompiled headers.
+            environment: more environment variables.
+        """
+        self.wait_ready()
+        role = role or self.name
+        ours, theirs = socket.socketpair()
+        control_ours, control_theirs = socket.socketpair()
+        read_end, write_end = os.pipe()
+        folder_path = self._store / folder if folder else None
+        make_accessible(self._headers)
+        if folder_path is not None:
+            make_accessible(folder_path)
+        request = {
+            "role": role,
+            "folder": folder,
+            "folder_mode": folder_mode,
+            "store": str(self._store) if self.tier == "landlock" else confinement.STORE,
+            "headers": self._headers.name,
+            "builds_headers": builds_headers,
+            "limits": asdict(limits),
+            "gpu": self.gpu,
+            "devices": list(layout.gpu_devices()) if self.gpu else [],
+            "read_only": list(self._view.read_only),
+            "links": list(self._view.links),
+            "threads": self._threads,
+            "chain_library": self._chain_library,
+            "may_compile": may_compile,
+            "environment": environment or {},
+        }
+        process = RoleProcess(
+            role,
+            ours,
+            control_ours,
+            read_end,
+            namespaced=self.tier == "namespaces",
+            watched_folder=folder_path if folder_mode == "share" else None,
+        )
+        try:
+            wire.send_request(
+                self._channel, request, (theirs.fileno(), control_theirs.fileno(), write_end)
+            )
+            self._answer(30.0)
+        except (BrokenPipeError, ConnectionError) as error:
+            raise SandboxUnavailable(f"the {self.name} fork server is gone: {error}") from None
+        finally:
+            theirs.close()
+            control_theirs.close()
+            os.close(write_end)
+        process.greet(30.0)
+        return process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server's process runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the server and every child of its namespace."""
+        self._channel.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+
+def make_accessible(folder: Path) -> None:
+    """Creates a store folder that the sandbox's user can write."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(folder, namespaces.UNPRIVILEGED_ID, namespaces.UNPRIVILEGED_ID)

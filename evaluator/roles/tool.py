@@ -1,0 +1,58 @@
+"""Runs a trusted program beside untrusted files in a disposable process, and the attacks of the sandbox's self-test."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+MAX_OUTPUT_FILES = 64
+
+
+def run(request: dict[str, Any], descriptors: list[int]) -> bytes:
+    """Runs ``program`` as ``__main__`` in a folder that holds ``files``; what it wrote under ``out`` goes back.
+
+    The first descriptor carries the program and the files as JSON, the second takes the outputs, one after the other.
+    """
+    with os.fdopen(descriptors[0], "rb") as file:
+        file.seek(0)
+        given = json.loads(file.read())
+    folder = os.path.join(os.environ["TMPDIR"], "tool")
+    os.makedirs(os.path.join(folder, "out"))
+    os.chdir(folder)
+    for name, text in given["files"].items():
+        with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as handle:
+            handle.write(text)
+    program = os.path.join(folder, "_program.py")
+    with open(program, "w", encoding="utf-8") as handle:
+        handle.write(given["program"])
+    sys.path.insert(0, folder)
+    sys.argv = [program]
+    exit_code = 0
+    scope = {"__name__": "__main__", "__file__": program, "__builtins__": __builtins__}
+    try:
+        exec(compile(given["program"], program, "exec"), scope)
+    except SystemExit as leaving:
+        exit_code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    written = []
+    with os.fdopen(descriptors[1], "wb") as sink:
+        for name in sorted(os.listdir("out"))[:MAX_OUTPUT_FILES]:
+            with open(os.path.join("out", name), "rb") as source:
+                data = source.read()
+            sink.write(data)
+            written.append([name, len(data)])
+    return json.dumps({"exit": exit_code, "outputs": written}).encode()
+
+
+def probe(request: dict[str, Any], descriptors: list[int]) -> bytes:
+    """Runs the self-test's attacks from in here; answers which ones were blocked."""
+    from evaluator.sandbox import attacks
+
+    return json.dumps({"attacks": attacks.run_all(request["facts"])}).encode()

@@ -1,0 +1,127 @@
+"""Forms of the reference: eager, the compiler's modes, a hand-captured CUDA graph, and the float64 oracle."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+#: Compiled variants by mode name: what `torch.compile` gets. Thread counts are set per variant (CPU only).
+MODES = ("eager", "compile_default", "compile_max_autotune", "compile_reduce_overhead", "cuda_graph")
+
+
+def raise_recompile_limit() -> None:
+    """One process serves many shapes, each compiled for exactly that shape."""
+    import torch._dynamo.config as dynamo_config
+
+    for name in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit", "accumulated_cache_size_limit"):
+        if hasattr(dynamo_config, name):
+            setattr(dynamo_config, name, 4096)
+
+
+def use_shared_headers(folder: str) -> None:
+    """Points Inductor at precompiled headers built beforehand, and its locks at a private place.
+
+    Building them takes about 18 s on two cores; without this each process, with its private /tmp, would pay again.
+    """
+    import torch._inductor.codecache as codecache
+
+    if hasattr(codecache, "_HEADER_DIR"):
+        codecache._HEADER_DIR = folder
+        codecache._HEADER_LOCK_DIR = os.path.join(os.environ["TMPDIR"], "header-locks")
+
+
+def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device) -> None:
+    """Adds the variant ``name`` to the shape's forwards and warms it up on slot 0 until nothing compiles any more.
+
+    Raises:
+        Exception: whatever the compiler raises; the referee then goes on without this baseline.
+    """
+    if mode == "eager":
+        shape.forwards[name] = shape.model
+    elif mode == "cuda_graph":
+        shape.forwards[name] = _capture(shape.model, shape.slots[0].arguments)
+    else:
+        shape.forwards[name] = _compile(shape.model, mode, threads, device)
+    with torch.no_grad():
+        for _ in range(3 if device.type == "cuda" else 2):
+            shape.forwards[name](*shape.slots[0].arguments)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _compile(model: nn.Module, mode: str, threads: int, device: torch.device) -> Any:
+    import torch._inductor
+
+    options: dict[str, Any] = {}
+    if mode == "compile_max_autotune":
+        options = dict(torch._inductor.list_mode_options("max-autotune"))
+    elif mode == "compile_reduce_overhead":
+        options = dict(torch._inductor.list_mode_options("reduce-overhead"))
+    if device.type == "cpu":
+        options.pop("triton.cudagraphs", None)
+        options["cpp.threads"] = threads
+    compiled = torch.compile(model, dynamic=False, options=options or None)
+    if options.get("triton.cudagraphs"):
+        return _Cloned(compiled)
+    return compiled
+
+
+class _Cloned:
+    """CUDA-graph outputs are overwritten by the next replay; outputs must survive two later calls, so graphs pay."""
+
+    def __init__(self, forward: Any) -> None:
+        self.forward = forward
+
+    def __call__(self, *arguments: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return _map_tensors(self.forward(*arguments), torch.clone)
+
+
+def _map_tensors(value: Any, function: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_tensors(item, function) for item in value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, function) for key, item in value.items()}
+    return value
+
+
+def _capture(model: nn.Module, arguments: list[Any]) -> Any:
+    static = [value.clone() if isinstance(value, torch.Tensor) else value for value in arguments]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(side):
+        for _ in range(3):
+            model(*static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        result = model(*static)
+
+    def replay(*given: Any) -> Any:
+        for target, source in zip(static, given, strict=True):
+            if isinstance(target, torch.Tensor):
+                target.copy_(source)
+        graph.replay()
+        return _map_tensors(result, torch.clone)
+
+    return replay
+
+
+def float64_outputs(shape: Any, arguments: list[Any]) -> list[torch.Tensor]:
+    """The module's outputs with parameters, buffers and inputs in double precision."""
+    from evaluator.roles.blocks import flatten
+
+    if shape.model64 is None:
+        shape.model64 = copy.deepcopy(shape.model).double()
+    widened = [
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in arguments
+    ]
+    with torch.no_grad():
+        return [tensor.contiguous() for tensor in flatten(shape.model64(*widened))]

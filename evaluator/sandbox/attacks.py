@@ -1,0 +1,171 @@
+"""The sandbox attacks itself: each function tries one forbidden thing from inside and raises when it is refused.
+
+A tier is used only when every attack fails. ``facts`` tells them what exists outside: a file, a process, a port.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+class Blocked(Exception):
+    """The attack did not work; the words say how it was stopped."""
+
+
+def read_a_file_outside(facts: Facts) -> None:
+    """The referee wrote a secret file that no layout includes."""
+    with open(facts["secret_file"], encoding="utf-8") as file:
+        file.read()
+
+
+def write_outside(facts: Facts) -> None:
+    """A file beside the secret one."""
+    with open(facts["secret_file"] + ".planted", "w", encoding="utf-8") as file:
+        file.write("planted")
+
+
+def read_the_password_file(facts: Facts) -> None:
+    """/etc/shadow, readable for real root."""
+    with open("/etc/shadow", encoding="utf-8") as file:
+        file.read()
+
+
+def write_to_system_folders(facts: Facts) -> None:
+    """A file that every later process would load."""
+    path = os.path.join(os.path.dirname(ctypes.__file__), "planted.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("")
+
+
+def read_another_environment(facts: Facts) -> None:
+    """The referee's environment through /proc: where keys would be."""
+    with open(f"/proc/{facts['referee_pid']}/environ", "rb") as file:
+        if facts["marker"].encode() not in file.read():
+            raise Blocked("that process id is somebody else in here")
+
+
+def read_memory_of_parent(facts: Facts) -> None:
+    """/proc/<parent>/mem of the process that forked us, or of PID 1."""
+    with open(f"/proc/{os.getppid() or 1}/mem", "rb"):
+        return
+
+
+def signal_the_referee(facts: Facts) -> None:
+    """Signal 0 asks whether signalling would be allowed."""
+    os.kill(facts["referee_pid"], 0)
+    with open(f"/proc/{facts['referee_pid']}/cmdline", "rb") as file:
+        if b"evaluator" not in file.read():
+            raise Blocked("that process id is somebody else in here")
+
+
+def trace_the_parent(facts: Facts) -> None:
+    """PTRACE_ATTACH on the parent."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.restype = ctypes.c_long
+    if libc.ptrace(16, os.getppid() or 1, None, None) != 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+
+def connect_to_the_network(facts: Facts) -> None:
+    """A TCP port that the referee listens on."""
+    with socket.create_connection(("127.0.0.1", facts["tcp_port"]), timeout=1):
+        return
+
+
+def send_a_datagram(facts: Facts) -> None:
+    """UDP needs no connection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"x", ("127.0.0.1", facts["tcp_port"]))
+
+
+def open_a_netlink_socket(facts: Facts) -> None:
+    """Netlink talks to the kernel about interfaces and processes."""
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
+
+
+def connect_to_a_unix_socket(facts: Facts) -> None:
+    """A socket by path outside, as a container engine's would be."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(facts["unix_socket"])
+
+
+def make_a_user_namespace(facts: Facts) -> None:
+    """A new namespace would give capabilities again."""
+    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) != 0:
+        raise OSError(1, "unshare")
+
+
+def mount_something(facts: Facts) -> None:
+    """A tmpfs over our own folder."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.environ["TMPDIR"].encode(), b"tmpfs", ctypes.c_ulong(0), None) != 0:
+        raise OSError(1, "mount")
+
+
+def become_root(facts: Facts) -> None:
+    """setuid(0), then using it."""
+    os.setuid(0)
+    with open(facts["secret_file"], encoding="utf-8") as file:
+        file.read()
+
+
+def use_io_uring(facts: Facts) -> None:
+    """io_uring performs operations that a system call filter does not see."""
+    if ctypes.CDLL(None, use_errno=True).syscall(425, 1, ctypes.create_string_buffer(120)) < 0:
+        raise OSError(1, "io_uring_setup")
+
+
+def fork_without_end(facts: Facts) -> None:
+    """More processes than the limit allows."""
+    children = []
+    try:
+        for _ in range(facts["process_limit"] + 8):
+            pid = os.fork()
+            if pid == 0:
+                import time
+
+                time.sleep(30)
+                os._exit(0)
+            children.append(pid)
+    finally:
+        for child in children:
+            os.kill(child, 9)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def allocate_without_end(facts: Facts) -> None:
+    """100 GiB of anonymous memory."""
+    import mmap
+
+    mmap.mmap(-1, 100 << 30).close()
+
+
+ATTACKS: tuple[Callable[[Facts], None], ...] = (
+    read_a_file_outside, write_outside, read_the_password_file, write_to_system_folders, read_another_environment,
+    read_memory_of_parent, signal_the_referee, trace_the_parent, connect_to_the_network, send_a_datagram,
+    open_a_netlink_socket, connect_to_a_unix_socket, make_a_user_namespace, mount_something, become_root, use_io_uring,
+    fork_without_end, allocate_without_end,
+)  # fmt: skip
+
+
+def run_all(facts: Facts) -> list[dict[str, Any]]:
+    """Every attack with how it ended: ``blocked`` is True when it raised."""
+    results = []
+    skipped = set(facts.get("skip", ()))
+    for attack in ATTACKS:
+        if attack.__name__ in skipped:
+            continue
+        try:
+            attack(facts)
+        except (OSError, Blocked, MemoryError, ValueError) as error:
+            results.append({"name": attack.__name__, "blocked": True, "how": str(error)[:200]})
+        else:
+            results.append({"name": attack.__name__, "blocked": False, "how": "it worked"})
+    return results

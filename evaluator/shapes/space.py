@@ -1,0 +1,98 @@
+"""The dimensions of a task, validated: they come from an untrusted process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.errors import RoleFailure
+
+_MAX_DIMS = 12
+Value = int | float | str | bool
+Dims = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class IntegerDim:
+    """Integers from ``low`` to ``high``, multiples of ``multiple_of``."""
+
+    low: int
+    high: int
+    multiple_of: int
+    default: int
+
+
+@dataclass(frozen=True)
+class ChoiceDim:
+    """One of a few values, such as dtypes."""
+
+    values: tuple[Value, ...]
+    default: Value
+
+
+Space = dict[str, IntegerDim | ChoiceDim]
+
+
+def _refuse(sentence: str) -> RoleFailure:
+    return RoleFailure("task_rejected", sentence)
+
+
+def parse_space(dims: Any) -> Space:
+    """Validates the ``dims`` object of a description.
+
+    Raises:
+        RoleFailure: with the word ``task_rejected`` and a sentence for the user.
+    """
+    if not isinstance(dims, dict) or len(dims) > _MAX_DIMS:
+        raise _refuse(f"DIMS must be a mapping of at most {_MAX_DIMS} dimensions")
+    space: Space = {}
+    for name, fields in dims.items():
+        if not isinstance(name, str) or not name.isidentifier() or not isinstance(fields, dict):
+            raise _refuse("DIMS must map identifiers to Dim or Choice")
+        if "choices" in fields:
+            values = tuple(fields["choices"])
+            if not values or not all(isinstance(value, (int, float, str, bool)) for value in values):
+                raise _refuse(f"DIMS[{name!r}]: a Choice needs plain values")
+            default = fields["default"] if fields.get("default") in values else values[0]
+            space[name] = ChoiceDim(values, default)
+            continue
+        low, high = fields.get("min"), fields.get("max")
+        step, default = fields.get("multiple_of", 1), fields.get("default")
+        numbers = [low, high, step]
+        if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+            raise _refuse(f"DIMS[{name!r}]: min, max and multiple_of must be integers")
+        assert isinstance(low, int) and isinstance(high, int) and isinstance(step, int)
+        if not (0 <= low <= high < 1 << 40 and 1 <= step <= max(high, 1)):
+            raise _refuse(f"DIMS[{name!r}]: needs 0 <= min <= max and multiple_of >= 1")
+        if not isinstance(default, int):
+            default = high
+        space[name] = IntegerDim(low, high, step, min(max(default, low), high))
+    return space
+
+
+def defaults(space: Space) -> Dims:
+    """The default shape."""
+    return {name: dim.default for name, dim in space.items()}
+
+
+def check_shape(space: Space, dims: Any) -> Dims:
+    """A shape that a user asked for, validated against the space; missing dimensions take their defaults.
+
+    Raises:
+        RoleFailure: an unknown dimension or a value outside its range.
+    """
+    if not isinstance(dims, dict):
+        raise _refuse("a shape must be a mapping from dimension names to values")
+    shape = defaults(space)
+    for name, value in dims.items():
+        dim = space.get(name)
+        if dim is None:
+            raise _refuse(f"the task has no dimension {name!r}")
+        if isinstance(dim, ChoiceDim):
+            legal = value in dim.values
+        else:
+            legal = isinstance(value, int) and dim.low <= value <= dim.high and value % dim.multiple_of == 0
+        if not legal:
+            raise _refuse(f"{name}={value!r} is outside the task's DIMS")
+        shape[name] = value
+    return shape

@@ -1,0 +1,1 @@
+"""Time on the referee's own clock: blocks, quads, intervals."""
