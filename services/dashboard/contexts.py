@@ -26,6 +26,7 @@ def job_context(
     shown = job.get("winner") or job.get("best") or {}
     timed = ranking.timed_shapes(verdict)
     shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
+    told = [event for event in events if event["name"] != words.PROGRESS_EVENT]
     is_final = job["state"] in words.FINAL_STATES
     return {
         "job": job,
@@ -48,8 +49,8 @@ def job_context(
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
         "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
-        "events": timeline(events[-EVENTS_SHOWN:], job.get("created_at")),
-        "events_hidden": max(0, len(events) - EVENTS_SHOWN),
+        "events": timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
+        "events_hidden": max(0, len(told) - EVENTS_SHOWN),
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": activity(events),
     }
@@ -65,7 +66,7 @@ def candidate_context(
     """Everything that a candidate's page shows."""
     against = "parent" if against == "parent" and parent is not None else "reference"
     old = parent["source"] if against == "parent" and parent is not None else reference
-    sections = []
+    sections: list[dict[str, Any]] = []
     for phase, title in (
         ("held_out", "Held-out shapes"),
         ("validation", "Validation shapes"),
@@ -126,6 +127,8 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
     if not events:
         return "Waiting for a worker"
     name, data = str(events[-1]["name"]), events[-1].get("data") or {}
+    if name == words.PROGRESS_EVENT:
+        return words.progress(data)
     label = str(data.get("label") or str(data.get("sha256") or "")[:12])
     if name == "job.queued":
         return "Waiting for a worker"

@@ -25,7 +25,7 @@ from services.jobs.requests import OptimizeRequest
 from services.settings import Settings
 
 PAGE_SIZE = 50
-EVENTS_READ = 2_000
+EVENTS_AT_ONCE = 2_000
 DEVICES = ("cpu", "cuda")
 DEMO_TASK = "layernorm_relu_add"
 
@@ -73,8 +73,9 @@ def job_page(session: SessionDep, job_id: str) -> Response:
         held_out = read.held_out_verdict(session, job_id)
     except NotFound as error:
         return _missing(error)
-    events = [plain(view) for view in read.list_events(session, job_id, limit=EVENTS_READ)]
-    return render("job.html", **contexts.job_context(job, candidates, reference, events, held_out))
+    return render(
+        "job.html", **contexts.job_context(job, candidates, reference, _events(session, job_id), held_out)
+    )
 
 
 @router.get("/ui/candidates/{candidate_id}")
@@ -138,6 +139,16 @@ def static(name: str) -> Response:
 def favicon() -> Response:
     """Browsers ask for it when they show bare JSON."""
     return static("favicon.svg")
+
+
+def _events(session: Session, job_id: str) -> list[dict[str, Any]]:
+    """All events of a job; a long one has thousands, most of them progress."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = read.list_events(session, job_id, after=found[-1]["id"] if found else 0, limit=EVENTS_AT_ONCE)
+        found += [plain(view) for view in page]
+        if len(page) < EVENTS_AT_ONCE:
+            return found
 
 
 def _index(

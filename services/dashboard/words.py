@@ -53,6 +53,10 @@ STATES: dict[str, Word] = {
     "cancelled": Word("cancelled", "idle", "Stopped on request; what was judged so far is kept."),
 }
 
+# Told several times a second while a candidate is judged: shown as what happens now, never as a line of the log.
+PROGRESS_EVENT = "candidate.progress"
+PHASES = {"screen": "Screening", "validation": "Validating", "held_out": "Held-out check of"}
+
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 VERDICTS: dict[str, Word] = {
@@ -157,6 +161,17 @@ def baseline(name: str) -> tuple[str, str]:
     if how.endswith("t") and how[:-1].isdigit():
         how = "1 thread" if how == "1t" else f"{how[:-1]} threads"
     return _spaced(what), how
+
+
+def progress(data: Mapping[str, Any]) -> str:
+    """What the referee is doing now: `Screening one pass: checking rows=512 (3 of 16)`."""
+    label = str(data.get("label") or str(data.get("sha256") or "")[:12] or "a candidate")
+    said = f"{PHASES.get(str(data.get('phase')), 'Judging')} {label}"
+    text = str(data.get("text") or data.get("stage") or "")
+    done, total = data.get("done"), data.get("total")
+    if isinstance(done, int) and isinstance(total, int) and total > 1:
+        text += f" ({min(done + 1, total)} of {total})"
+    return f"{said}: {text}" if text else said
 
 
 def event(name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -87,16 +87,20 @@ class Demo:
 
     def _follow(self, job_id: str) -> None:
         start = time.monotonic()
-        url = str(self._client.base_url)
+        board: Table | Text = Text("waiting for the first candidate", style="dim")
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            for event in follow_events(url, job_id):
+            for event in follow_events(str(self._client.base_url), job_id):
+                now = Text("")
+                if event["name"] == words.PROGRESS_EVENT:
+                    now = Text(_printable(words.progress(event["data"])), style="cyan")
                 line = event_line(event)
                 if line is not None:
-                    self._console.print(
-                        Text(f"{formats.offset(time.monotonic() - start):>8}  ", style="dim") + line
-                    )
+                    since = Text(f"{formats.offset(time.monotonic() - start):>8}  ", style="dim")
+                    self._console.print(since + line)
+                    if self._is_live:
+                        board = leaderboard(self._candidates(job_id))
                 if self._is_live:
-                    live.update(leaderboard(self._candidates(job_id)), refresh=True)
+                    live.update(Group(board, now), refresh=True)
 
     def show_result(self, job: Mapping[str, Any]) -> None:
         """Prints the leaderboard and what the held-out shapes say."""

@@ -196,6 +196,25 @@ def test_a_running_job_says_what_it_is_doing() -> None:
     assert page.find("body")[0].attributes["data-after"] == "3"
 
 
+def test_progress_is_what_happens_now_and_no_line_of_the_log() -> None:
+    data = {
+        "label": "one pass",
+        "phase": "screen",
+        "stage": "correctness",
+        "done": 2,
+        "total": 16,
+        "text": "checking rows=7",
+    }
+    events = [
+        stored.event(1, "job.started", 1),
+        *(stored.event(n, "candidate.progress", n, **data) for n in range(2, 400)),
+    ]
+    page = job_page(stored.job("running"), [stored.candidate("one pass", "human")], events=events)
+    assert "Screening one pass: checking rows=7 (3 of 16)" in page.text
+    assert len(page.find("ol", class_="timeline")[0].find("li")) == 1
+    assert page.find("body")[0].attributes["data-after"] == "399"
+
+
 def hostile_pages() -> list[Element]:
     finding = {"rule": HOSTILE, "severity": HOSTILE, "evidence": HOSTILE}
     bad = stored.verdict([1.5], word=HOSTILE, reason=HOSTILE, findings=[finding])
@@ -220,8 +239,10 @@ def hostile_pages() -> list[Element]:
     judged = stored.event(
         2, "candidate.judged", 2, label=HOSTILE, verdict=HOSTILE, reason=HOSTILE, phase=HOSTILE
     )
+    progress = stored.event(3, "candidate.progress", 3, label=HOSTILE, phase=HOSTILE, text=HOSTILE)
     return [
         job_page(job, [one, two], reference=HOSTILE, events=[event, judged]),
+        job_page({**job, "state": "running"}, [one], reference=HOSTILE, events=[progress]),
         job_page({**job, "state": "failed", "winner": None}, [], reference=HOSTILE),
         candidate_page(one),
         candidate_page(two, parent=one, against="parent"),

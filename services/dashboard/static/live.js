@@ -9,11 +9,12 @@
   const badge = document.getElementById("connection");
   const eventNames = [
     "job.queued", "job.started", "job.finished", "job.failed", "job.cancelled",
-    "candidate.proposed", "candidate.compiled", "candidate.judged", "portfolio.changed", "proposer.failed", "budget.spent",
+    "candidate.proposed", "candidate.compiled", "candidate.progress", "candidate.judged", "portfolio.changed", "proposer.failed", "budget.spent",
   ];
   let pending = null;
   let fetching = false;
   let again = false;
+  let freshAt = 0;
 
   function say(text, css) {
     if (!badge) return;
@@ -74,9 +75,11 @@
     }
   }
 
+  // Many events come at once; a page every 1.5 s is as current as a reader can be.
   function soon() {
     if (pending !== null) return;
-    pending = setTimeout(() => { pending = null; void refresh(); }, 200);
+    const wait = Math.max(200, freshAt + 1500 - Date.now());
+    pending = setTimeout(() => { pending = null; freshAt = Date.now(); void refresh(); }, wait);
   }
 
   function follow(url, after) {
