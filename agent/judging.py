@@ -56,8 +56,9 @@ def judge_phase(
 ) -> dict[str, Any]:
     """One phase of `judge_candidate`; also what judges optimized.py on the held-out shapes.
 
-    A referee that is lost (killed from outside, crashed) is restarted and the candidate judged once more. When that
-    fails too, the verdict is `not_judged`: a fault of ours, never held against the candidate.
+    What could not be judged (a referee that was killed or crashed, a machine too noisy) is tried once more with a
+    fresh referee where the old one is lost. When that fails too, the verdict is `not_judged`: a fault of ours, never
+    held against the candidate.
 
     Raises:
         JobStopped: if the job was asked to stop.
@@ -65,16 +66,15 @@ def judge_phase(
     known = store.verdict(candidate.sha256, phase)
     if known is not None:
         return known
-    try:
-        verdict = _evaluate(spec, store, referee, candidate, phase)
-    except RefereeLost as first:
+    verdict = _evaluate(spec, store, referee, candidate, phase)
+    if verdict["verdict"] == "not_judged":  # lost referee, noisy machine, sick device: worth one more try
         raise_if_stopped(store)
-        restart_referee(referee)
-        try:
-            verdict = _evaluate(spec, store, referee, candidate, phase)
-        except RefereeLost as second:
+        store.event(
+            "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}
+        )
+        verdict = _evaluate(spec, store, referee, candidate, phase)
+        if verdict["verdict"] == "not_judged":
             raise_if_stopped(store)
-            verdict = _not_judged(spec, candidate, phase, f"the referee was lost twice: {first}; {second}")
     if not store.add_verdict(candidate.sha256, phase, verdict):
         return store.verdict(candidate.sha256, phase) or verdict
     summary = verdict.get("summary") or {}
@@ -122,14 +122,19 @@ def _evaluate(
     if spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
     what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
-    return referee.evaluate(
-        spec.task,
-        CandidateSource(candidate.source, origin=candidate.origin, label=candidate.label),
-        effort=effort,
-        splits=splits,
-        shapes=shapes,
-        on_progress=progress_events(store, what),
-    )
+    try:
+        return referee.evaluate(
+            spec.task,
+            CandidateSource(candidate.source, origin=candidate.origin, label=candidate.label),
+            effort=effort,
+            splits=splits,
+            shapes=shapes,
+            on_progress=progress_events(store, what),
+        )
+    except RefereeLost as lost:
+        raise_if_stopped(store)
+        restart_referee(referee)
+        return _not_judged(spec, candidate, phase, f"the referee was lost: {lost}")
 
 
 def raise_if_stopped(store: JobStore) -> None:

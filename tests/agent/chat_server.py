@@ -98,7 +98,7 @@ def chat_server(*script: Answer) -> Iterator[ChatServer]:
             except OSError:
                 return  # a client that has given up
 
-        def log_message(self, format: str, *values: object) -> None:
+        def log_message(self, *_: object) -> None:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

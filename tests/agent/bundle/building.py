@@ -1,0 +1,123 @@
+"""Builds a real optimized.py from a task and members, with the real probe program in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from agent.bundle import domain
+from agent.bundle.assembly import Leaves, assemble, input_places, internal_places, read_call
+from agent.bundle.domain import Domain
+from agent.candidates import Candidate
+
+PROBE = Path(domain.__file__).parent / "templates" / "probe_program.py"
+_numbers = itertools.count()
+
+DIMS: dict[str, Any] = {
+    "rows": {"min": 1, "max": 4096, "multiple_of": 1, "default": 32},
+    "cols": {"min": 8, "max": 1024, "multiple_of": 8, "default": 64},
+    "dtype": {"choices": ["float32", "float64"], "default": "float32"},
+}
+
+TASK = '''
+import torch
+import torch.nn as nn
+
+from kernelbench_tasks import Choice, Dim
+
+DIMS = {"rows": Dim(1, 4096), "cols": Dim(8, 1024, multiple_of=8), "dtype": Choice("float32", "float64")}
+
+
+class Model(nn.Module):
+    """Scale and shift."""
+
+    def __init__(self, cols: int, factor: float = 2.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(cols))
+        self.register_buffer("shift", torch.zeros(cols))
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return x * self.weight * self.factor + self.shift + residual
+
+
+def get_inputs(rows=32, cols=64, dtype="float32"):
+    kind = getattr(torch, dtype)
+    return [torch.randn(rows, cols, dtype=kind), torch.randn(rows, cols, dtype=kind)]
+
+
+def get_init_inputs(cols=64):
+    return [cols]
+'''
+
+# Counts its calls, so that a test sees whether it ran; packs its weights, so that a test sees whether it is kept fresh.
+MEMBER = """
+import torch
+import torch.nn as nn
+
+calls = []
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols: int, factor: float = 2.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(cols))
+        self.register_buffer("shift", torch.zeros(cols))
+        self.factor = factor
+        self.packed = None
+
+    def forward(self, x, residual):
+        calls.append(tuple(x.shape))
+        if self.packed is None:
+            self.packed = self.weight * self.factor
+        return torch.addcmul(self.shift + residual, x, self.packed)
+"""
+
+
+@cache
+def probe(task: str, dims_text: str) -> Domain:
+    """The domain of a task, found by the probe program in a process of its own."""
+    dims: dict[str, Any] = json.loads(dims_text)
+    points = domain._points(dims, [])
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "task.py").write_text(task)
+        Path(folder, "points.json").write_text(json.dumps(points))
+        subprocess.run([sys.executable, str(PROBE)], cwd=folder, check=True, capture_output=True)
+        found = json.loads(Path(folder, "out", "probe.json").read_text())
+    call = read_call(task)
+    return domain.fit(dims, points, found, input_places(call, internal_places(call, dims)))
+
+
+def optimized_text(
+    members: list[Candidate] | None = None,
+    *,
+    task: str = TASK,
+    dims: dict[str, Any] | None = None,
+    leaves: Leaves | None = None,
+    device: str = "cpu",
+) -> str:
+    """The text of an optimized.py."""
+    found = probe(task, json.dumps(DIMS if dims is None else dims))
+    chosen = members or [Candidate(MEMBER, "human", "scale and shift")]
+    return assemble("scale", task, chosen, leaves or Leaves(), found, read_call(task), device)
+
+
+def imported(folder: Path, text: str) -> ModuleType:
+    """The file as a module of its own."""
+    name = f"optimized_{next(_numbers)}"
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
