@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -86,7 +87,13 @@ def _run(
 
         heading("[bold]5. Stop", align="left")
     console.print("The service is stopped. The bundle and the database stay; to look at the pages again:")
-    console.print(f"  KERNELWRIGHT_DATA_DIR={folder} kernelwright serve", highlight=False, soft_wrap=True)
+    script = Path(sys.executable).with_name("kernelwright")
+    serve = script if script.exists() else "kernelwright"
+    console.print(f"  KERNELWRIGHT_DATA_DIR={folder} {serve} serve", highlight=False, soft_wrap=True)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def main(
@@ -100,6 +107,8 @@ def main(
     plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
 ) -> None:
     """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""
+    # A terminated demo must stop its service too; the default action would leave it running.
+    signal.signal(signal.SIGTERM, _terminate)
     is_live = sys.stdout.isatty() and not plain
     console = Console() if is_live else Console(force_terminal=False, width=120)
     clock = Clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from kernelbench_tasks import catalog
 from services.demo.cheat import cheating_candidate
-from tests.services.service import ROOT, TINY_TASK, UNPARSABLE
+from tests.services.service import ROOT, TINY_TASK, UNPARSABLE, descendants, is_alive, wait_until
 
 DECORATED = '''\
 from __future__ import annotations
@@ -76,6 +77,25 @@ def test_a_task_that_does_not_exist_ends_the_demo_before_anything_starts(tmp_pat
     assert done.returncode == 1
     assert "no task is called 'no_such_task'" in done.stdout
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_demo_that_is_terminated_stops_its_service(tmp_path: Path) -> None:
+    log = tmp_path / "data" / "service.log"
+    command = [sys.executable, "-m", "services.demo", "--data-dir", str(log.parent)]
+    demo = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(
+        lambda: log.exists() and "Kernelwright is at" in log.read_text(),
+        120.0,
+        lambda: "no address in the log",
+    )
+    started = descendants(demo.pid)
+    assert started
+    demo.terminate()
+    assert demo.wait(timeout=60) == 128 + signal.SIGTERM
+    wait_until(
+        lambda: not any(is_alive(pid) for pid in started), 30.0, lambda: "a process of the service lives on"
+    )
 
 
 @pytest.mark.slow
