@@ -102,13 +102,15 @@ def progress_events(
 
     A new stage is told at once, further steps of the same stage at most once in `every_s` seconds.
     """
-    last = {"stage": "", "time_s": 0.0}
+    last_stage: object = None
+    last_s = 0.0
 
     def tell(progress: dict[str, Any]) -> None:
+        nonlocal last_stage, last_s
         now_s = time.monotonic()
-        if progress.get("stage") == last["stage"] and now_s - last["time_s"] < every_s:
+        if progress.get("stage") == last_stage and now_s - last_s < every_s:
             return
-        last.update(stage=progress.get("stage"), time_s=now_s)
+        last_stage, last_s = progress.get("stage"), now_s
         store.event("candidate.progress", {**what, **progress})
 
     return tell

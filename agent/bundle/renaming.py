@@ -11,6 +11,7 @@ import copy
 import io
 import tokenize
 from collections.abc import Mapping
+from typing import Any
 
 from agent.errors import AssemblyError
 
@@ -96,7 +97,7 @@ class _Renamer(ast.NodeTransformer):
         node.keywords = [self.visit(item) for item in node.keywords]
         # A class body sees its own names at its own level, its methods do not.
         own = _locals_of(node.body)
-        body = []
+        body: list[Any] = []
         for statement in node.body:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 body.append(self._function(statement, rename_itself=False))
