@@ -62,6 +62,8 @@ class CandidateRun:
         rest = wanted[1:]
         workers = min(self.fleet.compile_workers, len(rest))
         if workers:
+            # A fork server dies with the thread that started it, so make sure here that it runs.
+            self.fleet.server("compile")
             with ThreadPoolExecutor(workers) as pool:
                 for _ in pool.map(self._build_part, [rest[index::workers] for index in range(workers)]):
                     continue

@@ -81,6 +81,29 @@ class Evaluation:
 
     def _judge(self) -> tuple[str, str, str]:
         clock = _Stages(self.run_state.stages_s)
+        lock = self.fleet.device_lock
+        with lock.shared():
+            opened = self._prepare(clock)
+        timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
+        with lock.shared():
+            self.session.compile_baselines([shape for _, shape in timed], self.progress)
+        clock.lap("baseline_compile")
+        self.progress("timing", 0, len(timed), "waiting for the device's clock")
+        with lock.exclusive():
+            clock.lap("waiting")
+            self.session.rank_baselines([shape for _, shape in timed], self.progress)
+            clock.lap("baselines")
+            self._aa([shape for _, shape in timed])
+            clock.lap("aa")
+            self._time_all(timed)
+            clock.lap("timing")
+        for split in opened:
+            if split in _UNTIMED:
+                self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
+        return "accepted", self._reason(), ""
+
+    def _prepare(self, clock: _Stages) -> dict[str, list[OpenShape]]:
+        """Everything before the clock: reference, build, load, correctness."""
         chosen = self._shapes()
         if not any(chosen.values()):
             raise RoleFailure("task_rejected", "no shape of the task fits this machine's memory cap", role="reference")
@@ -94,17 +117,7 @@ class Evaluation:
         clock.lap("load")
         self._check_all(every)
         clock.lap("correctness")
-        timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
-        self.session.prepare_baselines([shape for _, shape in timed], self.progress)
-        clock.lap("baselines")
-        self._aa([shape for _, shape in timed])
-        clock.lap("aa")
-        self._time_all(timed)
-        clock.lap("timing")
-        for split in opened:
-            if split in _UNTIMED:
-                self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
-        return "accepted", self._reason(), ""
+        return opened
 
     def _shapes(self) -> dict[str, list[Dims]]:
         given = self.request.shapes or {}

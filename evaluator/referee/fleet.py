@@ -19,13 +19,13 @@ from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
+from evaluator.timing.exclusive import DeviceLock
 from evaluator.verdict import HARNESS_VERSION
 
 if TYPE_CHECKING:
     from evaluator.referee.task_session import Baseline
 
 TIERS = ("namespaces", "landlock")
-_ROLES = ("reference", "candidate", "compile")
 
 
 class Fleet:
@@ -62,6 +62,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._headers_lock = threading.Lock()
         self.attacks: list[dict[str, Any]] = []
+        self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
         self.tier = self._choose_tier(minimum_tier)
 
     def _sweep(self) -> None:
@@ -75,7 +76,8 @@ class Fleet:
         reasons = []
         for tier in TIERS[: TIERS.index(minimum) + 1]:
             try:
-                self._servers = {role: self._server(role, tier) for role in _ROLES}
+                names = {"run", "compile"} if self.gpu else {"run"}
+                self._servers = {name: self._server(name, tier) for name in names}
                 self.attacks = self._attack_ourselves()
             except (SandboxUnavailable, RoleFailure) as failure:
                 reasons.append(f"{tier}: {failure}")
@@ -91,12 +93,12 @@ class Fleet:
             + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user."
         )
 
-    def _server(self, role: str, tier: str) -> ForkServer:
+    def _server(self, name: str, tier: str) -> ForkServer:
         return ForkServer(
-            role,
+            name,
             self.store,
             tier,
-            gpu=self.gpu and role != "compile",
+            gpu=self.gpu and name != "compile",
             threads=self.threads,
             chain_library=self.chain_library,
             headers=self.headers,
@@ -122,7 +124,7 @@ class Fleet:
                     # Without a limit on data (GPU) the operating system may promise any amount of memory.
                     "skip": ["allocate_without_end"] if self.limits.memory_bytes is None else [],
                 }
-                process = self._servers["candidate"].fork(role="tool", limits=self.limits)
+                process = self._servers["run"].fork(role="tool", limits=self.limits)
                 try:
                     payload = process.request_json(runner.PROBE, {"facts": facts}, 60.0)
                 finally:
@@ -132,12 +134,17 @@ class Fleet:
     # -- processes ---------------------------------------------------------------------------------------------
 
     def server(self, role: str) -> ForkServer:
-        """The fork server of a role, started again if it has died."""
+        """The fork server for a role, started again if it has died.
+
+        A fork server runs nothing untrusted and holds no secret, so roles differ only in what their children may
+        reach: on a GPU the compile role has no device nodes and needs a server of its own.
+        """
+        name = "compile" if role == "compile" and self.gpu else "run"
         with self._lock:
-            server = self._servers[role]
+            server = self._servers[name]
             if not server.alive:
                 server.close()
-                server = self._servers[role] = self._server(role, self.tier)
+                server = self._servers[name] = self._server(name, self.tier)
             return server
 
     def tool(self, memory_bytes: int | None, *, device: bool) -> RoleProcess:

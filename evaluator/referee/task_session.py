@@ -56,6 +56,7 @@ class OpenShape:
     output_metas: tuple[TensorMeta, ...] = ()
     baselines: list[Baseline] = field(default_factory=list)
     checks: dict[str, Any] = field(default_factory=dict)
+    ranked: bool = False
 
     @property
     def best(self) -> Baseline:
@@ -190,16 +191,20 @@ class TaskSession:
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
-    def prepare_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
-        """Compiles every baseline for exactly these shapes (two processes side by side) and measures each."""
+    def compile_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
+        """Compiles every baseline for exactly these shapes, in parallel, and loads them; no clock runs."""
         todo = [shape for shape in shapes if not shape.baselines]
-        if not todo:
-            return
         self._compile_ahead([s for s in todo if freeze_dims(s.dims) not in self.compiled], progress)
+        for shape in todo:
+            self._load_baselines(shape)
+
+    def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
+        """Times every baseline at the shapes where that has not been done; the caller holds the device's clock."""
+        todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
-            self._load_baselines(shape)
             self._rank(shape)
+            shape.ranked = True
 
     def _compile_ahead(self, shapes: list[OpenShape], progress: Progress) -> None:
         """Fills the task's compile cache in parallel; failures show again, and are recorded, when baselines load."""
@@ -229,6 +234,8 @@ class TaskSession:
 
         if self.fleet.gpu:
             return
+        # A fork server dies with the thread that started it, so make sure here that it runs.
+        self.fleet.server("compile")
         with ThreadPoolExecutor(workers) as pool:
             for _ in pool.map(work, [shapes[index::workers] for index in range(workers)]):
                 continue

@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +69,7 @@ class ForkServer:
         }
         ours, theirs = socket.socketpair()
         self._channel = ours
+        self._lock = threading.Lock()
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
@@ -179,17 +181,18 @@ class ForkServer:
             watched_folder=folder_path if folder_mode == "share" else None,
         )
         try:
-            wire.send_request(
-                self._channel, request, (theirs.fileno(), control_theirs.fileno(), write_end)
-            )
-            self._answer(30.0)
+            with self._lock:
+                wire.send_request(
+                    self._channel, request, (theirs.fileno(), control_theirs.fileno(), write_end)
+                )
+                self._answer(60.0)
         except (BrokenPipeError, ConnectionError) as error:
             raise SandboxUnavailable(f"the {self.name} fork server is gone: {error}") from None
         finally:
             theirs.close()
             control_theirs.close()
             os.close(write_end)
-        process.greet(30.0)
+        process.greet(60.0)
         return process
 
     @property
