@@ -1,0 +1,1 @@
+"""What the compiler proposes: its generated kernels as standalone sources, and torch.compile in its modes."""

@@ -114,13 +114,19 @@ class Capture:
 
 
 def capture(
-    referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str, settings: Mapping[str, Any]
+    referee: Referee,
+    task: TaskSource,
+    dims: Mapping[str, Any],
+    device: str,
+    settings: Mapping[str, Any],
+    switches: Mapping[str, bool],
 ) -> Capture:
     """Extract the compiler's code for a task, in a disposable sandboxed process.
 
     Args:
         dims: the task's dimensions as `Referee.describe` gives them.
         settings: Inductor settings by dotted name, for example {"cpp.simdlen": 256}.
+        switches: what the capture program changes beyond settings, for example {"variance_by_row": True}.
 
     Raises:
         ProposalFailed: if the process died, ran out of time or memory, or wrote nonsense.
@@ -129,7 +135,7 @@ def capture(
     files = {
         "reference.py": task.source,
         "symbolic_trace.py": (_PROGRAMS / "symbolic_trace.py").read_text(),
-        "request.json": json.dumps({"dims": dims, "device": device, "settings": settings}, sort_keys=True),
+        "request.json": json.dumps({**switches, "dims": dims, "device": device, "settings": settings}, sort_keys=True),
     }
     result = referee.run_tool(
         program, files, deadline_s=DEADLINE_S, memory_bytes=MEMORY_BYTES, device=device == "cuda"

@@ -52,7 +52,9 @@ class CppKernel:
     text: str
 
 
-def tidy(name: str, source: str, renames: Mapping[str, str], comment: Sequence[str] = ()) -> CppKernel:
+def tidy(
+    name: str, source: str, renames: Mapping[str, str], comment: Sequence[str] = (), *, distinct: bool = False
+) -> CppKernel:
     """Rewrite one kernel.
 
     Args:
@@ -60,6 +62,8 @@ def tidy(name: str, source: str, renames: Mapping[str, str], comment: Sequence[s
         source: Inductor's text: an include, then `extern "C" void kernel(...) {...}`.
         renames: new names for parameters; names that the body already uses are left as they were.
         comment: lines to put above the function.
+        distinct: no two pointers of any call are of the same memory. Then the compiler may be told so, and takes what
+            depends on a row only (a division, a square root) out of the loop over the row.
 
     Raises:
         ProposalFailed: if the text is not a kernel of the expected form.
@@ -81,7 +85,8 @@ def tidy(name: str, source: str, renames: Mapping[str, str], comment: Sequence[s
     tree = _open_blocks(_parse(body))
     _limit_threads(tree, sizes, threshold)
     final = tuple((kind, chosen.get(parameter, parameter)) for kind, parameter in parameters)
-    head = _head(name, final)
+    mark = " __restrict__" if distinct else ""
+    head = _head(name, [(kind + mark if "*" in kind else kind, parameter) for kind, parameter in final])
     lines = [*(f"// {line}" for line in comment), head, *_print(tree, 1), "}"]
     return CppKernel(name, final, "\n".join(lines))
 

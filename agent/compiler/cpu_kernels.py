@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.compiler.calls import KernelCall, rewrite
-from agent.compiler.capture import Capture, Variant
+from agent.compiler.capture import Capture
 from agent.compiler.cpp_text import PREAMBLE, CppKernel, tidy
 from agent.errors import ProposalFailed
 
@@ -66,7 +66,10 @@ def library(capture: Capture) -> Library:
         calls = rewrite(variant, {kernel.name: _plain for kernel in raw}, "cpu").calls
         for position, kernel in enumerate(raw):
             name = function_name(kernel.name, position, len(raw)) + suffix
-            tidied = tidy(name, kernel.source, renames_for(kernel, calls), comment_for(kernel, variant))
+            mine_calls = [call for call in calls if call.kernel == kernel.name]
+            distinct = all(len(set(call.base_names)) == len(call.base_names) for call in mine_calls)
+            renames = renames_for(kernel, mine_calls)
+            tidied = tidy(name, kernel.source, renames, comment_for(kernel), distinct=distinct)
             printed[name] = tidied
             mine[kernel.name] = _caller(tidied)
         printers.append(mine)
@@ -108,16 +111,15 @@ def function_name(raw: str, position: int, count: int) -> str:
 
 def renames_for(kernel: RawKernel, calls: Sequence[KernelCall]) -> dict[str, str]:
     """Names for a kernel's parameters: those of its arguments, if it is called only once."""
-    mine = [call for call in calls if call.kernel == kernel.name]
-    if len(mine) != 1:
+    if len(calls) != 1:
         return {}
     match = re.search(r"kernel\(([^)]*)\)", kernel.source)
     parameters = [text.split()[-1].lstrip("*") for text in match[1].split(",")] if match else []
-    bases = [base.removesuffix("_") for base in mine[0].base_names]
+    bases = [base.removesuffix("_") for base in calls[0].base_names]
     return dict(zip(parameters, bases, strict=False)) if len(parameters) == len(bases) else {}
 
 
-def comment_for(kernel: RawKernel, variant: Variant) -> list[str]:
+def comment_for(kernel: RawKernel) -> list[str]:
     """Which operators the kernel's name says are fused in it."""
     words = re.sub(r"_\d+$", "", kernel.name).removeprefix("cpp_fused").strip("_")
     return [f"Computes, in one kernel: {words.replace('_', ' ')}."] if words else []

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from agent.bundle.sections import cut
 from agent.compiler import cpu_kernels, triton_kernels
 from agent.compiler.calls import Body, rewrite, size_text
 from agent.compiler.capture import Capture, Value, Variant
+from agent.compiler.forward import Parameter, forward_parameters, without_docstring
 from agent.compiler.layout import is_contiguous
 from agent.errors import AssemblyError, ProposalFailed
 
@@ -37,14 +37,6 @@ def mm_plus_mm(a, b, c, d, out):
     torch.mm(a, b, out=out)
     return out.addmm_(c, d)
 '''
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of the reference's `forward`; `default` is its text, empty when there is none."""
-
-    name: str
-    default: str
 
 
 def standalone_source(capture: Capture, reference: str, title: str, device: str) -> str:
@@ -79,7 +71,7 @@ def standalone_source(capture: Capture, reference: str, title: str, device: str)
     parts = [
         header(capture, title, device),
         "\n".join(sorted(["import inspect", "import torch", *library.imports])),
-        _without_docstring(section.text),
+        without_docstring(section.text),
         *library.parts,
         _HELPERS.format(device_test=test),
         *([_MM_PLUS_MM] if mm_plus_mm else []),
@@ -92,13 +84,6 @@ def standalone_source(capture: Capture, reference: str, title: str, device: str)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ProposalFailed(f"the assembled source does not parse: {error}") from error
     return source
-
-
-def _without_docstring(text: str) -> str:
-    first = ast.parse(text).body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.end_lineno is not None:
-        text = "\n".join(text.splitlines()[first.end_lineno :])
-    return text.strip("\n")
 
 
 def header(capture: Capture, title: str, device: str) -> str:
@@ -135,26 +120,6 @@ def domain_words(variant: Variant) -> list[str]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:80]
-
-
-def forward_parameters(section: str) -> list[Parameter]:
-    """The parameters of `Model.forward`.
-
-    Raises:
-        ProposalFailed: if there is no such method or it takes a variable number of arguments.
-    """
-    tree = ast.parse(section)
-    models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
-    methods = [node for model in models for node in model.body if isinstance(node, ast.FunctionDef)]
-    forward = next((node for node in methods if node.name == "forward"), None)
-    if forward is None:
-        raise ProposalFailed("class Model has no forward of its own")
-    spec = forward.args
-    if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
-        raise ProposalFailed("forward takes a variable number of arguments")
-    names = [argument.arg for argument in spec.args][1:]
-    defaults = [""] * (len(names) - len(spec.defaults)) + [ast.unparse(node) for node in spec.defaults]
-    return [Parameter(name, default) for name, default in zip(names, defaults[-len(names) :] if names else [], strict=True)]
 
 
 def variant_function(name: str, variant: Variant, body: Body, forward: Sequence[Parameter]) -> str:

@@ -31,11 +31,21 @@ os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 sys.path.insert(0, os.getcwd())
 
+import sympy
 import torch
 import torch._inductor.config as inductor_config
-from symbolic_trace import NotExtractable, Symbols, Traced, accepted, log, mode_matters, prepare_process, trace
+from symbolic_trace import (
+    NotExtractable,
+    Symbols,
+    Traced,
+    accepted,
+    log,
+    mode_matters,
+    prepare_process,
+    trace,
+)
 from torch._guards import TracingContext, tracing
-from torch._inductor import compile_fx, lowering
+from torch._inductor import compile_fx, ir, lowering
 from torch._inductor.graph import GraphLowering
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -141,7 +151,7 @@ def uncovered_point(
     """
     first = variants[0]
     fixed = {name for name, entry in first["symbols"].items() if pinned(first, entry["symbol"])}
-    for name, dim in numeric.items():
+    for name in numeric:
         entry = first["symbols"].get(name)
         if entry is None or name in fixed:
             continue
@@ -211,6 +221,8 @@ def attempt(
     reject_unsupported(traced)
     if device.type == "cpu" and symbols.described:
         keep_convolution_sizes_symbolic()
+    if request.get("variance_by_row"):
+        compute_variance_by_row()
     module, metadata = lower(traced, fake_mode, request["settings"])
     reject_aliases(metadata)
     for name, entry in symbols.described.items():
@@ -264,6 +276,40 @@ def keep_convolution_sizes_symbolic() -> None:
     handler = lowering.fallback_handler(aten.convolution.default, add_to_fallback_set=False)
     for key in (aten.convolution, aten.convolution.default):
         lowering.lowerings[key] = handler
+
+
+def compute_variance_by_row() -> None:
+    """Mean and variance as plain sums that stay in the loop over rows, in place of Welford's update for each element.
+
+    Inductor has such a form for short reductions of known length, but stores the mean in between, which splits the loop
+    over rows in four, and leaves the mean's rounding error in the result. Here nothing is stored, so that all passes
+    over a row follow each other while the row is in the cache, and the sum of the deviations, zero for the true mean,
+    corrects both mean and variance: constant rows give exactly zero.
+    """
+
+    def two_passes(x: Any, axis: Any, *, correction: Any, keepdim: bool, return_mean: bool) -> tuple[Any, ...]:
+        correction = 1 if correction is None else correction
+        axis = lowering._validate_reduction_axis(x, axis)
+        size = x.get_size()
+        count = math.prod(size[index] for index in axis)
+
+        def divided(value: Any, by: Any) -> Any:
+            constant = ir.IndexingConstant(index=by, dtype=x.get_dtype(), device=x.get_device())
+            return lowering.div(value, ir.ExpandView.create(constant, list(value.get_size())))
+
+        first = lowering.mean(x, axis, keepdim=True)
+        deviation = lowering.sub(x, first)
+        rest = lowering.sum_(deviation, axis, True)
+        squares = lowering.sum_(lowering.square(deviation), axis, True)
+        shift = divided(rest, count)
+        # Rounding may leave a tiny negative number where all elements are equal.
+        squares = lowering.relu(lowering.sub(squares, lowering.mul(rest, shift)))
+        variance = divided(squares, sympy.Max(count - correction, 0) if correction else count)
+        results = [variance, lowering.add(first, shift)] if return_mean else [variance]
+        return tuple(result if keepdim else lowering.squeeze(result, axis) for result in results)
+
+    lowering.var_mean_sum_ = two_passes  # type: ignore[assignment]
+    lowering.use_two_step_variance = lambda *args, **kwargs: True  # type: ignore[assignment]
 
 
 def lower(traced: Traced, fake_mode: FakeTensorMode, settings: Mapping[str, Any]) -> tuple[str, Any]:

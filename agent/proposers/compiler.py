@@ -1,0 +1,103 @@
+"""Proposes what the compiler already knows: its generated kernels as editable sources, and its modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.candidates import Candidate
+from agent.compiler.capture import capture
+from agent.compiler.modes import mode_source, modes
+from agent.compiler.standalone import standalone_source
+from agent.errors import ProposalFailed
+from agent.proposers.base import ProposalContext
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One way to ask for generated kernels.
+
+    Attributes:
+        label: for tables.
+        request: switches of the capture program (see `sandboxed/capture_program.py`).
+        settings: Inductor settings by dotted name.
+        needs: operators without which this asks for the same code as the extraction before it; empty for "always".
+        note: what is special about it.
+    """
+
+    label: str
+    note: str
+    request: dict[str, bool] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()
+
+
+_VARIANCE = frozenset({"layer_norm", "group_norm", "native_layer_norm", "batch_norm", "instance_norm", "var", "var_mean", "std"})
+
+CPU_EXTRACTIONS = (
+    Extraction("inductor C++", "generated kernels; variances as two sums by row", {"variance_by_row": True}),
+    Extraction("inductor C++, Welford", "generated kernels as torch.compile would run them", needs=_VARIANCE),
+)
+CUDA_EXTRACTIONS = (Extraction("inductor Triton", "generated kernels with one launch setting each"),)
+
+
+class CompilerProposer:
+    """Origin `compiler`: extracted kernels first, because they can win; then the modes, which cannot lose by much."""
+
+    origin = "compiler"
+
+    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
+        """Yield at most six candidates; what could not be made is told in an event and costs nothing else."""
+        seen: set[str] = set()
+        yield from self._extracted(context, seen)
+        for mode in modes(context.device):
+            try:
+                source = mode_source(mode, context.task.source, context.task.name)
+            except ProposalFailed as error:
+                self._tell(context, mode.label, str(error))
+                continue
+            if source not in seen:
+                seen.add(source)
+                yield Candidate(source, self.origin, mode.label, note=mode.words)
+
+    def _extracted(self, context: ProposalContext, seen: set[str]) -> Iterator[Candidate]:
+        operators: set[str] = set()
+        for extraction in CUDA_EXTRACTIONS if context.device == "cuda" else CPU_EXTRACTIONS:
+            if extraction.needs and not extraction.needs & operators:
+                continue
+            try:
+                answer = self._extract(context, extraction)
+            except ProposalFailed as error:
+                answer = {"reason": str(error)}
+            if "source" not in answer:
+                self._tell(context, extraction.label, answer["reason"])
+                return  # whatever stands in the way stands in the way of the others too
+            operators = set(answer["operators"])
+            if answer["source"] not in seen:
+                seen.add(answer["source"])
+                yield Candidate(answer["source"], self.origin, extraction.label, note=extraction.note)
+
+    def _extract(self, context: ProposalContext, extraction: Extraction) -> dict[str, Any]:
+        """The source and its operators, or the reason why there is none; remembered, so that a resume pays nothing."""
+        step = f"compiler.extract.{extraction.label}"
+        known = context.store.step(step)
+        if isinstance(known, dict):
+            return known
+        dims = context.description.get("dims") or {}
+        captured = capture(
+            context.referee, context.task, dims, context.device, extraction.settings, extraction.request
+        )
+        answer: dict[str, Any] = {"reason": captured.reason}
+        if captured.variants:
+            try:
+                source = standalone_source(captured, context.task.source, context.task.name, context.device)
+                names = {name.split(".")[1] for variant in captured.variants for name in variant.operators}
+                answer = {"source": source, "operators": sorted(names)}
+            except ProposalFailed as error:
+                answer = {"reason": str(error)}
+        context.store.finish_step(step, answer)
+        return answer
+
+    def _tell(self, context: ProposalContext, label: str, reason: str) -> None:
+        context.store.event("candidate.proposed", {"origin": self.origin, "label": label, "skipped": reason})
