@@ -29,15 +29,19 @@ def _main() -> None:
 
 @app.command()
 def evaluate(
-    task: Annotated[Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs, perhaps DIMS.")],
+    task: Annotated[
+        Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs, perhaps DIMS.")
+    ],
     candidate: Annotated[Path, typer.Argument(help="Candidate file: ModelNew.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     effort: Annotated[str, typer.Option(help="screen (quick) or confirm (to the full interval).")] = "screen",
-    splits: Annotated[str, typer.Option(help="Comma-separated: visible, validation, held_out, adversarial.")] = (
-        "visible,adversarial"
-    ),
+    splits: Annotated[
+        str, typer.Option(help="Comma-separated: visible, validation, held_out, adversarial.")
+    ] = ("visible,adversarial"),
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON on standard output.")] = False,
-    minimum_tier: Annotated[str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")] = "landlock",
+    minimum_tier: Annotated[
+        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
+    ] = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for compile caches.")] = None,
 ) -> None:
     """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
@@ -56,7 +60,10 @@ def evaluate(
 
             def show(progress: dict[str, Any]) -> None:
                 bar.update(
-                    row, description=progress["text"], completed=progress["done"], total=progress["total"] or None
+                    row,
+                    description=progress["text"],
+                    completed=progress["done"],
+                    total=progress["total"] or None,
                 )
 
             verdict = referee.evaluate(
@@ -99,7 +106,9 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
     timed = [shape for shape in verdict["shapes"] if shape["timed"]]
     if not timed:
         return
-    table = Table("shape", "split", "best baseline", "baseline µs", "candidate µs", "speedup", "95 % interval", "")
+    table = Table(
+        "shape", "split", "best baseline", "baseline µs", "candidate µs", "speedup", "95 % interval", ""
+    )
     for shape in timed:
         low, high = shape["ci95"]
         table.add_row(
@@ -117,7 +126,9 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
     aa = verdict["timing"]["aa"]
     console.print(
         f"{environment['device_name']}, torch {environment['torch']}, sandbox tier {environment['sandbox_tier']}, "
-        f"A/A {aa['median']:.4f}" if aa else "A/A not measured",
+        f"A/A {aa['median']:.4f}"
+        if aa
+        else "A/A not measured",
         markup=False,
     )
 

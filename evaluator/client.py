@@ -70,7 +70,14 @@ class Referee:
         root = str(Path(__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "evaluator", "referee"]
-        command += ["--device", self.device, "--work-dir", str(self._work_dir), "--minimum-tier", self._minimum_tier]
+        command += [
+            "--device",
+            self.device,
+            "--work-dir",
+            str(self._work_dir),
+            "--minimum-tier",
+            self._minimum_tier,
+        ]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -83,11 +90,17 @@ class Referee:
         )
         assert process.stdout is not None
         line = process.stdout.readline()
-        message = json.loads(line) if line else {"fatal": "RefereeLost", "message": "the referee did not start"}
+        message = (
+            json.loads(line) if line else {"fatal": "RefereeLost", "message": "the referee did not start"}
+        )
         if "fatal" in message:
             process.wait()
             kind = getattr(errors, str(message["fatal"]), EvaluatorError)
-            raise kind(message["message"]) if issubclass(kind, EvaluatorError) else EvaluatorError(message["message"])
+            raise (
+                kind(message["message"])
+                if issubclass(kind, EvaluatorError)
+                else EvaluatorError(message["message"])
+            )
         return process
 
     @property

@@ -46,7 +46,7 @@ def serve(device: str, work_dir: str, minimum_tier: str) -> None:
                 answer({"answer": _handle(core, request, answer)})
             except EvaluatorError as error:
                 answer({"error": type(error).__name__, "message": str(error)})
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # A bug of ours must reach the caller in words and must not end the service.
                 traceback.print_exc()
                 answer({"error": "Bug", "message": f"{type(error).__name__}: {error}"})

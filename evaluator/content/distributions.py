@@ -23,13 +23,16 @@ def _constant_rows(values: Array, tensor: TensorInput, generator: np.random.Gene
 
 def _large_mean(values: Array, tensor: TensorInput, generator: np.random.Generator) -> Array:
     """Cancellation: a variance computed as E[x^2] - E[x]^2 loses every digit here."""
-    return values + 64.0 * (np.std(values) or 1.0)
+    moved: Array = values + 64.0 * (float(np.std(values)) or 1.0)
+    return moved
 
 
 def _wide_range(values: Array, tensor: TensorInput, generator: np.random.Generator) -> Array:
     """Rows of very different magnitude and a heavy tail inside each row."""
     rows = _rows(values, tensor)
-    return rows * np.exp2(generator.uniform(-6, 6, (rows.shape[0], 1))) * np.exp(generator.normal(0, 1, rows.shape))
+    magnitudes = np.exp2(generator.uniform(-6, 6, (rows.shape[0], 1)))
+    wide: Array = rows * magnitudes * np.exp(generator.normal(0, 1, rows.shape))
+    return wide
 
 
 def _small_integers(values: Array, tensor: TensorInput, generator: np.random.Generator) -> Array:

@@ -22,12 +22,13 @@ def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
     generator = np.random.default_rng(secrets.randbits(128))
     old = to_float64(values, dtype)
     if name.endswith("running_var"):
-        new = generator.uniform(0.5, 1.5, old.shape) * max(float(old.mean()), 1e-3)
+        new: Array = np.asarray(generator.uniform(0.5, 1.5, old.shape) * max(float(old.mean()), 1e-3))
     elif name.endswith("running_mean"):
-        new = generator.normal(float(old.mean()), 0.25, old.shape)
+        new = np.asarray(generator.normal(float(old.mean()), 0.25, old.shape))
     elif parameter and np.isfinite(old).all():
         mean, spread = float(old.mean()), float(old.std())
-        new = generator.normal(mean, spread if spread > 1e-6 * max(abs(mean), 1e-6) else 0.25, old.shape)
+        spread = spread if spread > 1e-6 * max(abs(mean), 1e-6) else 0.25
+        new = np.asarray(generator.normal(mean, spread, old.shape))
     else:
         return values
     return from_float64(new, dtype)

@@ -16,11 +16,16 @@ class Device(Protocol):
         block_target_us: how long the shorter block of a pair should take.
     """
 
-    kind: str
-    baseline_modes: tuple[str, ...]
-    input_cap_bytes: int
-    memory_limit_bytes: int
-    block_target_us: float
+    @property
+    def kind(self) -> str: ...
+    @property
+    def baseline_modes(self) -> tuple[str, ...]: ...
+    @property
+    def input_cap_bytes(self) -> int: ...
+    @property
+    def memory_limit_bytes(self) -> int: ...
+    @property
+    def block_target_us(self) -> float: ...
 
     def facts(self) -> dict[str, Any]:
         """The device's part of a verdict's environment."""

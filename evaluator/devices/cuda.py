@@ -13,7 +13,13 @@ class CudaDevice:
     """The first visible GPU. Its settings are read, never changed."""
 
     kind = "cuda"
-    baseline_modes = ("eager", "compile_default", "compile_max_autotune", "compile_reduce_overhead", "cuda_graph")
+    baseline_modes = (
+        "eager",
+        "compile_default",
+        "compile_max_autotune",
+        "compile_reduce_overhead",
+        "cuda_graph",
+    )
     input_cap_bytes = 512 << 20
     block_target_us = 2000.0
 
@@ -25,7 +31,7 @@ class CudaDevice:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
             index = int(visible) if visible.isdigit() else 0
             self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, import fails with another
             raise EvaluatorError(f"no usable NVIDIA GPU here: {error}") from None
         self.memory_limit_bytes = 64 << 30
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -74,16 +75,17 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
     worst = float(relative.max())
     if worst > 1.0:
         words = _first_wrong(relative > 1.0, got, expected.exact)
-        return Comparison(False, worst, float(difference.max()), f"{words}; the error is {worst:.3g} times the bound")
+        return Comparison(
+            False, worst, float(difference.max()), f"{words}; the error is {worst:.3g} times the bound"
+        )
     return Comparison(True, worst, float(difference.max()))
 
 
 def _mask_difference(got: Array, expected: Expected) -> Array | None:
     """Elements whose NaN or Inf class differs; where reference and oracle disagree (overflow) either is right."""
     wrong = np.zeros(got.shape, dtype=bool)
-    for classify in (np.isnan, np.isposinf, np.isneginf):
-        if np.iscomplexobj(got) and classify is not np.isnan:
-            classify = np.isinf
+    infinite: tuple[Any, ...] = (np.isinf,) if np.iscomplexobj(got) else (np.isposinf, np.isneginf)
+    for classify in (np.isnan, *infinite):
         mine = classify(got)
         wrong |= (mine != classify(expected.own)) & (mine != classify(expected.exact))
     return wrong if wrong.any() else None

@@ -88,4 +88,5 @@ def expect(dtype: str, shape: tuple[int, ...], exact: Array, own: Array, moved: 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(valid, np.abs(values - exact), 0.0) / scale
-    return np.max(error, axis=1, keepdims=True)
+    worst: Array = np.max(error, axis=1, keepdims=True)
+    return worst

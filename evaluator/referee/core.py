@@ -122,7 +122,13 @@ class RefereeCore:
         )
 
     def run_tool(
-        self, program: str, files: Mapping[str, str], deadline_s: float, memory_bytes: int | None, *, device: bool
+        self,
+        program: str,
+        files: Mapping[str, str],
+        deadline_s: float,
+        memory_bytes: int | None,
+        *,
+        device: bool,
     ) -> ToolResult:
         """Runs a trusted program beside untrusted files in a disposable process."""
         process = self.fleet.tool(memory_bytes, device=device)
@@ -140,7 +146,11 @@ class RefereeCore:
                 status = failure.word if failure.word in ("timeout", "out_of_memory") else "error"
                 process.close()
                 printed = process.drain.text()
-                reason = failure.sentence if isinstance(failure, RoleExited) else f"{failure.sentence}\n{failure.detail}"
+                reason = (
+                    failure.sentence
+                    if isinstance(failure, RoleExited)
+                    else f"{failure.sentence}\n{failure.detail}"
+                )
                 return ToolResult(status, -1, printed, reason)
             finally:
                 process.close()
@@ -158,7 +168,8 @@ def _outputs(listing: Any, sink: Any) -> dict[str, bytes]:
     if not isinstance(listing, list) or len(listing) > 64:
         return {}
     sink.seek(0)
-    outputs, total = {}, 0
+    outputs: dict[str, bytes] = {}
+    total = 0
     for entry in listing:
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], int) and entry[1] >= 0):
             return {}

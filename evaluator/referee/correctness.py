@@ -100,7 +100,9 @@ def case_of(
         side.write(0, _moved(shape, contents))
         moved = _float64(side.oracle(0, _CALL_SECONDS), metas)
     except RoleReported as failure:
-        note = Finding("no_float64_oracle", "info", f"the reference does not run in float64: {failure.sentence}")
+        note = Finding(
+            "no_float64_oracle", "info", f"the reference does not run in float64: {failure.sentence}"
+        )
         if note not in findings:
             findings.append(note)
     expected = [
@@ -142,7 +144,9 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
         block = side.block([0], _CALL_SECONDS, poison=1 + secrets.randbelow(255), keep=True)
         spans = _checked_outputs(side, block, case.metas)
         if not side.holds(0, case.contents):
-            raise Rejected("contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape))
+            raise Rejected(
+                "contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape)
+            )
         values = [dense(span, meta) for span, meta in zip(spans, block.report.metas, strict=True)]
         comparisons = [compare(v, e) for v, e in zip(values, case.expected, strict=True)]
         record(outcome, comparisons, case)
@@ -206,12 +210,16 @@ def _check_alias(side: Side, block: Block) -> None:
     maps = Path(f"/proc/{side.process.pid}/maps").read_text(encoding="utf-8", errors="replace")
     shared = [
         (int(low, 16), int(high, 16))
-        for low, high in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) .*memfd:kernelwright-arena", maps, re.MULTILINE)
+        for low, high in re.findall(
+            r"^([0-9a-f]+)-([0-9a-f]+) .*memfd:kernelwright-arena", maps, re.MULTILINE
+        )
     ]
     for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True):
         if any(address < high and address + meta.span_bytes > low for low, high in shared):
             sentence = "it returns a view of its input's memory instead of a fresh tensor"
-            raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
+            raise Rejected(
+                "contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),)
+            )
 
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
@@ -224,8 +232,12 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
         if len(now) != len(spans) or any(
             not np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in zip(now, spans, strict=True)
         ):
-            sentence = f"at {_where(shape)} an output was overwritten by a later call: results must be fresh tensors"
-            raise Rejected("contract_violation", sentence, (Finding("output_overwritten", "error", sentence),))
+            sentence = (
+                f"at {_where(shape)} an output was overwritten by a later call: results must be fresh tensors"
+            )
+            raise Rejected(
+                "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
+            )
 
 
 def _where(shape: OpenShape) -> str:

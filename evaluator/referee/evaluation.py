@@ -73,8 +73,8 @@ class Evaluation:
             word, reason, detail = "not_judged", str(failure), ""
         finally:
             self.candidate.close()
-            for shape in self.session.shapes.values():
-                shape.side.process.frozen and shape.side.process.thaw()
+            if self.session.process.frozen and not self.session.process.dead:
+                self.session.process.thaw()
         return self._verdict(word, reason, detail)
 
     # -- stages ------------------------------------------------------------------------------------------------
@@ -106,7 +106,9 @@ class Evaluation:
         """Everything before the clock: reference, build, load, correctness."""
         chosen = self._shapes()
         if not any(chosen.values()):
-            raise RoleFailure("task_rejected", "no shape of the task fits this machine's memory cap", role="reference")
+            raise RoleFailure(
+                "task_rejected", "no shape of the task fits this machine's memory cap", role="reference"
+            )
         opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
         every = [shape for shapes in opened.values() for shape in shapes]
         clock.lap("reference")
@@ -137,7 +139,9 @@ class Evaluation:
 
     def _check_deadline(self) -> None:
         if time.monotonic() - self._started > self.request.deadline_s:
-            raise RoleFailure("timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s")
+            raise RoleFailure(
+                "timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s"
+            )
 
     def _check_all(self, shapes: Sequence[OpenShape]) -> None:
         """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
@@ -266,7 +270,9 @@ class Evaluation:
         if not accepted:
             run.results = []
         if self.session.unavailable:
-            evidence = "; ".join(f"{name}: {why[:160]}" for name, why in sorted(self.session.unavailable.items()))
+            evidence = "; ".join(
+                f"{name}: {why[:160]}" for name, why in sorted(self.session.unavailable.items())
+            )
             run.findings.append(Finding("baseline_unavailable", "warning", evidence))
         return Verdict(
             verdict=word,
@@ -313,5 +319,3 @@ class _Stages:
 
 def _words(dims: Dims) -> str:
     return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's shape"
-
-

@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 import threading
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,12 @@ class Fleet:
 
     def _attack_ourselves(self) -> list[dict[str, Any]]:
         """The self-test: plants a secret file, a port and a socket outside and lets a child try to reach them."""
-        with tempfile.TemporaryDirectory(prefix="kernelwright-selftest-") as folder, socket.socket() as listener:
+        # The same mechanism with a small number: hundreds of forks of a process with torch in it cost seconds.
+        limits = replace(self.limits, processes=16)
+        with (
+            tempfile.TemporaryDirectory(prefix="kernelwright-selftest-") as folder,
+            socket.socket() as listener,
+        ):
             secret = Path(folder) / "secret"
             secret.write_text(secrets.token_hex(16))
             listener.bind(("127.0.0.1", 0))
@@ -120,11 +126,11 @@ class Fleet:
                     "tcp_port": listener.getsockname()[1],
                     "referee_pid": os.getpid(),
                     "marker": "PATH=",
-                    "process_limit": self.limits.processes,
+                    "process_limit": limits.processes,
                     # Without a limit on data (GPU) the operating system may promise any amount of memory.
                     "skip": ["allocate_without_end"] if self.limits.memory_bytes is None else [],
                 }
-                process = self._servers["run"].fork(role="tool", limits=self.limits)
+                process = self._servers["run"].fork(role="tool", limits=limits)
                 try:
                     payload = process.request_json(runner.PROBE, {"facts": facts}, 60.0)
                 finally:

@@ -144,7 +144,9 @@ class _Checker:
         block = side.block(slots, _CALL_SECONDS, chained=True, poison=0)
         if side.process.stop_others():
             sentence = "it left a process of its own running between calls"
-            raise Rejected("contract_violation", sentence, (Finding("background_process", "error", sentence),))
+            raise Rejected(
+                "contract_violation", sentence, (Finding("background_process", "error", sentence),)
+            )
         self._verify(block)
         return block
 
@@ -156,7 +158,9 @@ class _Checker:
             broken = contract(meta, wanted)
             if broken or len(report.metas) != len(shape.output_metas):
                 sentence = f"in a timed block {broken or 'the number of outputs changes'}"
-                raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
+                raise Rejected(
+                    "contract_violation", sentence, (Finding("output_contract", "error", sentence),)
+                )
         call = secrets.randbelow(len(block.slots))
         spans = side.outputs(block, call, _CALL_SECONDS)
         state = block.first_state if call == 0 else report.states[call - 1]
@@ -167,7 +171,9 @@ class _Checker:
                 before = block.first_state if call == 1 else report.states[call - 2]
                 if side.digest(side.outputs(block, call - 1, _CALL_SECONDS), before) != state:
                     raise self._broken_chain()
-        contents = side.refreshed(block.slots[call], state) if side.chained else side.contents(block.slots[call])
+        contents = (
+            side.refreshed(block.slots[call], state) if side.chained else side.contents(block.slots[call])
+        )
         if side.chained and not side.gpu and not side.holds(block.slots[call], contents):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))

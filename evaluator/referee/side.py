@@ -85,7 +85,9 @@ class Side:
         gpu: whether the role runs on the GPU.
     """
 
-    def __init__(self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, *, gpu: bool) -> None:
+    def __init__(
+        self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, *, gpu: bool
+    ) -> None:
         self.process = process
         self.key = key
         self.inputs = inputs
@@ -95,7 +97,9 @@ class Side:
         count = _SLOT_BYTES // max(inputs.input_bytes, 64)
         layouter = Layouter()
         self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in inputs.state]
-        self._pool_offsets = [layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors]
+        self._pool_offsets = [
+            layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
+        ]
         self._slots = [
             _Slot([layouter.take(tensor.meta.span_bytes) for tensor in tensors])
             for _ in range(min(max(count, _MIN_SLOTS), _MAX_SLOTS))
@@ -118,7 +122,9 @@ class Side:
         self.process.request(runner.IMPORT, request, deadline_s, (self.arena.descriptor,))
         setup_s = time.perf_counter() - started
         refresh = []
-        for position, (tensor, offset) in enumerate(zip(self.inputs.tensors, self._pool_offsets, strict=True)):
+        for position, (tensor, offset) in enumerate(
+            zip(self.inputs.tensors, self._pool_offsets, strict=True)
+        ):
             if tensor.rollable:
                 self.arena.view(offset, tensor.pool.nbytes).view(carrier(tensor.meta.dtype))[:] = tensor.pool
                 refresh.append([position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride])
@@ -237,7 +243,9 @@ class Side:
             report = frames.decode_report(payload, len(slots))
         except frames.FrameError as error:
             process.kill()
-            raise ProtocolViolation("contract_violation", f"its block report is invalid: {error}", role=process.name) from None
+            raise ProtocolViolation(
+                "contract_violation", f"its block report is invalid: {error}", role=process.name
+            ) from None
         return Block(report, slots, first_state, elapsed_ns, variant)
 
     def outputs(self, block: Block, call: int, deadline_s: float) -> list[Array]:
@@ -264,7 +272,9 @@ class Side:
             report = frames.decode_report(payload, 1)
         except frames.FrameError as error:
             self.process.kill()
-            raise ProtocolViolation("contract_violation", f"its report is invalid: {error}", role=self.process.name) from None
+            raise ProtocolViolation(
+                "contract_violation", f"its report is invalid: {error}", role=self.process.name
+            ) from None
         return report.metas, report.addresses[0]
 
     def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Array]:

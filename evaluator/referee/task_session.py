@@ -99,7 +99,11 @@ class TaskSession:
     def _start(self, server: str = "reference") -> RoleProcess:
         """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
         process = self.fleet.server(server).fork(
-            role="reference", folder=self.folder, folder_mode="share", limits=self.fleet.limits, may_compile=True
+            role="reference",
+            folder=self.folder,
+            folder_mode="share",
+            limits=self.fleet.limits,
+            may_compile=True,
         )
         text = sealed_text(self.task.source.encode("utf-8", "surrogatepass"))
         try:
@@ -153,7 +157,9 @@ class TaskSession:
             "reason": "",
             "dims": dims,
             "inputs": [
-                {"dtype": a.meta.dtype, "shape": list(a.meta.shape)} if isinstance(a, TensorInput) else {"value": a.value}
+                {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
+                if isinstance(a, TensorInput)
+                else {"value": a.value}
                 for a in shape.inputs.arguments
             ],
             "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
@@ -310,7 +316,9 @@ def _names(value: Any, space: Space) -> list[str]:
 
 def _meta(fields: dict[str, Any]) -> TensorMeta:
     """Checks a tensor description by sending it through the binary form, which validates everything."""
-    encoded = frames.encode_meta(TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"])))
+    encoded = frames.encode_meta(
+        TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"]))
+    )
     return frames.decode_meta(encoded, 0)
 
 

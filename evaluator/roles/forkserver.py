@@ -58,8 +58,6 @@ def main(channel_descriptor: int, settings_json: str) -> None:
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what every child needs, so that a child is ready in milliseconds."""
     import numpy  # noqa: F401
-    import torch  # noqa: F401
-    import torch.utils.cpp_extension
 
     from evaluator.roles import chain, module_host  # noqa: F401
 
@@ -86,7 +84,7 @@ def _become_child(request: dict[str, Any], descriptors: list[int], tier: str) ->
 
     status = 70
     try:
-        channel, control, output = (descriptors + [-1, -1, -1])[:3]
+        channel, control, output = descriptors
         confinement.redirect_output(output)
         work = confinement.enter(request, socket.socket(fileno=control), tier)
         from evaluator.roles import runner

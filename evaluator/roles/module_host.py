@@ -187,7 +187,7 @@ class ModuleHost:
             draws.append(list(inputs))
         # The referee copies these out of our memory; they stay alive until the next shape is built.
         self._draws = draws
-        described = [
+        described: list[dict[str, Any]] = [
             {"tensor": meta_json(meta_of(value)), "addresses": []}
             if isinstance(value, torch.Tensor)
             else {"value": encode_value(value)}
@@ -199,7 +199,9 @@ class ModuleHost:
             for entry, value in zip(described, other, strict=True):
                 if "tensor" in entry:
                     if not isinstance(value, torch.Tensor) or meta_json(meta_of(value)) != entry["tensor"]:
-                        raise ContractError("get_inputs() returns different shapes or dtypes from call to call")
+                        raise ContractError(
+                            "get_inputs() returns different shapes or dtypes from call to call"
+                        )
                     entry["addresses"].append(value.data_ptr())
         parameters = dict(shape.model.named_parameters())
         self._state = shape.model.state_dict()
@@ -304,7 +306,9 @@ class ModuleHost:
         slots = [shape.slots[index] for index in request["slots"]]
         kept = shape.outputs[-2:] if request.get("keep") else []
         shape.outputs = []
-        outputs, states = blocks.run(forward, slots, self.chain, request["state"], bool(request["chain"]), self.device)
+        outputs, states = blocks.run(
+            forward, slots, self.chain, request["state"], bool(request["chain"]), self.device
+        )
         shape.outputs = kept + outputs
         metas = tuple(meta_of(tensor) for tensor in outputs[0])
         for row in outputs[1:]:

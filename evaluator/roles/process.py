@@ -106,14 +106,21 @@ class RoleProcess:
             data, ancillary, _, _ = line.recvmsg(length, socket.CMSG_SPACE(12))
         except TimeoutError:
             self.kill()
-            raise RoleTimeout("not_judged", f"the {self.name} process did not start in {deadline_s:.0f} s", role=self.name) from None
+            raise RoleTimeout(
+                "not_judged", f"the {self.name} process did not start in {deadline_s:.0f} s", role=self.name
+            ) from None
         finally:
             line.settimeout(None)
         for level, kind, content in ancillary if data else ():
             if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                 return struct.unpack("3i", content)[0], data
         self.kill()
-        raise RoleExited("not_judged", f"the {self.name} process ended while it was set up", self.drain.text(), role=self.name)
+        raise RoleExited(
+            "not_judged",
+            f"the {self.name} process ended while it was set up",
+            self.drain.text(),
+            role=self.name,
+        )
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -141,7 +148,10 @@ class RoleProcess:
         except frames.FrameError as error:
             self.kill()
             raise ProtocolViolation(
-                "contract_violation", f"the {self.name} process answered with an invalid frame: {error}", role=self.name) from None
+                "contract_violation",
+                f"the {self.name} process answered with an invalid frame: {error}",
+                role=self.name,
+            ) from None
         if status == frames.STATUS_ERROR:
             self._raise_reported(payload)
         return payload
@@ -165,7 +175,9 @@ class RoleProcess:
             answer = None
         if not isinstance(answer, dict):
             self.kill()
-            raise ProtocolViolation("contract_violation", f"the {self.name} process sent no valid description", role=self.name)
+            raise ProtocolViolation(
+                "contract_violation", f"the {self.name} process sent no valid description", role=self.name
+            )
         return answer
 
     def _read(self, length: int, limit: float, deadline_s: float) -> bytes:
@@ -178,7 +190,11 @@ class RoleProcess:
                 self._check_folder()
                 if remaining <= 0:
                     self.kill()
-                    raise RoleTimeout("timeout", f"it did not finish within its deadline of {deadline_s:.0f} s", role=self.name)
+                    raise RoleTimeout(
+                        "timeout",
+                        f"it did not finish within its deadline of {deadline_s:.0f} s",
+                        role=self.name,
+                    )
                 continue
             try:
                 part = self._channel.recv(min(length, 1 << 18))
@@ -196,7 +212,11 @@ class RoleProcess:
         total = sum(entry.stat().st_size for entry in self._watched_folder.rglob("*") if entry.is_file())
         if total > self.max_folder_bytes:
             self.kill()
-            raise RoleFailure("runtime_error", f"it wrote more than {self.max_folder_bytes >> 30} GiB of files", role=self.name)
+            raise RoleFailure(
+                "runtime_error",
+                f"it wrote more than {self.max_folder_bytes >> 30} GiB of files",
+                role=self.name,
+            )
 
     def _raise_reported(self, payload: bytes) -> None:
         word = _WORDS.get(payload[0] if payload else 0, "runtime_error")
@@ -216,10 +236,25 @@ class RoleProcess:
         self.kill()
         printed = self.drain.text()
         if flooded:
-            return RoleExited("runtime_error", f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB", printed[-2000:], role=self.name)
+            return RoleExited(
+                "runtime_error",
+                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB",
+                printed[-2000:],
+                role=self.name,
+            )
         if "alloc" in printed[-4000:] and "memory" in printed[-4000:].lower():
-            return RoleExited("out_of_memory", "it ended when memory could not be allocated", printed[-2000:], role=self.name)
-        return RoleExited("runtime_error", "its process ended before it answered (crash or exit)", printed[-2000:], role=self.name)
+            return RoleExited(
+                "out_of_memory",
+                "it ended when memory could not be allocated",
+                printed[-2000:],
+                role=self.name,
+            )
+        return RoleExited(
+            "runtime_error",
+            "its process ended before it answered (crash or exit)",
+            printed[-2000:],
+            role=self.name,
+        )
 
     # -- freezing and reading ----------------------------------------------------------------------------------
 
@@ -308,10 +343,13 @@ class RoleProcess:
         target = np.empty(length_bytes, dtype=np.uint8)
         if length_bytes:
             try:
-                syscalls.process_vm_read(self.pid, address, memoryview(target).cast("B"))
+                syscalls.process_vm_read(self.pid, address, target.data)
             except OSError as error:
                 raise ProtocolViolation(
-                    "contract_violation", f"the claimed output is not readable memory of the process: {error}", role=self.name) from None
+                    "contract_violation",
+                    f"the claimed output is not readable memory of the process: {error}",
+                    role=self.name,
+                ) from None
         return target
 
     def kill(self) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 from evaluator.roles import frames, wire
 
-LOAD, DESCRIBE, SIZES, BUILD, IMPORT, BIND, BLOCK, ORACLE, VARIANT, CLOSE, UPLOAD, FETCH, TOOL, PROBE = range(1, 15)
+LOAD, DESCRIBE, SIZES, BUILD, IMPORT, BIND, BLOCK, ORACLE, VARIANT, CLOSE, UPLOAD, FETCH, TOOL, PROBE = range(
+    1, 15
+)
 
 #: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
 RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
@@ -51,7 +53,9 @@ def serve(channel: socket.socket, settings: dict[str, Any], work: str) -> None:
         channel.sendall(frames.encode(operation, status, sequence, payload))
 
 
-def _operations(settings: dict[str, Any], work: str) -> dict[int, Callable[[dict[str, Any], list[int]], bytes]]:
+def _operations(
+    settings: dict[str, Any], work: str
+) -> dict[int, Callable[[dict[str, Any], list[int]], bytes]]:
     if settings["role"] == "tool":
         from evaluator.roles import tool
 

@@ -41,7 +41,15 @@ class ForkServer:
     """
 
     def __init__(
-        self, name: str, store: Path, tier: str, *, gpu: bool, threads: int, chain_library: str | None, headers: Path
+        self,
+        name: str,
+        store: Path,
+        tier: str,
+        *,
+        gpu: bool,
+        threads: int,
+        chain_library: str | None,
+        headers: Path,
     ) -> None:
         self.name = name
         self.tier = tier

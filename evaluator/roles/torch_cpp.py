@@ -58,19 +58,27 @@ class Builder:
             raise ContractError("load_inline: the name must be a Python identifier")
         for flag in [*(call["extra_cflags"] or []), *(call["extra_cuda_cflags"] or [])]:
             if not _COMPILE_FLAG.fullmatch(flag):
-                raise ContractError(f"load_inline: the compiler flag {flag!r} is not on the list of allowed flags")
+                raise ContractError(
+                    f"load_inline: the compiler flag {flag!r} is not on the list of allowed flags"
+                )
         for flag in call["extra_ldflags"] or []:
             if not _LINK_FLAG.fullmatch(flag):
-                raise ContractError(f"load_inline: the linker flag {flag!r} is not on the list of allowed flags")
+                raise ContractError(
+                    f"load_inline: the linker flag {flag!r} is not on the list of allowed flags"
+                )
         if call["extra_include_paths"]:
             raise ContractError("load_inline: extra_include_paths is not allowed")
         call.update(verbose=False, build_directory=None)
-        key = hashlib.sha256(json.dumps([torch.__version__, call], sort_keys=True, default=str).encode()).hexdigest()
+        key = hashlib.sha256(
+            json.dumps([torch.__version__, call], sort_keys=True, default=str).encode()
+        ).hexdigest()
         folder = os.path.join(self.folder, key[:32])
         library = os.path.join(folder, f"{name}.so")
         if not os.path.exists(library):
             if not self.may_compile:
-                raise BuildError("this extension was not built in the compile step: call load_inline at import time")
+                raise BuildError(
+                    "this extension was not built in the compile step: call load_inline at import time"
+                )
             os.makedirs(folder, exist_ok=True)
             self._build(call, folder)
         return _load(name, library, bool(call["is_python_module"]))

@@ -27,7 +27,9 @@ def encode_value(value: Any) -> Any:
         return {"list" if isinstance(value, list) else "tuple": [encode_value(item) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: encode_value(item) for key, item in value.items()}}
-    raise ContractError(f"an argument of type {type(value).__name__} is not supported (tensor or plain value expected)")
+    raise ContractError(
+        f"an argument of type {type(value).__name__} is not supported (tensor or plain value expected)"
+    )
 
 
 def decode_value(value: Any) -> Any:

@@ -17,7 +17,12 @@ def raise_recompile_limit() -> None:
     """One process serves many shapes, each compiled for exactly that shape."""
     import torch._dynamo.config as dynamo_config
 
-    for name in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit", "accumulated_cache_size_limit"):
+    for name in (
+        "recompile_limit",
+        "cache_size_limit",
+        "accumulated_recompile_limit",
+        "accumulated_cache_size_limit",
+    ):
         if hasattr(dynamo_config, name):
             setattr(dynamo_config, name, 4096)
 

@@ -32,7 +32,9 @@ class _PathBeneath(ctypes.Structure):
 def abi() -> int:
     """The kernel's Landlock ABI version; 0 when Landlock is absent or off."""
     try:
-        return syscalls.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG), what="landlock")
+        return syscalls.syscall(
+            _CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG), what="landlock"
+        )
     except OSError:
         return 0
 
@@ -55,7 +57,11 @@ def restrict(read_only: Iterable[str], read_write: Iterable[str]) -> int:
         ruleset.scoped = _SCOPE_ABSTRACT_UNIX_AND_SIGNAL
     size = 8 if version < 4 else 16 if version < 6 else 24
     descriptor = syscalls.syscall(
-        _CREATE, ctypes.byref(ruleset), ctypes.c_size_t(size), ctypes.c_uint(0), what="landlock_create_ruleset"
+        _CREATE,
+        ctypes.byref(ruleset),
+        ctypes.c_size_t(size),
+        ctypes.c_uint(0),
+        what="landlock_create_ruleset",
     )
     try:
         for paths, access in ((read_only, _READ), (read_write, handled)):

@@ -71,18 +71,26 @@ def gpu_devices() -> tuple[str, ...]:
 
 
 def for_role(
-    *, gpu: bool, writable: tuple[tuple[str, str], ...] = (), mount_points: tuple[str, ...] = (), tmp_bytes: int = 1 << 30
+    *,
+    gpu: bool,
+    writable: tuple[tuple[str, str], ...] = (),
+    mount_points: tuple[str, ...] = (),
+    tmp_bytes: int = 1 << 30,
 ) -> Layout:
     """The layout of a role's fork server: system, Python and our two packages read-only, plus its own folders."""
     read_only = [*_SYSTEM, *_python_trees(), *_own_packages()]
-    devices = _DEVICES
+    devices: tuple[str, ...] = _DEVICES
     if gpu:
         # Without /sys the driver's start fails with error 304; it names devices, it holds no secret of a user.
         read_only += ["/sys", "/etc/OpenCL", "/usr/local/nvidia", "/usr/local/cuda"]
         devices += gpu_devices()
     else:
         read_only += list(_CPU_FACTS)
-    links = {path: os.readlink(path) for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64") if os.path.islink(path)}
+    links = {
+        path: os.readlink(path)
+        for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+        if os.path.islink(path)
+    }
     kept = tuple(path for path in _outermost(read_only) if path not in links)
     return Layout(kept, writable, devices, tmp_bytes, links, mount_points)
 

@@ -110,7 +110,11 @@ def _build_root(layout: Layout, uid: int) -> None:
         syscalls.mount(outside, base + inside, None, MS_BIND)
         syscalls.mount(None, base + inside, None, MS_BIND | syscalls.MS_REMOUNT | MS_NOSUID | MS_NODEV)
     syscalls.mount("proc", base + "/proc", "proc", MS_NOSUID | MS_NODEV)
-    for name, destination in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1")):
+    for name, destination in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+    ):
         os.symlink(destination, f"{base}/dev/{name}")
     os.makedirs(base + "/etc", exist_ok=True)
     # torch's profiler and getpass look the user up; hiding the real names hides who else uses the machine.
@@ -172,6 +176,7 @@ def enter_inner(
 def _serve_as_init(control: socket.socket, runner: int) -> None:
     """PID 1: answers "how many processes are there" and stops or continues all of them; dies with the referee."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
+    line = control.fileno()
     kept = {control.fileno(), wake_read, wake_write}
     for descriptor in range(3, 4096):
         if descriptor not in kept:
@@ -186,10 +191,10 @@ def _serve_as_init(control: socket.socket, runner: int) -> None:
         if _reap(runner):
             # The runner is gone: nothing that it left behind may live on. Our end is the end of the namespace.
             os._exit(0)
-        ready, _, _ = select.select([control, wake_read], [], [])
+        ready, _, _ = select.select([line, wake_read], [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
-        if control not in ready:
+        if line not in ready:
             continue
         command = control.recv(1)
         if not command:

@@ -57,7 +57,9 @@ def _neighbour(space: Space, base: Dims, generator: random.Random) -> Dims:
 def _strata(space: Space, generator: random.Random) -> list[Dims]:
     """Shapes that find wrong kernels: smallest, all ones, primes, powers of two and beside them, tall and short."""
     integers = {name: dim for name, dim in space.items() if isinstance(dim, IntegerDim)}
-    choices = {name: generator.choice(dim.values) for name, dim in space.items() if isinstance(dim, ChoiceDim)}
+    choices = {
+        name: generator.choice(dim.values) for name, dim in space.items() if isinstance(dim, ChoiceDim)
+    }
     if not integers:
         return [{**defaults(space), **choices}]
 

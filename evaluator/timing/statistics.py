@@ -49,7 +49,14 @@ def summarize(per_shape: Sequence[Sequence[float]], decisions: Sequence[str]) ->
         decisions: decision of each timed shape.
     """
     if not per_shape:
-        keys = ("geomean_speedup", "geomean_ci95", "p5_speedup", "worst_speedup", "share_slower", "share_faster")
+        keys = (
+            "geomean_speedup",
+            "geomean_ci95",
+            "p5_speedup",
+            "worst_speedup",
+            "share_slower",
+            "share_faster",
+        )
         return dict.fromkeys(keys) | {"shapes": 0}
     medians = np.array([np.median(values) for values in per_shape])
     generator = _generator()
