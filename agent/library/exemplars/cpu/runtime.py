@@ -69,6 +69,10 @@ def empty_output(x: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def needs_gradient(*tensors: torch.Tensor) -> bool:
-    """Whether autograd would record an operation on these tensors; the kernels compute no gradients."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+def computable(*tensors: torch.Tensor) -> bool:
+    """Whether all are float32 on the CPU and none needs a gradient, which the kernels do not compute."""
+    recording = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor.dtype is not torch.float32 or not tensor.is_cpu or (recording and tensor.requires_grad):
+            return False
+    return True

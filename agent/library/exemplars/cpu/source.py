@@ -8,5 +8,5 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def cpp_source(file_name: str) -> str:
-    """The text of a C++ file with the vector types of `simd.h` in front."""
+    """The text of a C++ file with `simd.h` in front."""
     return "".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("simd.h", file_name))
