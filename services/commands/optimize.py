@@ -99,6 +99,7 @@ def _run(request: Any, say: Console, *, show: bool) -> tuple[JobView, Path | Non
     base = database(settings.database)
     upgrade(base)
     context = worker_context()
+    context.presence.problem()  # waits for the sandbox's self-check, so that the job's clock starts with the job
     with base.uncommitted() as session:
         job_id = submit.create_job(session, request, settings, claim_for=context.owner)
         held = lease.Lease(Job, job_id, context.owner, 1)

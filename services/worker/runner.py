@@ -64,6 +64,7 @@ class Runner:
         if not self._job_slot.acquire(blocking=False):
             return
         try:
+            self._refusal()  # a row stays queued, and can be cancelled at once, until the sandbox has been checked
             held = self._claim(Job, job_id)
             if held is not None:
                 self.work_on_job(held)
@@ -75,6 +76,7 @@ class Runner:
 
     def run_evaluation(self, evaluation_id: str) -> None:
         """Judge one (task, candidate), for POST /evaluate or as an external candidate of a job."""
+        self._refusal()
         held = self._claim(Evaluation, evaluation_id)
         if held is not None:
             self._work_on_evaluation(held)
@@ -160,7 +162,10 @@ class Runner:
             if self._end_of_stopped(held, finish, cancelled):
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
-            self._retry_or_fail(held, finish, _FAULT.format(kind=type(error).__name__, error=error))
+            try:
+                self._retry_or_fail(held, finish, _FAULT.format(kind=type(error).__name__, error=error))
+            except LeaseLost:
+                _log.info("%s is somebody else's now", held.row_id)
             return
         if not self._end_of_stopped(held, finish, cancelled):
             self._quietly(finish, held, outcome)
