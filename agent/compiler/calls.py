@@ -53,12 +53,14 @@ class Body:
         lines: the statements, the last one a `return`.
         calls: the kernel calls in order.
         uses_mm_plus_mm: whether `mm_plus_mm` must be printed.
+        allocations: contiguous buffers by name: their sizes and dtype.
     """
 
     names: dict[str, str]
     lines: list[str] = field(default_factory=list)
     calls: list[KernelCall] = field(default_factory=list)
     uses_mm_plus_mm: bool = False
+    allocations: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
 
 
 def variable_names(variant: Variant) -> dict[str, str]:
@@ -85,25 +87,42 @@ def variable_names(variant: Variant) -> dict[str, str]:
     return names
 
 
-def rewrite(variant: Variant, printers: Mapping[str, Callable[[Sequence[str]], str]], device: str) -> Body:
+def rewrite(
+    variant: Variant,
+    printers: Mapping[str, Callable[[Sequence[str]], str]],
+    device: str,
+    scratch: frozenset[str] = frozenset(),
+) -> Body:
     """Rewrite a variant's `call`.
 
     Args:
         variant: what was captured.
         printers: for each kernel of Inductor's module, how to print a call of it with given arguments.
         device: "cpu" or "cuda".
+        scratch: buffers that the kernels allocate themselves.
 
     Raises:
         ProposalFailed: if the function contains anything unknown.
     """
     body = Body(variable_names(variant))
     statements = _call_statements(variant.module)
-    writer = _Writer(variant, body, printers, device)
+    writer = _Writer(variant, body, printers, device, scratch)
     for statement in statements:
         writer.statement(statement)
     if not body.lines or not body.lines[-1].startswith("return"):
         raise ProposalFailed("the generated wrapper does not end with a return")
     return body
+
+
+def scratch_buffers(body: Body) -> frozenset[str]:
+    """Contiguous buffers that a single kernel call writes and reads and nothing else mentions."""
+    mentions = {name: 0 for name in body.allocations}
+    for line in body.lines:
+        for node in ast.walk(ast.parse(line)):
+            if isinstance(node, ast.Name) and node.id in mentions and isinstance(node.ctx, ast.Load):
+                mentions[node.id] += 1
+    passed = [argument for call in body.calls for argument in call.arguments]
+    return frozenset(name for name, count in mentions.items() if count == 1 and passed.count(name) == 1)
 
 
 def _call_statements(module: str) -> list[ast.stmt]:
@@ -132,8 +151,14 @@ class _Writer:
     """Prints statements one by one and remembers which values are known to be contiguous."""
 
     def __init__(
-        self, variant: Variant, body: Body, printers: Mapping[str, Callable[[Sequence[str]], str]], device: str
+        self,
+        variant: Variant,
+        body: Body,
+        printers: Mapping[str, Callable[[Sequence[str]], str]],
+        device: str,
+        scratch: frozenset[str] = frozenset(),
     ) -> None:
+        self.scratch = scratch
         self.variant, self.body, self.printers, self.device = variant, body, printers, device
         self.renames: dict[str, str] = {s.symbol: body.names[f"symbol:{s.name}"] for s in variant.symbols}
         self.shapes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -147,7 +172,7 @@ class _Writer:
             self.call(node.value)
         elif isinstance(node, ast.Delete):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            kept = [name for name in names if name.startswith("buf")]
+            kept = [name for name in names if name.startswith("buf") and name not in self.scratch]
             if kept:
                 self.body.lines.append(f"del {', '.join(kept)}")
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
@@ -179,7 +204,10 @@ class _Writer:
         layout = self.layout_of(value)
         if layout is not None:
             self.shapes[name] = layout
-        self.body.lines.append(f"{name} = {text}")
+        if text.startswith(("torch.empty(", "torch.empty_like(")) and layout is not None and isinstance(value, ast.Call):
+            self.body.allocations[name] = (layout[0], self.expression(value.args[2]))
+        if name not in self.scratch:
+            self.body.lines.append(f"{name} = {text}")
 
     def symbol_names(self) -> set[str]:
         return {symbol.symbol for symbol in self.variant.symbols}
@@ -262,6 +290,11 @@ class _Writer:
         size, stride, dtype = (self.expression(argument) for argument in node.args[:3])
         where = ", device='cuda'" if self.device == "cuda" else ""
         if is_contiguous(_items(size), _items(stride)):
+            for index, value in enumerate(self.variant.arguments):
+                name = self.body.names[f"argument:{index}"]
+                if value.kind == "tensor" and self.shapes.get(name) == (_items(size), _items(stride)):
+                    if f"torch.{value.dtype}" == dtype:
+                        return f"torch.empty_like({name})"  # cheaper to call than torch.empty
             return f"torch.empty({size}, dtype={dtype}{where})"
         return f"torch.empty_strided({size}, {stride}, dtype={dtype}{where})"
 

@@ -56,6 +56,7 @@ class Value:
         kind: "tensor", "size" (an integer made of symbols), "sizes" (a list of those) or "literal" (plain data).
         text: Python text of a size or literal.
         items: Python texts of the sizes in a list.
+        holder: which dictionary of its module a tensor is in.
         dtype, shape, stride: of a tensor; sizes as Python text over the symbols.
     """
 
@@ -64,6 +65,7 @@ class Value:
     text: str = ""
     items: tuple[str, ...] = ()
     container: str = "list"
+    holder: str = ""
     dtype: str = ""
     device: str = ""
     shape: tuple[str, ...] = ()
@@ -198,7 +200,7 @@ def _value(name: Any, raw: Mapping[str, Any]) -> Value:
     name, kind = _text(name), raw["kind"]
     if kind == "tensor":
         return Value(
-            name, "tensor", dtype=_word(raw["dtype"]), device=_word(raw["device"]),
+            name, "tensor", holder=_text(raw.get("holder", "")), dtype=_word(raw["dtype"]), device=_word(raw["device"]),
             shape=tuple(_text(size) for size in raw["shape"]), stride=tuple(_text(size) for size in raw["stride"]),
         )
     if kind == "sizes":

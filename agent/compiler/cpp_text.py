@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from agent.errors import ProposalFailed
 
@@ -45,15 +46,18 @@ class CppKernel:
         name: the exported function.
         parameters: (C type, name) in the order of the call.
         text: the whole function.
+        own: positions of Inductor's parameters that became the kernel's own memory.
     """
 
     name: str
     parameters: tuple[tuple[str, str], ...]
     text: str
+    own: frozenset[int] = frozenset()
 
 
 def tidy(
-    name: str, source: str, renames: Mapping[str, str], comment: Sequence[str] = (), *, distinct: bool = False
+    name: str, source: str, renames: Mapping[str, str], comment: Sequence[str] = (), *,
+    distinct: bool = False, scratch: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> CppKernel:
     """Rewrite one kernel.
 
@@ -64,6 +68,8 @@ def tidy(
         comment: lines to put above the function.
         distinct: no two pointers of any call are of the same memory. Then the compiler may be told so, and takes what
             depends on a row only (a division, a square root) out of the loop over the row.
+        scratch: positions of pointers that become memory of the kernel's own, with the factors of their length. A
+            length must be made of the kernel's sizes; where it is not, the parameter stays.
 
     Raises:
         ProposalFailed: if the text is not a kernel of the expected form.
@@ -84,11 +90,35 @@ def tidy(
     sizes = {chosen.get(parameter, parameter) for kind, parameter in parameters if "*" not in kind}
     tree = _open_blocks(_parse(body))
     _limit_threads(tree, sizes, threshold)
-    final = tuple((kind, chosen.get(parameter, parameter)) for kind, parameter in parameters)
+    everything = [(kind, chosen.get(parameter, parameter)) for kind, parameter in parameters]
+    own = {
+        position: _length(factors, sizes) for position, factors in scratch.items() if _length(factors, sizes) is not None
+    }
+    memory = [
+        line for position, length in own.items() for line in _own_memory(*everything[position], str(length))
+    ]
+    final = tuple(parameter for position, parameter in enumerate(everything) if position not in own)
     mark = " __restrict__" if distinct else ""
     head = _head(name, [(kind + mark if "*" in kind else kind, parameter) for kind, parameter in final])
-    lines = [*(f"// {line}" for line in comment), head, *_print(tree, 1), "}"]
-    return CppKernel(name, final, "\n".join(lines))
+    lines = [*(f"// {line}" for line in comment), head, *memory, *_print(tree, 1), "}"]
+    return CppKernel(name, final, "\n".join(lines), frozenset(own))
+
+
+def _length(factors: Sequence[str], sizes: set[str]) -> str | None:
+    """The number of elements as C++ text, or None if it is not a product of the kernel's sizes."""
+    kept = [factor for factor in factors if factor != "1"] or ["1"]
+    words = {word for factor in kept for word in re.findall(r"[A-Za-z_]\w*", factor)}
+    if not words <= sizes or not all(re.fullmatch(r"[\w\s*+()-]+", factor) for factor in kept):
+        return None
+    return " * ".join(f"({factor})" if re.search(r"[-+]", factor) else factor for factor in kept)
+
+
+def _own_memory(kind: str, name: str, length: str) -> list[str]:
+    element = kind.removesuffix("*").strip()
+    return [
+        f"  const std::unique_ptr<{element}[]> {name}_memory(new {element}[{length}]);",
+        f"  {element}* const {name} = {name}_memory.get();",
+    ]
 
 
 def _parameter(text: str) -> tuple[str, str]:

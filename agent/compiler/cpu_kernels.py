@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.compiler.calls import KernelCall, rewrite
+from agent.compiler.calls import KernelCall, rewrite, scratch_buffers
 from agent.compiler.capture import Capture
 from agent.compiler.cpp_text import PREAMBLE, CppKernel, tidy
 from agent.errors import ProposalFailed
@@ -32,6 +32,7 @@ class Library:
         parts: module-level code, in order.
         names: module-level names that the parts bind.
         printers: for each variant, how to print a call of each kernel.
+        scratch: for each variant, the buffers that its kernels allocate themselves.
         guard: a condition that the module's constructor must see hold, or nothing.
     """
 
@@ -39,6 +40,7 @@ class Library:
     parts: tuple[str, ...]
     names: frozenset[str]
     printers: tuple[Mapping[str, Printer], ...]
+    scratch: tuple[frozenset[str], ...]
     guard: str = ""
 
 
@@ -58,28 +60,38 @@ def library(capture: Capture) -> Library:
     """
     printed: dict[str, CppKernel] = {}
     printers: list[dict[str, Printer]] = []
+    scratches: list[frozenset[str]] = []
     for index, variant in enumerate(capture.variants):
         suffix = f"_v{index + 1}" if len(capture.variants) > 1 else ""
         mine: dict[str, Printer] = {}
         raw = raw_kernels(variant.module)
         # A first pass with printers that only name the kernels finds out what each is called with.
-        calls = rewrite(variant, {kernel.name: _plain for kernel in raw}, "cpu").calls
+        body = rewrite(variant, {kernel.name: _plain for kernel in raw}, "cpu")
+        unshared = scratch_buffers(body)
+        mine_own: set[str] = set()
         for position, kernel in enumerate(raw):
             name = function_name(kernel.name, position, len(raw)) + suffix
-            mine_calls = [call for call in calls if call.kernel == kernel.name]
+            mine_calls = [call for call in body.calls if call.kernel == kernel.name]
             distinct = all(len(set(call.base_names)) == len(call.base_names) for call in mine_calls)
             renames = renames_for(kernel, mine_calls)
-            tidied = tidy(name, kernel.source, renames, comment_for(kernel), distinct=distinct)
+            arguments = mine_calls[0].arguments if len(mine_calls) == 1 else ()
+            scratch = {i: body.allocations[text][0] for i, text in enumerate(arguments) if text in unshared}
+            tidied = tidy(
+                name, kernel.source, renames, comment_for(kernel), distinct=distinct, scratch=scratch
+            )
+            mine_own |= {arguments[position] for position in tidied.own}
             printed[name] = tidied
             mine[kernel.name] = _caller(tidied)
         printers.append(mine)
+        scratches.append(frozenset(mine_own))
     if not printed:
-        return Library((), (), frozenset(), tuple(printers))
+        return Library((), (), frozenset(), tuple(printers), tuple(scratches))
     return Library(
         imports=("import ctypes", "from torch.utils.cpp_extension import load_inline"),
         parts=(_cpp_source(printed.values()), _loader(printed.values(), _capability(capture))),
         names=frozenset({"CPP_SOURCE", "kernels", "MADE_FOR", "build", *printed}),
         printers=tuple(printers),
+        scratch=tuple(scratches),
         guard="kernels is not None",
     )
 
@@ -133,14 +145,18 @@ def _caller(kernel: CppKernel) -> Printer:
     pointers = ["*" in kind for kind, _ in kernel.parameters]
 
     def call(arguments: Sequence[str]) -> str:
-        if len(arguments) != len(pointers):
-            raise ProposalFailed(f"{kernel.name} takes {len(pointers)} arguments and is called with {len(arguments)}")
+        passed = [argument for position, argument in enumerate(arguments) if position not in kernel.own]
+        if len(passed) != len(pointers):
+            raise ProposalFailed(f"{kernel.name} takes {len(pointers)} arguments and is called with {len(passed)}")
         texts = [
             f"{argument}.data_ptr()" if pointer else argument
-            for argument, pointer in zip(arguments, pointers, strict=True)
+            for argument, pointer in zip(passed, pointers, strict=True)
         ]
         line = f"kernels.{kernel.name}({', '.join(texts)})"
-        return line if len(line) <= 104 else f"kernels.{kernel.name}(\n    {', '.join(texts)}\n)"
+        if len(line) <= 104:
+            return line
+        rows = textwrap.wrap(", ".join(texts) + ",", 100, break_on_hyphens=False)
+        return "\n".join([f"kernels.{kernel.name}(", *(f"    {row}" for row in rows), ")"])
 
     return call
 

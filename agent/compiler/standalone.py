@@ -8,6 +8,7 @@ jobs resume by the hash of the source.
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -20,13 +21,14 @@ from agent.compiler.layout import is_contiguous
 from agent.errors import AssemblyError, ProposalFailed
 
 _HELPERS = '''\
-def usable(tensor, dtype, dimensions):
-    """Whether a tensor is what the kernels read: plain, dense, of this dtype, and with no gradient to record."""
+def usable(tensor, dtype, dimensions, dense=True):
+    """Whether a tensor is what the kernels read: plain, of this dtype, and with no gradient to record."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype is dtype
         and tensor.dim() == dimensions
         and tensor.{device_test}
+        and (tensor.is_contiguous() or not dense)
         and not (tensor.requires_grad and torch.is_grad_enabled())
     )
 '''
@@ -60,7 +62,7 @@ def standalone_source(capture: Capture, reference: str, title: str, device: str)
     library = make(capture)
     functions, mm_plus_mm = [], False
     for index, variant in enumerate(capture.variants):
-        body = rewrite(variant, library.printers[index], device)
+        body = rewrite(variant, library.printers[index], device, library.scratch[index])
         mm_plus_mm |= body.uses_mm_plus_mm
         name = "run_kernels" if len(capture.variants) == 1 else f"run_kernels_{index + 1}"
         functions.append(variant_function(name, variant, body, forward))
@@ -179,13 +181,12 @@ class _Checks:
         used = any(name == base for call in self.body.calls for base in call.base_names)
         used |= any(_mentions(line, name) for line in self.body.lines)
         if used:
-            self.fetch.append(f"{name} = model.{_checked_path(value.name)}")
+            self.fetch.append(f"{name} = {_lookup(value)}")
             self.tensor(name, value)
 
     def tensor(self, name: str, value: Value) -> None:
-        self.first.append(f"usable({name}, torch.{value.dtype}, {len(value.shape)})")
-        if is_contiguous(value.shape, value.stride):
-            self.first.append(f"{name}.is_contiguous()")
+        dense = "" if is_contiguous(value.shape, value.stride) else ", dense=False"
+        self.first.append(f"usable({name}, torch.{value.dtype}, {len(value.shape)}{dense})")
         shape = [self.text(size) for size in value.shape]
         plain = self.symbols_by_name()
         fresh = [size for size in shape if size in plain and size not in self.known]
@@ -280,18 +281,13 @@ def _mentions(line: str, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(ast.parse(line.strip())))
 
 
-def _checked_path(path: str) -> str:
-    """An attribute path as Python text; modules in containers have numbers for names."""
-    pieces = path.split(".")
-    if all(piece.isidentifier() for piece in pieces):
-        return path
-    if not all(piece.isidentifier() or piece.isdigit() for piece in pieces):
-        raise ProposalFailed("a module has a name that is not an identifier")
-    head = ".".join(pieces[:-1])
-    last = pieces[-1]
-    if not last.isidentifier():  # a ParameterList
-        return f"get_submodule({head!r})[{last}]" if head else f"_parameters[{last!r}]"
-    return f"get_submodule({head!r}).{last}"
+def _lookup(value: Value) -> str:
+    """How to find a tensor of the module, past `nn.Module.__getattr__`: that costs a microsecond for each dot."""
+    *modules, last = value.name.split(".")
+    if not all(re.fullmatch(r"\w+", piece) for piece in [*modules, last]):
+        raise ProposalFailed("a module has a name that is not made of letters and digits")
+    holder = value.holder if value.holder in ("_parameters", "_buffers") else "__dict__"
+    return "model" + "".join(f"._modules[{name!r}]" for name in modules) + f".{holder}[{last!r}]"
 
 
 def model_class(variants: Sequence[Variant], forward: Sequence[Parameter], guard: str) -> str:

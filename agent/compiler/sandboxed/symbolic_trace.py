@@ -155,7 +155,7 @@ def trace(
         values=values,
         init=constructor_arguments(reference.Model, init_values),
         arguments=[describe(value) | {"name": name} for name, value in zip(names, inputs, strict=True)],
-        state=[describe(slot.read()) | {"path": slot.path} for slot in slots],
+        state=[describe(slot.read()) | {"path": slot.path, "holder": slot.kind} for slot in slots],
         placeholders=[
             *(f"symbol:{name}" for name in dim_names),
             *(f"argument:{index}" for index in positions),
@@ -214,6 +214,7 @@ class Slot:
     """One tensor of the module: a parameter, a buffer, or a plain attribute that holds a tensor."""
 
     path: str
+    kind: str
     holders: tuple[tuple[dict[str, Any], str], ...]
 
     def read(self) -> torch.Tensor:
@@ -227,14 +228,15 @@ class Slot:
 
 def state_slots(model: torch.nn.Module) -> Iterator[Slot]:
     """The module's tensors, each once: tied ones share a slot."""
-    found: dict[int, tuple[str, list[tuple[dict[str, Any], str]]]] = {}
+    found: dict[int, tuple[str, str, list[tuple[dict[str, Any], str]]]] = {}
     for prefix, module in model.named_modules():
-        for holder in (module._parameters, module._buffers, module.__dict__):
+        for kind in ("_parameters", "_buffers", "__dict__"):
+            holder = getattr(module, kind)
             for key, value in holder.items():
                 if isinstance(value, torch.Tensor):
                     path = f"{prefix}.{key}" if prefix else key
-                    found.setdefault(id(value), (path, []))[1].append((holder, key))
-    return (Slot(path, tuple(holders)) for path, holders in found.values())
+                    found.setdefault(id(value), (path, kind, []))[2].append((holder, key))
+    return (Slot(path, kind, tuple(holders)) for path, kind, holders in found.values())
 
 
 @contextlib.contextmanager
