@@ -188,7 +188,7 @@ class Side:
                 entries.append((content, tensor))
         if self.gpu:
             for content, tensor in entries:
-                places = np.arange(0, content.size - tensor.refresh_stride + 1, tensor.refresh_stride)
+                places = np.arange(0, content.size, tensor.refresh_stride)
                 content[places] = tensor.pool[(np.arange(places.size) + state) % tensor.pool.size]
             return contents
         table = (Refresh * max(len(entries), 1))()
@@ -222,7 +222,7 @@ class Side:
         if self.gpu:
             process.request(runner.UPLOAD, {"shape": self.key, "slots": slots}, deadline_s)
         process.freeze()
-        first_state = secrets.randbits(31 if self.gpu else 63) if chained and self.chained else _NO_STATE
+        first_state = secrets.randbits(62) if chained and self.chained else _NO_STATE
         request = {
             "shape": self.key,
             "slots": slots,
@@ -285,12 +285,16 @@ class Side:
 
     def digest(self, outputs: list[Array], state: int) -> int:
         """The chain's state after a call with these outputs; the same arithmetic as in the role."""
+        if self.gpu:
+            state *= 31
+            for output in outputs:
+                raw = output.view(np.uint8)
+                whole = raw.size // 4 * 4
+                state += int(raw[:whole].view(np.uint32).sum(dtype=np.uint64)) + int(
+                    raw[whole:].sum(dtype=np.uint64)
+                )
+            return state & ((1 << 64) - 1)
         for output in outputs:
-            if self.gpu:
-                part = output.view(f"f{output.itemsize // 2}") if output.dtype.kind == "c" else output
-                words = part.view(np.uint8 if part.itemsize == 1 else f"i{part.itemsize}")
-                state = (state * 31 + int(words.sum(dtype=np.int64))) & 0x7FFFFFFF
-                continue
             state = self._chain.digest(output.ctypes.data, output.nbytes, state)
         return state
 

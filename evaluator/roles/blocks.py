@@ -37,24 +37,27 @@ class Slot:
         self.entries = (Refresh * max(self.count, 1))()
         self.address = ctypes.addressof(self.entries)
         self.pools = pools
-        self.on_device: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self.device_pools: list[torch.Tensor] = []
         for entry, (position, pool, stride) in zip(self.entries, pools, strict=False):
             view = views[position]
             entry.data, entry.pool = view.data_ptr(), pool.data_ptr()
             entry.item_bytes, entry.count = view.element_size(), view.numel()
             entry.pool_count, entry.stride = pool.numel(), stride
         if device.type == "cuda":
-            for position, pool, stride in pools:
-                target = self.tensors[position].view(-1)
-                places = torch.arange(0, target.numel() - stride + 1, stride, device=device)
-                self.on_device.append((target, places, pool.to(device)))
+            from evaluator.roles.device_chain import Table
+
+            self.device_pools = [pool.to(device) for _, pool, _ in pools]
+            self.table = Table(
+                [
+                    (self.tensors[position], on_device, stride)
+                    for (position, _, stride), on_device in zip(pools, self.device_pools, strict=True)
+                ]
+            )
 
     def upload(self) -> None:
-        """Copies the arena's contents to the device, and the pools with them."""
+        """Copies the arena's contents to the device."""
         for target, view in zip(self.tensors, self.views, strict=True):
             target.copy_(view, non_blocking=True)
-        for (_, _, pool), (_, source, _) in zip(self.on_device, self.pools, strict=True):
-            pool.copy_(source, non_blocking=True)
 
 
 def flatten(result: Any) -> list[torch.Tensor]:
@@ -102,34 +105,23 @@ def _run_on_gpu(
     forward: Any, slots: list[Slot], state: int, chained: bool
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """The same on the device: digest and refresh are device work, so the host never waits inside the block."""
+    from evaluator.roles.device_chain import States
+
     outputs: list[list[torch.Tensor]] = []
-    words = []
+    chain = States(len(slots), state) if chained else None
     with torch.no_grad():
-        word = torch.tensor(state & 0x7FFFFFFF, device="cuda", dtype=torch.int64)
-        for slot in slots:
-            if chained:
-                for target, places, pool in slot.on_device:
-                    order = (torch.arange(places.numel(), device="cuda") + word) % pool.numel()
-                    target.index_copy_(0, places, pool.index_select(0, order))
+        for call, slot in enumerate(slots):
+            if chain is not None:
+                chain.refresh(slot.table, call)
             result = forward(*slot.arguments)
             row = [result] if type(result) is torch.Tensor else flatten(result)
             outputs.append(row)
-            if chained:
-                for tensor in row:
-                    word = (word * 31 + _bit_sum(tensor)) & 0x7FFFFFFF
-            words.append(word)
-        claimed = torch.stack(words).tolist()
+            if chain is not None:
+                for index, tensor in enumerate(row):
+                    chain.digest(tensor, _span_bytes(tensor), call, first=index == 0)
+        states = chain.read() if chain is not None else [0] * len(slots)
         torch.cuda.synchronize()
-    return outputs, [int(value) for value in claimed]
-
-
-def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of the raw bits: every element must have been computed, no algebra gives it more cheaply."""
-    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[min(tensor.element_size(), 8)]
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-        width = {4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(width).sum(dtype=torch.int64)
+    return outputs, states
 
 
 def poison_allocations(byte: int) -> None:

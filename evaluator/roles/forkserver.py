@@ -7,6 +7,7 @@ Started by :mod:`evaluator.roles.spawn` as ``python -I -c ...`` with its own end
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import socket
 import sys
 from typing import Any
 
-from evaluator.roles import wire
+from evaluator.roles import chain, wire
 from evaluator.sandbox import namespaces, syscalls
 from evaluator.sandbox.layout import Layout
 
@@ -55,15 +56,22 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         channel.sendall(json.dumps({"forked": pid}).encode() + b"\n")
 
 
+#: What nearly every child needs; importing the compiler's modules in each child would take seconds.
+_PRELOADED = (
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch.utils.cpp_extension",
+    "evaluator.roles.module_host",
+)
+
+
 def _preload(settings: dict[str, Any]) -> None:
-    """Imports what every child needs, so that a child is ready in milliseconds."""
-    import numpy  # noqa: F401
-
-    from evaluator.roles import chain, module_host  # noqa: F401
-
+    """Imports what children need, so that a child is ready in milliseconds."""
+    for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else ())):
+        importlib.import_module(name)
     chain.load(settings["chain_library"])
-    if settings["gpu"]:
-        import triton  # noqa: F401
 
 
 def _quiet_allocator() -> None:

@@ -50,6 +50,7 @@ class Shape:
         self.forwards: dict[str, Any] = {}
         self.slots: list[blocks.Slot] = []
         self.outputs: list[list[torch.Tensor]] = []
+        self.first_of_block = 0
         self.model64: nn.Module | None = None
 
 
@@ -310,6 +311,7 @@ class ModuleHost:
             forward, slots, self.chain, request["state"], bool(request["chain"]), self.device
         )
         shape.outputs = kept + outputs
+        shape.first_of_block = len(kept)
         metas = tuple(meta_of(tensor) for tensor in outputs[0])
         for row in outputs[1:]:
             if tuple(meta_of(tensor) for tensor in row) != metas:
@@ -320,7 +322,7 @@ class ModuleHost:
     def fetch(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: copies the outputs of one call of the last block to the host and says where."""
         shape = self.shapes[request["shape"]]
-        return self._on_host(shape.outputs[request["call"]])
+        return self._on_host(shape.outputs[shape.first_of_block + request["call"]])
 
     def _on_host(self, outputs: list[torch.Tensor]) -> bytes:
         self._host_outputs = [tensor.detach().cpu() for tensor in outputs]
