@@ -124,5 +124,5 @@ def _text(name: str) -> str:
 
 
 def _file_name(name: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
     return plain[:60] or "module"

@@ -1,0 +1,154 @@
+"""What lies in a bundle, that it is the same to the byte every time, and that nothing untrusted gets into its markup."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from agent.bundle.archive import bundle_files, write_bundle
+from agent.bundle.evidence import BundleContents
+from agent.candidates import Candidate
+from evaluator.sources import TaskSource
+
+EVIL = "</pre><script>alert(1)</script>"
+KERNEL = f'''
+SOURCE = r"""
+#include <cmath>
+extern "C" void f(float* x) {{}}
+"""
+# {EVIL}
+class ModelNew: pass
+'''
+MEMBER = Candidate(KERNEL, "human", f"library {EVIL}", note="adapted from a paper")
+COMPILED = Candidate("class ModelNew: pass\n", "compiler", "compile default")
+OPTIMIZED = Candidate("class ModelNew: pass  # optimized\n", "human", "optimized.py", MEMBER.sha256)
+
+
+def verdict(candidate: Candidate, phase: str) -> dict[str, Any]:
+    row = {
+        "dims": {"rows": 7, "kind": EVIL},
+        "split": phase,
+        "timed": True,
+        "best_baseline": "compile_default/2t",
+        "baseline_us": 20.0,
+        "candidate_us": 10.0,
+        "speedup": 2.0,
+        "ci95": [1.9, 2.1],
+        "decision": "faster",
+        "log_ratios": [0.69, 0.7],
+    }
+    return {
+        "phase": phase,
+        "verdict": "accepted",
+        "reason": "",
+        "candidate": {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+        "environment": {"device_name": "a CPU", "gpu_uuid": None},
+        "shapes": [row],
+        "summary": {"geomean_speedup": 2.0, "geomean_ci95": [1.9, 2.1], "worst_speedup": 2.0},
+        "timing": {"protocol": "ABBA"},
+    }
+
+
+def contents(*members: Candidate) -> BundleContents:
+    return BundleContents(
+        job_name=f"my job/../{EVIL}",
+        device="cpu",
+        task=TaskSource("task", f"class Model: pass  # {EVIL}\n"),
+        description={"dims": {}},
+        optimized=OPTIMIZED,
+        members=members or (MEMBER,),
+        decision="faster",
+        reason=f"2.00x {EVIL}",
+        verdicts=(verdict(MEMBER, "validation"), verdict(OPTIMIZED, "held_out")),
+        leaderboard=(
+            {
+                "sha256": "ab" * 32,
+                "label": EVIL,
+                "origin": "llm",
+                "verdict": "cheating",
+                "reason": EVIL,
+                "geomean_speedup": None,
+                "ci95": None,
+            },
+        ),
+    )
+
+
+class Page(HTMLParser):
+    """Collects tags, addresses and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_holds_everything_the_user_needs() -> None:
+    files = bundle_files(contents(MEMBER, COMPILED))
+    kernels = sorted(path for path in files if path.startswith("kernels/"))
+    assert {"optimized.py", "task.py", "evidence.json", "report.html", "reproduce.py", "LICENSE"} <= set(
+        files
+    )
+    assert files["optimized.py"] == OPTIMIZED.source
+    assert [Path(path).suffix for path in kernels] == [".py", ".cpp", ".py"]
+    assert 'extern "C"' in files[kernels[1]]
+    assert all(ord(letter) < 128 and letter not in '<>:"\\|?*' for path in files for letter in path)
+
+
+def test_evidence_keeps_the_raw_samples_and_where_each_member_came_from() -> None:
+    value = json.loads(bundle_files(contents())["evidence.json"])
+    held_out = next(one for one in value["verdicts"] if one["phase"] == "held_out")
+    assert held_out["shapes"][0]["log_ratios"] == [0.69, 0.7]
+    assert value["members"][0]["origin"] == "human"
+    assert value["members"][0]["file"] in bundle_files(contents())
+    assert value["task"]["sha256"] == contents().task.sha256
+    assert value["optimized"]["sha256"] == OPTIMIZED.sha256
+
+
+def test_the_license_names_what_was_used() -> None:
+    assert "BSD-3" not in bundle_files(contents())["LICENSE"].split("Kernelwright\n")[0]
+    assert "Facebook" not in bundle_files(contents())["LICENSE"]
+    assert "Facebook" in bundle_files(contents(COMPILED))["LICENSE"]
+    assert "adapted from a paper" in bundle_files(contents())["LICENSE"]
+
+
+def test_the_report_is_self_contained_and_escapes_what_it_shows() -> None:
+    page = Page(bundle_files(contents())["report.html"])
+    assert "script" not in page.tags
+    assert page.addresses == []
+    assert page.words.count("alert(1)") >= 6
+    for words in (
+        "no language model was involved",
+        "compile_default/2t",
+        "1.90 – 2.10",
+        "cheating",
+        "not known",
+    ):
+        assert words in page.words
+
+
+def test_the_zip_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    first = write_bundle(contents(), tmp_path / "a")
+    second = write_bundle(contents(), tmp_path / "b")
+    assert first.read_bytes() == second.read_bytes()
+    assert write_bundle(contents(), tmp_path / "a") == first, "writing again replaces"
+    with zipfile.ZipFile(first) as archive:
+        names = archive.namelist()
+        assert archive.testzip() is None
+    folder = first.with_suffix("")
+    assert sorted(names) == names
+    assert {name.partition("/")[0] for name in names} == {folder.name}
+    assert all(".." not in name and "<" not in name for name in names)
+    assert (folder / "optimized.py").read_text() == OPTIMIZED.source
