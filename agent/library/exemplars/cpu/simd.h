@@ -2,6 +2,8 @@
 // splits a vector where the machine's registers are narrower.
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -233,14 +235,34 @@ inline bool too_large_to_cache(int64_t output_elements) {
   return output_elements * static_cast<int64_t>(sizeof(float)) > last_level_bytes / 4;
 }
 
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // Splits rows among threads. The region costs some 3 us, so that small inputs stay on one thread; torch's own setting
 // (torch.set_num_threads) is the upper limit, and the threads are torch's: linking finds the OpenMP library that it brings.
+//
+// A region ends when its last thread arrives. If another process holds that thread's core, this is a scheduler slice later:
+// 3 ms were measured for a kernel of 20 us. After a region that took far longer than one thread would have needed, the
+// caller therefore works alone for a while, longer each time it happens again.
 template <typename Rows> void split_rows(int64_t rows, int64_t cols, int64_t elements_per_thread, const Rows& work) {
+  constexpr int64_t SHORTEST_PAUSE_NS = 20'000'000, LONGEST_PAUSE_NS = 1'000'000'000;
+  static std::atomic<int64_t> alone_until_ns{0}, pause_ns{SHORTEST_PAUSE_NS};
   const int64_t threads =
       std::min({static_cast<int64_t>(omp_get_max_threads()), rows, rows * cols / elements_per_thread});
   if (threads <= 1) return work(int64_t{0}, rows);
+  const int64_t start_ns = now_ns();
+  if (start_ns < alone_until_ns.load(std::memory_order_relaxed)) return work(int64_t{0}, rows);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t part = 0; part < threads; ++part) work(rows * part / threads, rows * (part + 1) / threads);
+  const int64_t took_ns = now_ns() - start_ns;
+  const int64_t pause = pause_ns.load(std::memory_order_relaxed);
+  if (took_ns < 200'000 + 8 * rows * cols) {
+    if (pause != SHORTEST_PAUSE_NS) pause_ns.store(SHORTEST_PAUSE_NS, std::memory_order_relaxed);
+  } else {
+    alone_until_ns.store(start_ns + took_ns + pause, std::memory_order_relaxed);
+    pause_ns.store(std::min(2 * pause, LONGEST_PAUSE_NS), std::memory_order_relaxed);
+  }
 }
 
 }  // namespace
