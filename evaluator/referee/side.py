@@ -189,7 +189,9 @@ class Side:
         if self.gpu:
             for content, tensor in entries:
                 places = np.arange(0, content.size, tensor.refresh_stride)
-                content[places] = tensor.pool[(np.arange(places.size) + state) % tensor.pool.size]
+                content[places] = tensor.pool[
+                    (np.arange(places.size) + state % tensor.pool.size) % tensor.pool.size
+                ]
             return contents
         table = (Refresh * max(len(entries), 1))()
         for entry, (content, tensor) in zip(table, entries, strict=False):

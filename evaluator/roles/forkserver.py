@@ -56,20 +56,15 @@ def main(channel_descriptor: int, settings_json: str) -> None:
         channel.sendall(json.dumps({"forked": pid}).encode() + b"\n")
 
 
-#: What nearly every child needs; importing the compiler's modules in each child would take seconds.
-_PRELOADED = (
-    "numpy",
-    "torch",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch.utils.cpp_extension",
-    "evaluator.roles.module_host",
-)
+_PRELOADED = ("numpy", "torch", "evaluator.roles.module_host")
+#: Seconds to import in every child that compiles. Not where there is a GPU: importing them asks the CUDA runtime for
+#: its devices, after which no forked child can use it.
+_PRELOADED_ON_CPU = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.cpp_extension")
 
 
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
-    for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else ())):
+    for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else _PRELOADED_ON_CPU)):
         importlib.import_module(name)
     chain.load(settings["chain_library"])
 

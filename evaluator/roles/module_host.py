@@ -72,7 +72,6 @@ class ModuleHost:
         self._host_outputs: list[torch.Tensor] = []
         torch.set_num_threads(settings["threads"])
         torch.set_grad_enabled(False)
-        variants.raise_recompile_limit()
         self._headers: str = settings["headers_path"]
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -85,6 +84,8 @@ class ModuleHost:
                 file.seek(0)
                 texts.append(file.read())
         self.cpp.install()
+        if self.role != "candidate" or b"torch.compile" in texts[0]:
+            variants.raise_recompile_limit()
         name = _CANDIDATE if self.role == "candidate" else _REFERENCE
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)
