@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evaluator.client import Referee
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3  # how many winners may turn out not to survive their assembly
+_ATTEMPTS = 3  # how many winners may turn out not to survive as one file
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def deliver(
     if not entries:
         return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
     left = list(entries)
-    reason = ""
+    reason = "no accepted candidate is worth delivering: each is slower than the best baseline"
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)
         step = f"optimized/{attempt}"
@@ -71,56 +71,61 @@ def deliver(
             if plan is None:
                 break
             store.finish_step(step, plan)
-        if plan.get("error"):
-            reason = str(plan["error"])
-        else:
-            delivered = Candidate(
-                plan["source"], plan["origin"], "optimized.py", plan["members"][0], plan["decision"]
-            )
-            store.add_candidate(delivered)
-            screened = judge_phase(spec, store, referee, delivered, "screen")
-            if screened["verdict"] == "accepted":
-                return _finish(spec, store, referee, description, plan, delivered, out_dir)
-            reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
+        winner_sha256 = plan["members"][0]
+        delivered = Candidate(plan["source"], plan["origin"], "optimized.py", winner_sha256, plan["decision"])
+        store.add_candidate(delivered)
+        screened = judge_phase(spec, store, referee, delivered, "screen")
+        if screened["verdict"] == "accepted":
+            return _finish(spec, store, referee, description, plan, delivered, out_dir)
+        reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
+        if screened["verdict"] == "not_judged":
+            return Delivery("not_judged", reason, winner_sha256)
         left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
-    return Delivery(None, reason or "no accepted candidate is worth delivering")
+    return Delivery(None, reason)
 
 
 def _plan(
     spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry]
 ) -> dict[str, Any] | None:
     """Choose and assemble; a JSON value, so that a resumed job delivers the very same file."""
-    if not entries:
-        return None
-    shapes = description.get("shapes") or {}
+    shapes = spec.shapes or description.get("shapes") or {}
     known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
     portfolio = build_portfolio(entries, {})
     if portfolio is None or portfolio.decision == "slower":
         return None
+    no_fallback = ""
     try:
         call = read_call(spec.task.source)
-        domain = probe_domain(spec.task, description, known, _places(call, description), referee)
+        places = input_places(call, internal_places(call, description.get("dims") or {}))
+        domain = probe_domain(spec.task, description, known, places, referee)
         portfolio = build_portfolio(entries, domain.elements) or portfolio
         source = _assembled(spec, portfolio, domain, call)
     except AssemblyError as error:
-        _log.warning("assembling %s failed: %s", spec.name, error)
-        return {"error": str(error), "members": [portfolio.winner.candidate.sha256]}
+        _log.warning("%s is delivered without a fall-back: %s", spec.name, error)
+        no_fallback = str(error)
+        source = _without_fallback(portfolio.winner.candidate, no_fallback)
     return {
         "source": source,
         "members": [member.candidate.sha256 for member in portfolio.members],
         "origin": portfolio.winner.candidate.origin,
         "decision": portfolio.decision,
         "reason": portfolio.reason,
+        "no_fallback": no_fallback,
     }
-
-
-def _places(call: Call, description: dict[str, Any]) -> list[str]:
-    return input_places(call, internal_places(call, description.get("dims") or {}))
 
 
 def _assembled(spec: JobSpec, portfolio: Portfolio, domain: Domain, call: Call) -> str:
     members = [member.candidate for member in portfolio.members]
     return assemble(spec.task.name, spec.task.source, members, portfolio.leaves, domain, call, spec.device)
+
+
+def _without_fallback(winner: Candidate, why: str) -> str:
+    """The winner alone, for a task whose calls cannot be told apart by a dispatcher."""
+    comment = (
+        "# The winning candidate as it is. It has NO fall-back to the reference: use it only for inputs like those it\n"
+        f"# was judged on (evidence.json). Why: {' '.join(why.split())[:300].encode('ascii', 'replace').decode()}\n"
+    )
+    return comment + winner.source
 
 
 def _finish(
@@ -136,12 +141,16 @@ def _finish(
     verdict = judge_phase(spec, store, referee, delivered, "held_out")
     winner_sha256 = plan["members"][0]
     summary = dict(verdict.get("summary") or {})
+    screen = store.verdict(delivered.sha256, "screen") or {}
+    visible = ((screen.get("summary") or {}).get("by_split") or {}).get("visible") or {}
+    if visible.get("geomean_speedup") and summary.get("geomean_speedup"):
+        summary["overfit_index"] = visible["geomean_speedup"] / summary["geomean_speedup"]
     if verdict["verdict"] != "accepted":
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
     by_sha256 = {candidate.sha256: candidate for candidate in store.candidates()}
     members = tuple(by_sha256[sha256] for sha256 in plan["members"])
-    reason = _sentence(members[0], plan["decision"], summary, verdict)
+    reason = _sentence(members[0], plan, summary, verdict)
     contents = BundleContents(
         job_name=spec.name,
         device=spec.device,
@@ -153,6 +162,7 @@ def _finish(
         reason=reason,
         verdicts=_verdicts(store, [*members, delivered]),
         leaderboard=tuple(_leaderboard(store, delivered)),
+        no_fallback=plan["no_fallback"],
     )
     return Delivery("accepted", reason, winner_sha256, write_bundle(contents, out_dir), summary)
 
@@ -191,7 +201,9 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row["geomean_speedup"] or 0.0))
 
 
-def _sentence(winner: Candidate, decision: str, summary: dict[str, Any], verdict: dict[str, Any]) -> str:
+def _sentence(
+    winner: Candidate, plan: dict[str, Any], summary: dict[str, Any], verdict: dict[str, Any]
+) -> str:
     what = f"optimized.py ({winner.label}, origin {winner.origin})"
     speed = summary.get("geomean_speedup")
     if speed is None:
@@ -200,6 +212,8 @@ def _sentence(winner: Candidate, decision: str, summary: dict[str, Any], verdict
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
     count = sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
     text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} held-out shapes"
-    if decision != "faster":
-        text += "; nothing was confidently faster than the compiler, so its best mode is what is delivered"
+    if plan["decision"] != "faster":
+        text += "; nothing was confidently faster than the best baseline, so the best compiler candidate is delivered"
+    if plan["no_fallback"]:
+        text += f"; without a fall-back to the reference, because {plan['no_fallback']}"
     return text

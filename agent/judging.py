@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent.candidates import Candidate
 from agent.spec import JobSpec
 from agent.store import JobStore
-from evaluator.errors import RefereeLost
+from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.sources import CandidateSource
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def judge_phase(
     held against the candidate.
 
     Raises:
-        JobStopped: if the job was asked to stop.
+        JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
+        SandboxUnavailable: if nothing on this machine isolates a candidate.
     """
     known = store.verdict(candidate.sha256, phase)
     if known is not None:
@@ -73,8 +74,6 @@ def judge_phase(
             "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}
         )
         verdict = _evaluate(spec, store, referee, candidate, phase)
-        if verdict["verdict"] == "not_judged":
-            raise_if_stopped(store)
     if not store.add_verdict(candidate.sha256, phase, verdict):
         return store.verdict(candidate.sha256, phase) or verdict
     summary = verdict.get("summary") or {}
@@ -137,6 +136,10 @@ def _evaluate(
         raise_if_stopped(store)
         restart_referee(referee)
         return _not_judged(spec, candidate, phase, f"the referee was lost: {lost}")
+    except SandboxUnavailable:
+        raise  # no candidate can be judged here
+    except EvaluatorError as fault:
+        return _not_judged(spec, candidate, phase, f"the referee had a fault: {fault}")
 
 
 def raise_if_stopped(store: JobStore) -> None:

@@ -30,6 +30,7 @@ class BundleContents:
         reason: one sentence with the result.
         verdicts: of the members and of the delivered file, each with its "phase".
         leaderboard: a row per judged candidate, rejected ones included.
+        no_fallback: why the delivered file has no fall-back to the reference; empty when it has one.
     """
 
     job_name: str
@@ -42,6 +43,7 @@ class BundleContents:
     reason: str
     verdicts: tuple[dict[str, Any], ...]
     leaderboard: tuple[dict[str, Any], ...]
+    no_fallback: str = ""
 
     @property
     def held_out(self) -> dict[str, Any]:
@@ -66,7 +68,11 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
         "reason": contents.reason,
         "task": {"name": contents.task.name, "sha256": contents.task.sha256},
         "dims": contents.description.get("dims") or {},
-        "optimized": {"sha256": contents.optimized.sha256, "file": "optimized.py"},
+        "optimized": {
+            "sha256": contents.optimized.sha256,
+            "file": "optimized.py",
+            "no_fallback": contents.no_fallback or None,
+        },
         "members": [
             {
                 "file": f"kernels/{kernel_file(number, member)}",
