@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from typing import Any
 
 import torch
@@ -74,9 +75,23 @@ def flatten(result: Any) -> list[torch.Tensor]:
 def run(
     forward: Any, slots: list[Slot], chain: Chain, state: int, chained: bool, device: torch.device
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
-    """Calls ``forward`` once per slot. Returns the outputs of every call, all alive, and the chain's states."""
-    if device.type == "cuda":
-        return _run_on_gpu(forward, slots, state, chained)
+    """Calls ``forward`` once per slot. Returns the outputs of every call, all alive, and the chain's states.
+
+    Garbage is collected before, not during: the process that holds the compiler has many more objects to walk.
+    """
+    gc.collect(0)
+    gc.disable()
+    try:
+        if device.type == "cuda":
+            return _run_on_gpu(forward, slots, state, chained)
+        return _run_on_cpu(forward, slots, chain, state, chained)
+    finally:
+        gc.enable()
+
+
+def _run_on_cpu(
+    forward: Any, slots: list[Slot], chain: Chain, state: int, chained: bool
+) -> tuple[list[list[torch.Tensor]], list[int]]:
     outputs: list[list[torch.Tensor]] = []
     states: list[int] = []
     digest, refresh = chain.digest, chain.refresh
