@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,8 +74,10 @@ class ChatServer:
 
 
 @contextmanager
-def chat_server(*script: Answer) -> Iterator[ChatServer]:
-    """Serve `script` while the block runs."""
+def chat_server(
+    *script: Answer, chosen: Callable[[dict[str, Any]], Answer] | None = None
+) -> Iterator[ChatServer]:
+    """Serve `script` while the block runs, or what `chosen` picks for a request."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -84,7 +86,7 @@ def chat_server(*script: Answer) -> Iterator[ChatServer]:
             with lock:
                 found.requests.append(body)
                 found.authorizations.append(self.headers.get("Authorization", ""))
-                answer = found.next_answer()
+                answer = chosen(body) if chosen else found.next_answer()
             if not self.path.endswith("/v1/chat/completions"):
                 answer = Answer(status=404, message=f"no such path {self.path}")
             time.sleep(answer.delay_s)

@@ -1,0 +1,216 @@
+"""Whole jobs with the real referee: what comes out, what is refused, what is stopped, and what survives SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.candidates import Candidate
+from agent.job import judge_candidate, run_job
+from agent.spec import Budget, JobSpec
+from agent.stores.folder import FolderStore
+from evaluator.client import Referee
+from evaluator.sources import TaskSource
+from tests.agent import small_job
+from tests.agent.chat_server import Answer, chat_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def referee() -> Iterator[Referee]:
+    with Referee("cpu") as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def names(store: FolderStore) -> list[str]:
+    return [event["name"] for event in store.events()]
+
+
+def test_a_job_from_proposals_to_a_bundle_and_again_for_nothing(
+    referee: Referee, store: FolderStore, tmp_path: Path
+) -> None:
+    cheat = small_job.GOOD.replace("return torch.sort", "return torch.zeros_like(x) if False else torch.sort")
+    waiting = Candidate(cheat, "external", "handed in")
+    store.add_candidate(waiting)
+    with chat_server(chosen=small_job.scripted) as server:
+        outcome = run_job(small_job.spec(server.base_url), store, referee, tmp_path / "out")
+        asked = len(server.requests)
+        before = small_job.judged(store)
+        again = run_job(small_job.spec(server.base_url), store, referee, tmp_path / "out")
+    assert outcome.state == "succeeded", outcome.reason
+    assert outcome.summary["geomean_speedup"] > 1.2
+    assert again == outcome
+    assert len(server.requests) == asked == 4
+    assert small_job.judged(store) == before
+
+    by_label = {candidate.label: candidate for candidate in store.candidates()}
+    words = {label: store.verdict(one.sha256, "screen") for label, one in by_label.items()}
+    assert {label: verdict and verdict["verdict"] for label, verdict in words.items()} == {
+        "first #1": "incorrect",
+        "first #1 repaired": "accepted",
+        "second #1": "runtime_error",
+        "second #1 repaired": "accepted",
+        "handed in": "accepted",
+        "optimized.py": "accepted",
+    }
+    assert [phase for _, phase, _ in before].count("held_out") == 1
+    assert store.verdict(by_label["optimized.py"].sha256, "held_out") is not None
+    assert outcome.winner_sha256 == by_label["optimized.py"].parent_sha256
+    assert outcome.winner_sha256 in {by_label["first #1 repaired"].sha256, by_label["handed in"].sha256}
+
+    told = names(store)
+    for name in (
+        "job.started",
+        "candidate.proposed",
+        "candidate.judged",
+        "portfolio.changed",
+        "budget.spent",
+    ):
+        assert name in told
+    assert told.count("job.finished") == 2
+    assert outcome.bundle_path is not None
+    with zipfile.ZipFile(outcome.bundle_path) as archive:
+        inside = {name.partition("/")[2] for name in archive.namelist()}
+        evidence = json.loads(archive.read("sort-twice-kernelwright/evidence.json"))
+    assert {"optimized.py", "evidence.json", "report.html", "reproduce.py", "LICENSE"} <= inside
+    held_out = next(verdict for verdict in evidence["verdicts"] if verdict["phase"] == "held_out")
+    assert held_out["shapes"][0]["log_ratios"]
+    assert len(evidence["leaderboard"]) == 5
+
+
+def test_a_task_that_is_refused_ends_the_job_with_its_word(
+    referee: Referee, store: FolderStore, tmp_path: Path
+) -> None:
+    broken = JobSpec("job", "broken", TaskSource("broken", "class Model(:\n"), origins=("llm",))
+    outcome = run_job(broken, store, referee, tmp_path)
+    assert (outcome.state, outcome.verdict_word) == ("failed", "task_rejected")
+    assert outcome.reason
+    assert names(store)[-1] == "job.failed"
+
+
+def test_without_an_accepted_candidate_there_is_nothing_to_deliver(
+    referee: Referee, store: FolderStore, tmp_path: Path
+) -> None:
+    with chat_server(Answer(status=401, message="who are you")) as server:
+        outcome = run_job(small_job.spec(server.base_url), store, referee, tmp_path)
+    assert outcome.state == "failed"
+    assert "nothing to deliver" in outcome.reason
+    failed = [event["data"]["reason"] for event in store.events() if event["name"] == "proposer.failed"]
+    assert any("who are you" in reason for reason in failed)
+
+
+def test_a_budget_of_one_candidate(referee: Referee, store: FolderStore, tmp_path: Path) -> None:
+    with chat_server(chosen=small_job.scripted) as server:
+        one = small_job.spec(server.base_url, budget=Budget(candidates=1), start_from=small_job.GOOD)
+        outcome = run_job(one, store, referee, tmp_path)
+    assert outcome.state == "succeeded", outcome.reason
+    assert server.requests == []
+    assert [candidate.label for candidate in store.candidates()] == ["starting point", "optimized.py"]
+    assert "budget.spent" in names(store)
+
+
+def test_a_cancelled_job_stops_and_delivers_nothing(
+    referee: Referee, store: FolderStore, tmp_path: Path
+) -> None:
+    store.request_stop("cancelled")
+    with chat_server(chosen=small_job.scripted) as server:
+        outcome = run_job(small_job.spec(server.base_url), store, referee, tmp_path)
+    assert (outcome.state, outcome.bundle_path) == ("cancelled", None)
+    assert store.candidates() == []
+    assert names(store)[-1] == "job.cancelled"
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_referee_that_is_killed_is_replaced_unless_the_job_was_cancelled(
+    referee: Referee, store: FolderStore, tmp_path: Path, cancel: bool
+) -> None:
+    def kill_soon() -> None:
+        while "candidate.progress" not in names(store):
+            time.sleep(0.05)
+        if cancel:
+            store.request_stop("cancelled")
+        referee.kill()
+
+    killer = threading.Thread(target=kill_soon, daemon=True)
+    killer.start()
+    spec = small_job.spec(start_from=small_job.GOOD, origins=())
+    try:
+        outcome = run_job(spec, store, referee, tmp_path)
+    finally:
+        killer.join(timeout=10)
+        if not referee.alive:
+            referee.restart()
+    if cancel:
+        assert outcome.state == "cancelled"
+        assert small_job.judged(store) == set()
+    else:
+        assert outcome.state == "succeeded", outcome.reason
+        assert "candidate.retried" in names(store)
+
+
+def test_one_candidate_for_a_job_that_has_ended(referee: Referee, store: FolderStore) -> None:
+    wrong = Candidate(small_job.WRONG, "external", "wrong")
+    store.add_candidate(wrong)
+    assert judge_candidate(small_job.spec(), store, referee, wrong)["verdict"] == "incorrect"
+    assert store.verdict(wrong.sha256, "validation") is None
+
+
+def start(folder: Path, base_url: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.agent.small_job", str(folder), base_url]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.timeout(3000)
+def test_killed_at_twenty_random_instants_a_job_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    with chat_server(chosen=small_job.scripted) as server:
+        whole = start(tmp_path / "whole", server.base_url)
+        began = time.monotonic()
+        assert '"succeeded"' in whole.communicate()[0]
+        lasts_s = time.monotonic() - began
+        expected = small_job.judged(FolderStore(tmp_path / "whole" / "store"))
+
+        kills = 0
+        attempt = 0
+        while kills < 20:
+            attempt += 1
+            folder = tmp_path / f"killed{attempt}"
+            while kills < 20:
+                process = start(folder, server.base_url)
+                try:
+                    output, _ = process.communicate(timeout=random.uniform(0.0, 0.5 * lasts_s))
+                    break  # it ended by itself: kill another job
+                except subprocess.TimeoutExpired:
+                    os.kill(process.pid, signal.SIGKILL)
+                    process.communicate()
+                    kills += 1
+            else:
+                output = start(folder, server.base_url).communicate()[0]
+            assert '"succeeded"' in output
+            store = FolderStore(folder / "store")
+            assert small_job.judged(store) == expected
+            told = [
+                (event["data"]["sha256"], event["data"]["phase"])
+                for event in store.events()
+                if event["name"] == "candidate.judged"
+            ]
+            assert len(told) == len(set(told)), "no verdict is stored or told twice"
