@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.dashboard import charts, formats, listing, ranking, words
+from services.dashboard import charts, listing, ranking, story, words
 
 EVENTS_SHOWN = 200
 
@@ -26,7 +26,9 @@ def job_context(
     shown = job.get("winner") or job.get("best") or {}
     timed = ranking.timed_shapes(verdict)
     shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
-    told = [event for event in events if event["name"] != words.PROGRESS_EVENT]
+    labels = {one["sha256"]: one["label"] for one in candidates}
+    events = [_labelled(event, labels) for event in events]
+    told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
     is_final = job["state"] in words.FINAL_STATES
     return {
         "job": job,
@@ -49,11 +51,18 @@ def job_context(
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
         "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
-        "events": timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
+        "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
         "events_hidden": max(0, len(told) - EVENTS_SHOWN),
         "last_event_id": events[-1]["id"] if events else 0,
-        "activity": activity(events),
+        "activity": story.activity(events),
     }
+
+
+def _labelled(event: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
+    """The event with its candidate's label, where only the digest was stored."""
+    data = event.get("data") or {}
+    label = labels.get(str(data.get("sha256")))
+    return event if data.get("label") or not label else {**event, "data": {**data, "label": label}}
 
 
 def candidate_context(
@@ -106,36 +115,3 @@ def candidate_context(
         "source_lines": listing.highlighted_lines(candidate["source"]),
         "environment": ranking.environment_of([candidate]),
     }
-
-
-def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:
-    """Events in words, newest first, each with the time since the job was created."""
-    begun = formats.moment(created_at)
-    told = []
-    for event in reversed(events):
-        what, detail, tone = words.event(str(event["name"]), event.get("data") or {})
-        when = formats.moment(event.get("time"))
-        offset = formats.offset((when - begun).total_seconds()) if when and begun else "?"
-        told.append(
-            {"time": event.get("time"), "offset": offset, "what": what, "detail": detail, "tone": tone}
-        )
-    return told
-
-
-def activity(events: Sequence[Mapping[str, Any]]) -> str:
-    """What the job is doing now, as far as its events tell."""
-    if not events:
-        return "Waiting for a worker"
-    name, data = str(events[-1]["name"]), events[-1].get("data") or {}
-    if name == words.PROGRESS_EVENT:
-        return words.progress(data)
-    label = str(data.get("label") or str(data.get("sha256") or "")[:12])
-    if name == "job.queued":
-        return "Waiting for a worker"
-    if name == "job.started":
-        return "Reading the module and looking for candidates"
-    if name in ("candidate.proposed", "candidate.compiled") and label:
-        return f"Judging {label}"
-    if name == "candidate.judged" and data.get("phase") == "held_out":
-        return "Writing the bundle"
-    return "Looking for the next candidate"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 NOT_MEASURED = "not measured"
 
@@ -52,10 +51,6 @@ STATES: dict[str, Word] = {
     "failed": Word("failed", "bad", "Ended without a result; the reason is below."),
     "cancelled": Word("cancelled", "idle", "Stopped on request; what was judged so far is kept."),
 }
-
-# Told several times a second while a candidate is judged: shown as what happens now, never as a line of the log.
-PROGRESS_EVENT = "candidate.progress"
-PHASES = {"screen": "Screening", "validation": "Validating", "held_out": "Held-out check of"}
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -115,14 +110,15 @@ DECISIONS: dict[str, Word] = {
 }
 
 
-def _spaced(word: str) -> str:
+def spaced(word: str) -> str:
+    """A machine word as people write it."""
     return word.replace("_", " ")
 
 
 def _look_up(table: Mapping[str, Word], word: str | None, fallback_tone: str = "idle") -> Word:
     if not word:
         return Word(NOT_MEASURED, "idle", "")
-    return table.get(word) or Word(_spaced(word), fallback_tone, "")
+    return table.get(word) or Word(spaced(word), fallback_tone, "")
 
 
 def origin(word: str | None) -> Word:
@@ -152,7 +148,7 @@ def decision(word: str | None) -> Word:
 
 def rule(word: str | None) -> str:
     """What a finding means, in a few words."""
-    return RULES.get(word or "", _spaced(word or "unnamed rule"))
+    return RULES.get(word or "", spaced(word or "unnamed rule"))
 
 
 def baseline(name: str) -> tuple[str, str]:
@@ -160,72 +156,4 @@ def baseline(name: str) -> tuple[str, str]:
     what, _, how = name.partition("/")
     if how.endswith("t") and how[:-1].isdigit():
         how = "1 thread" if how == "1t" else f"{how[:-1]} threads"
-    return _spaced(what), how
-
-
-def progress(data: Mapping[str, Any]) -> str:
-    """What the referee is doing now: `Screening one pass: checking rows=512 (3 of 16)`."""
-    label = str(data.get("label") or str(data.get("sha256") or "")[:12] or "a candidate")
-    said = f"{PHASES.get(str(data.get('phase')), 'Judging')} {label}"
-    text = str(data.get("text") or data.get("stage") or "")
-    done, total = data.get("done"), data.get("total")
-    if isinstance(done, int) and isinstance(total, int) and total > 1:
-        text += f" ({min(done + 1, total)} of {total})"
-    return f"{said}: {text}" if text else said
-
-
-def event(name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Says one event in words.
-
-    Args:
-        name: An event name such as ``candidate.judged``.
-        data: What was stored with it; any key may be missing.
-
-    Returns:
-        (what happened, detail, tone).
-    """
-    label = str(data.get("label") or data.get("sha256", "")[:12] or "a candidate")
-    who = origin(data.get("origin")).label if data.get("origin") else ""
-    word = data.get("verdict")
-    if name == "job.queued":
-        return "Queued", "", "idle"
-    if name == "job.started":
-        attempt = data.get("attempt")
-        resumed = (
-            f"attempt {attempt}, resuming from what is stored"
-            if isinstance(attempt, int) and attempt > 1
-            else ""
-        )
-        return "Started", resumed, "busy"
-    if name == "job.finished":
-        return "Finished", str(data.get("reason") or ""), "good"
-    if name == "job.failed":
-        return "Failed", str(data.get("reason") or ""), "bad"
-    if name == "job.cancelled":
-        return "Cancelled", str(data.get("reason") or ""), "warn"
-    if name == "candidate.proposed":
-        return f"Proposed: {label}", who, "idle"
-    if name == "candidate.compiled":
-        return f"Compiled: {label}", who, "idle"
-    if name == "candidate.judged":
-        said = verdict(word)
-        phase = split(data.get("phase")).label if data.get("phase") and data.get("phase") != "screen" else ""
-        speed = data.get("geomean_speedup")
-        parts = [said.label, phase, f"{speed:.2f}×" if isinstance(speed, int | float) else ""]
-        reason = str(data.get("reason") or "") if word != "accepted" else ""
-        return (
-            f"Judged: {label}",
-            " · ".join([part for part in parts if part] + ([reason] if reason else [])),
-            said.tone,
-        )
-    if name == "portfolio.changed":
-        return "New best", label if data.get("label") or data.get("sha256") else "", "good"
-    if name == "proposer.failed":
-        return (
-            "A proposer gave up",
-            " · ".join(part for part in (who, str(data.get("reason") or "")) if part),
-            "warn",
-        )
-    if name == "budget.spent":
-        return "Budget spent", str(data.get("reason") or data.get("text") or ""), "warn"
-    return _spaced(name.replace(".", " ")), str(data.get("text") or data.get("reason") or ""), "idle"
+    return spaced(what), how

@@ -22,13 +22,14 @@ from rich.text import Text
 
 from services.commands.remote import _events as follow_events
 from services.commands.showing import event_line, leaderboard
-from services.dashboard import formats, words
+from services.dashboard import formats, story, words
 from services.demo import cheat
 from services.demo.failure import DemoFailed
 from services.demo.serving import START_WITHIN_S
 
 JUDGE_WITHIN_S = 300.0
 REPRODUCE_WITHIN_S = 600.0
+SAY_EVERY_S = 10.0  # where nothing is redrawn, a line this often says that it goes on
 _POLL_S = 0.25
 
 
@@ -86,21 +87,25 @@ class Demo:
         return job
 
     def _follow(self, job_id: str) -> None:
-        start = time.monotonic()
+        start = said_at = time.monotonic()
         board: Table | Text = Text("waiting for the first candidate", style="dim")
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             for event in follow_events(str(self._client.base_url), job_id):
-                now = Text("")
-                if event["name"] == words.PROGRESS_EVENT:
-                    now = Text(_printable(words.progress(event["data"])), style="cyan")
+                now = time.monotonic()
+                since = Text(f"{formats.offset(now - start):>8}  ", style="dim")
+                doing = Text("")
+                if event["name"] == story.PROGRESS_EVENT:
+                    doing = Text(_printable(story.progress(event["data"])), style="cyan")
                 line = event_line(event)
+                if line is None and not self._is_live and doing and now - said_at > SAY_EVERY_S:
+                    line = doing
                 if line is not None:
-                    since = Text(f"{formats.offset(time.monotonic() - start):>8}  ", style="dim")
+                    said_at = now
                     self._console.print(since + line)
                     if self._is_live:
                         board = leaderboard(self._candidates(job_id))
                 if self._is_live:
-                    live.update(Group(board, now), refresh=True)
+                    live.update(Group(board, doing), refresh=True)
 
     def show_result(self, job: Mapping[str, Any]) -> None:
         """Prints the leaderboard and what the held-out shapes say."""

@@ -215,6 +215,36 @@ def test_progress_is_what_happens_now_and_no_line_of_the_log() -> None:
     assert page.find("body")[0].attributes["data-after"] == "399"
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        (
+            "candidate.proposed",
+            {"label": "mode x", "origin": "compiler", "skipped": "no triton"},
+            "Not tried: mode x compiler · no triton",
+        ),
+        ("candidate.retried", {"label": "one", "reason": "too noisy"}, "Judging again: one too noisy"),
+        (
+            "portfolio.changed",
+            {"label": "one", "origin": "human", "geomean_speedup": 1.5},
+            "New best: one human: exemplar library · 1.50×",
+        ),
+        ("proposer.failed", {"origin": "llm", "reason": "no answer"}, "A proposer gave up LLM · no answer"),
+        ("budget.spent", {"model": "m", "tokens": 1200, "usd": 0.5}, "Asked a model m · 1,200 tokens, $0.50"),
+        (
+            "budget.spent",
+            {"reason": "seconds", "text": "the budget is spent: seconds"},
+            "Budget spent the budget is spent: seconds",
+        ),
+        ("something.new", {"text": "happened"}, "something new happened"),
+        ("candidate.judged", {"sha256": 5, "verdict": None, "phase": 7}, "Judged: 5 in progress · 7"),
+    ],
+)
+def test_events_are_told_in_words(name: str, data: dict[str, Any], said: str) -> None:
+    page = job_page(stored.job("running"), [], events=[stored.event(1, name, 65, **data)])
+    assert page.find("ol", class_="timeline")[0].text == f"+1:05.0 {said}"
+
+
 def hostile_pages() -> list[Element]:
     finding = {"rule": HOSTILE, "severity": HOSTILE, "evidence": HOSTILE}
     bad = stored.verdict([1.5], word=HOSTILE, reason=HOSTILE, findings=[finding])

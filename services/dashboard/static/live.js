@@ -9,7 +9,7 @@
   const badge = document.getElementById("connection");
   const eventNames = [
     "job.queued", "job.started", "job.finished", "job.failed", "job.cancelled",
-    "candidate.proposed", "candidate.compiled", "candidate.progress", "candidate.judged", "portfolio.changed", "proposer.failed", "budget.spent",
+    "candidate.proposed", "candidate.compiled", "candidate.progress", "candidate.retried", "candidate.judged", "portfolio.changed", "proposer.failed", "proposer.finished", "budget.spent",
   ];
   let pending = null;
   let fetching = false;

@@ -1,0 +1,145 @@
+"""A job's events as sentences: the log, and what is happening now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.dashboard import formats, words
+
+Data = Mapping[str, Any]
+
+# Told several times a second while a candidate is judged: shown as what happens now, never as a line of the log.
+PROGRESS_EVENT = "candidate.progress"
+PHASES = {"screen": "Screening", "validation": "Validating", "held_out": "Held-out check of"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """One event in words; `tone` is one of `words.Word`."""
+
+    what: str
+    detail: str = ""
+    tone: str = "idle"
+
+
+def say(name: str, data: Data) -> Said:
+    """Says one event in words.
+
+    Args:
+        name: An event name such as ``candidate.judged``; unknown ones are shown as they are.
+        data: What was stored with it; any key may be missing.
+    """
+    label, origin, reason = _label(data) or "a candidate", _origin(data), _text(data, "reason")
+    match name:
+        case "job.queued":
+            return Said("Queued")
+        case "job.started":
+            return Said("Started", _resumed(data), "busy")
+        case "job.finished":
+            return Said("Finished", reason, "good")
+        case "job.failed":
+            return Said("Failed", reason, "bad")
+        case "job.cancelled":
+            return Said("Cancelled", reason, "warn")
+        case "candidate.proposed" if data.get("skipped"):
+            return Said(f"Not tried: {label}", _joined(origin, _text(data, "skipped")))
+        case "candidate.proposed":
+            return Said(f"Proposed: {label}", origin)
+        case "candidate.compiled":
+            return Said(f"Compiled: {label}", origin)
+        case "candidate.retried":
+            return Said(f"Judging again: {label}", reason, "warn")
+        case "candidate.judged":
+            return Said(f"Judged: {label}", _judgement(data), words.verdict(_text(data, "verdict")).tone)
+        case "portfolio.changed":
+            return Said(f"New best: {label}", _joined(origin, _speedup(data)), "good")
+        case "proposer.failed":
+            return Said("A proposer gave up", _joined(origin, reason), "warn")
+        case "proposer.finished":
+            return Said("A proposer is done", _joined(origin, _text(data, "text")))
+        case "budget.spent" if "tokens" in data:
+            cost = f"{formats.count(data['tokens'])} tokens, {formats.dollars(data.get('usd'))}"
+            return Said("Asked a model", _joined(_text(data, "model"), cost))
+        case "budget.spent":
+            return Said("Budget spent", _text(data, "text") or reason, "warn")
+        case _:
+            return Said(words.spaced(name.replace(".", " ")), _text(data, "text") or reason)
+
+
+def progress(data: Data) -> str:
+    """What the referee is doing now: `Screening one pass: checking rows=512 (3 of 16)`."""
+    said = f"{PHASES.get(_text(data, 'phase'), 'Judging')} {_label(data) or 'a candidate'}"
+    text = _text(data, "text") or _text(data, "stage")
+    done, total = data.get("done"), data.get("total")
+    if isinstance(done, int) and isinstance(total, int) and total > 1:
+        text += f" ({min(done + 1, total)} of {total})"
+    return f"{said}: {text}" if text else said
+
+
+def activity(events: Sequence[Mapping[str, Any]]) -> str:
+    """What the job is doing now, as far as its events tell."""
+    name = str(events[-1]["name"]) if events else "job.queued"
+    data: Data = (events[-1].get("data") or {}) if events else {}
+    label = _label(data)
+    match name:
+        case "job.queued":
+            return "Waiting for a worker"
+        case "job.started":
+            return "Reading the module and looking for candidates"
+        case "candidate.progress":
+            return progress(data)
+        case "candidate.proposed" | "candidate.compiled" if label and not data.get("skipped"):
+            return f"Judging {label}"
+        case "candidate.judged" if data.get("phase") == "held_out":
+            return "Writing the bundle"
+        case _:
+            return "Looking for the next candidate"
+
+
+def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:
+    """Events in words, newest first, each with the time since the job was created."""
+    begun = formats.moment(created_at)
+    told = []
+    for event in reversed(events):
+        said = say(str(event["name"]), event.get("data") or {})
+        when = formats.moment(event.get("time"))
+        offset = formats.offset((when - begun).total_seconds()) if when and begun else "?"
+        told.append({"time": event.get("time"), "offset": offset, "said": said})
+    return told
+
+
+def _text(data: Data, key: str) -> str:
+    value = data.get(key)
+    return "" if value is None else str(value)
+
+
+def _label(data: Data) -> str:
+    return _text(data, "label") or _text(data, "sha256")[:12]
+
+
+def _origin(data: Data) -> str:
+    return words.origin(_text(data, "origin")).label if data.get("origin") else ""
+
+
+def _speedup(data: Data) -> str:
+    return formats.speedup(data.get("geomean_speedup")) if data.get("geomean_speedup") is not None else ""
+
+
+def _judgement(data: Data) -> str:
+    word, phase = _text(data, "verdict"), _text(data, "phase")
+    where = words.split(phase).label if phase not in ("", "screen") else ""
+    return _joined(
+        words.verdict(word).label, where, _speedup(data), _text(data, "reason") if word != "accepted" else ""
+    )
+
+
+def _resumed(data: Data) -> str:
+    attempt = data.get("attempt")
+    again = isinstance(attempt, int) and attempt > 1
+    return f"attempt {attempt}, resuming from what is stored" if again else ""
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
