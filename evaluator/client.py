@@ -140,9 +140,10 @@ class Referee:
         answer: dict[str, Any] = self._call({"call": "self_check"})
         return answer
 
-    def describe(self, task: TaskSource) -> dict[str, Any]:
+    def describe(self, task: TaskSource, *, deadline_s: float = 60.0) -> dict[str, Any]:
         """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused."""
-        answer: dict[str, Any] = self._call({"call": "describe", "task": _task(task)})
+        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s}
+        answer: dict[str, Any] = self._call(request)
         return answer
 
     def evaluate(

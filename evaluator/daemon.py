@@ -59,7 +59,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
     if call == "self_check":
         return core.self_check()
     if call == "describe":
-        return core.describe(TaskSource(**request["task"]))
+        return core.describe(TaskSource(**request["task"]), request["deadline_s"])
     if call == "run_tool":
         result = asdict(
             core.run_tool(

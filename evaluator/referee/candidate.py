@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,10 @@ _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
 class CandidateRun:
     """One candidate under evaluation against one task session."""
 
-    def __init__(self, fleet: Fleet, session: TaskSession, candidate: CandidateSource) -> None:
+    def __init__(
+        self, fleet: Fleet, session: TaskSession, candidate: CandidateSource, expires_at: float = math.inf
+    ) -> None:
+        self.expires_at = expires_at
         self.fleet = fleet
         self.session = session
         self.candidate = candidate
@@ -96,6 +100,7 @@ class CandidateRun:
             limits=self.fleet.limits,
             may_compile=compiling,
         )
+        process.expires_at = self.expires_at
         texts = [
             sealed_text(source.encode("utf-8", "surrogatepass"))
             for source in (self.candidate.source, self.session.task.source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,21 +59,26 @@ class RefereeCore:
         """Tier in force, the attacks it withstood, and the device."""
         return {"tier": self.fleet.tier, "attacks": self.fleet.attacks, "device": self.fleet.environment()}
 
-    def _session(self, task: TaskSource) -> TaskSession:
+    def _session(self, task: TaskSource, expires_at: float = math.inf) -> TaskSession:
         session = self._sessions.pop(task.sha256, None)
         if session is None or session.process.dead:
             if session is not None:
                 session.close()
             while len(self._sessions) >= _MAX_SESSIONS:
                 self._sessions.popitem(last=False)[1].close()
-            session = TaskSession(self.fleet, task)
+            session = TaskSession(self.fleet, task, expires_at)
         self._sessions[task.sha256] = session
         return session
 
-    def describe(self, task: TaskSource) -> dict[str, Any]:
+    def describe(self, task: TaskSource, deadline_s: float = 60.0) -> dict[str, Any]:
         """The task's space of shapes, or why it is refused."""
+        expires_at = time.monotonic() + deadline_s
         try:
-            return self._session(task).describe()
+            session = self._session(task, expires_at)
+            session.process.expires_at = expires_at
+            description = session.describe()
+            session.process.expires_at = math.inf
+            return description
         except RoleFailure as failure:
             self._drop(task)
             word = failure.word if failure.word in _TASK_WORDS else "task_rejected"
@@ -82,7 +89,8 @@ class RefereeCore:
     def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
         """The verdict as JSON-able dictionaries."""
         try:
-            session = self._session(request.task)
+            session = self._session(request.task, time.monotonic() + request.deadline_s)
+            session.process.expires_at = math.inf
         except RoleFailure as failure:
             self._drop(request.task)
             word = "not_judged" if failure.word == "not_judged" else "task_rejected"

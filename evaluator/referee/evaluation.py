@@ -54,8 +54,8 @@ class Evaluation:
         self.request = request
         self.progress = progress
         self.run_state = _Run()
-        self.candidate = CandidateRun(fleet, session, request.candidate)
         self._started = time.monotonic()
+        self.candidate = CandidateRun(fleet, session, request.candidate, self._started + request.deadline_s)
 
     def judge(self) -> Verdict:
         """The verdict."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import statistics
@@ -74,8 +75,9 @@ class TaskSession:
     Raises (from the constructor): RoleFailure with the word ``task_rejected``, ``timeout`` or ``out_of_memory``.
     """
 
-    def __init__(self, fleet: Fleet, task: TaskSource) -> None:
+    def __init__(self, fleet: Fleet, task: TaskSource, expires_at: float = math.inf) -> None:
         self.fleet = fleet
+        self._expires_at = expires_at
         self.task = task
         self.folder = f"task-{task.sha256[:32]}"
         self.process = self._start()
@@ -95,6 +97,7 @@ class TaskSession:
         self.unavailable: dict[str, str] = {}
         self._next_key = 1
         self.aa: dict[str, Any] | None = None
+        self._expires_at = math.inf
 
     def _start(self, server: str = "reference") -> RoleProcess:
         """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
@@ -105,6 +108,7 @@ class TaskSession:
             limits=self.fleet.limits,
             may_compile=True,
         )
+        process.expires_at = self._expires_at
         text = sealed_text(self.task.source.encode("utf-8", "surrogatepass"))
         try:
             process.request(runner.LOAD, {}, _BUILD_SECONDS, (text,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -91,6 +92,8 @@ class RoleProcess:
         self._init_pid = 0
         self.frozen = False
         self.dead = False
+        #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
+        self.expires_at = math.inf
         self.drain = OutputDrain(output, self.kill)
         for line in (channel, control):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -140,7 +143,8 @@ class RoleProcess:
         Raises:
             RoleTimeout, RoleExited, RoleReported, ProtocolViolation: see :mod:`evaluator.errors`.
         """
-        limit = time.monotonic() + deadline_s
+        limit = min(time.monotonic() + deadline_s, self.expires_at)
+        deadline_s = max(limit - time.monotonic(), 0.0)
         try:
             header = self._read(frames.HEADER_BYTES, limit, deadline_s)
             status, length = frames.decode_header(header, operation, sequence)
@@ -192,7 +196,7 @@ class RoleProcess:
                     self.kill()
                     raise RoleTimeout(
                         "timeout",
-                        f"it did not finish within its deadline of {deadline_s:.0f} s",
+                        f"it did not finish within its deadline ({deadline_s:.0f} s)",
                         role=self.name,
                     )
                 continue

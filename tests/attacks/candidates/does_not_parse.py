@@ -1,0 +1,2 @@
+# expects: contract_violation
+class ModelNew(

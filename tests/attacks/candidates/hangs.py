@@ -1,0 +1,5 @@
+"""Never comes back from its import."""
+
+# expects: timeout
+while True:
+    pass

@@ -1,0 +1,18 @@
+"""E70: signals every process it can."""
+
+# expects: runtime_error
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+
+    def forward(self, x):
+        import os
+
+        os.kill(-1, 9)
+        return F.relu(self.norm(x))

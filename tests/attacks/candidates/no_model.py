@@ -1,0 +1,4 @@
+"""Defines something else."""
+
+# expects: contract_violation
+MODEL = 1

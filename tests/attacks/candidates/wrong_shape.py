@@ -1,0 +1,15 @@
+"""E42: a shape that would broadcast."""
+
+# expects: contract_violation output_contract
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+
+    def forward(self, x):
+        return F.relu(self.norm(x)).unsqueeze(0)

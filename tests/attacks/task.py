@@ -1,0 +1,26 @@
+"""The task that the planted candidates attack: LayerNorm over the last dimension, then ReLU."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernelbench_tasks import Dim
+
+DIMS = {"rows": Dim(1, 512, default=64), "cols": Dim(8, 512, default=96)}
+
+
+class Model(nn.Module):
+    def __init__(self, cols: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.norm(x))
+
+
+def get_inputs(rows: int = 64, cols: int = 96) -> list[torch.Tensor]:
+    return [torch.randn(rows, cols)]
+
+
+def get_init_inputs(cols: int = 96) -> list[int]:
+    return [cols]

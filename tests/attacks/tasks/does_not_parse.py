@@ -1,0 +1,2 @@
+# expects: task_rejected does not parse
+class Model(

@@ -1,0 +1,58 @@
+"""Every planted candidate gets the verdict that its own first lines announce, and the next one is judged all the same."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource, TaskSource
+
+HERE = Path(__file__).parent
+TASK = TaskSource("attacked", (HERE / "task.py").read_text(encoding="utf-8"))
+PLANTED = sorted((HERE / "candidates").glob("*.py"))
+#: Small, so that a whole evaluation takes a second or two.
+SHAPES = {
+    "visible": [{"rows": 64, "cols": 96}],
+    "adversarial": [{"rows": 3, "cols": 17}, {"rows": 1, "cols": 8}],
+}
+_DEADLINE_S = 90.0
+
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
+
+
+def expectation(source: str) -> tuple[str, str | None]:
+    """The verdict word and, if given, the rule of a finding that a planted file announces."""
+    found = re.search(r"^# expects: (\w+)(?: (\w+))?$", source, re.MULTILINE)
+    assert found is not None, "a planted candidate must announce its verdict"
+    return found[1], found[2]
+
+
+@pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
+def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
+    source = path.read_text(encoding="utf-8")
+    word, rule = expectation(source)
+    deadline_s = 8.0 if path.stem == "hangs" else _DEADLINE_S
+    started = time.monotonic()
+    verdict = referee.evaluate(
+        TASK, CandidateSource(source, "external", path.stem), shapes=SHAPES, deadline_s=deadline_s
+    )
+    assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
+    assert time.monotonic() - started < deadline_s + 30
+    assert verdict["reason"] and "\n" not in verdict["reason"]
+    if rule is not None:
+        assert rule in [finding["rule"] for finding in verdict["findings"]]
+    if word != "accepted":
+        assert verdict["summary"]["geomean_speedup"] is None
+        assert verdict["shapes"] == []
+
+
+def test_every_planted_file_announces_a_verdict_that_exists() -> None:
+    from evaluator.verdict import WORDS
+
+    assert len(PLANTED) > 20
+    for path in PLANTED:
+        assert expectation(path.read_text(encoding="utf-8"))[0] in WORDS

@@ -1,0 +1,39 @@
+"""A hostile or broken reference ends with a named verdict and one clear sentence, and the next task is judged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.sources import TaskSource
+
+HERE = Path(__file__).parent
+PLANTED = sorted((HERE / "tasks").glob("*.py"))
+
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
+def test_planted_task_is_refused_in_words(path: Path, referee: Referee) -> None:
+    source = path.read_text(encoding="utf-8")
+    found = re.search(r"^# expects: (\w+) (.+)$", source, re.MULTILINE)
+    assert found is not None
+    description = referee.describe(TaskSource(path.stem, source), deadline_s=10.0)
+    assert not description["ok"]
+    assert (description["verdict"], found[2] in description["reason"]) == (found[1], True), description
+    assert "\n" not in description["reason"]
+
+
+def test_a_sound_task_is_described_after_all_that(referee: Referee) -> None:
+    task = TaskSource("attacked", (HERE / "task.py").read_text(encoding="utf-8"))
+    description = referee.describe(task)
+    assert description["ok"]
+    assert set(description["dims"]) == {"rows", "cols"}
+    assert description["shapes"]["held_out"] == []
+    assert len(description["shapes"]["visible"]) == 8
+    visible = [tuple(dims.values()) for dims in description["shapes"]["visible"]]
+    validation = [tuple(dims.values()) for dims in description["shapes"]["validation"]]
+    assert not set(visible) & set(validation)
