@@ -89,6 +89,7 @@ class SqlJobStore:
             )
             session.add(row)
             events.append(session, self._job_id, "candidate.proposed", proposed_data(row), once=row.sha256)
+            self._progressed(session)
             return True
 
     def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
@@ -124,6 +125,7 @@ class SqlJobStore:
                 "elapsed_s": body.get("elapsed_s"),
             }
             events.append(session, self._job_id, "candidate.judged", data, once=f"{sha256}:{phase}")
+            self._progressed(session)
             return True
 
     def step(self, name: str) -> object | None:
@@ -155,7 +157,7 @@ class SqlJobStore:
         once = None
         if name in _EVENTS_OF_SOURCE and "sha256" in data:
             once = ":".join(str(data[key]) for key in ("sha256", "phase") if data.get(key) is not None)
-        with self._writing(progress=False) as session:
+        with self._writing() as session:
             events.append(session, self._job_id, name, data, once=once)
             if name == "budget.spent":
                 self._bill(session, data)
@@ -168,14 +170,16 @@ class SqlJobStore:
             return "cancelled" if lease.wanted(session, self._lease) else None
 
     @contextmanager
-    def _writing(self, *, progress: bool = True) -> Iterator[Session]:
+    def _writing(self) -> Iterator[Session]:
         with self._database.write() as session:
-            row = lease.locked_row(session, self._lease)
+            lease.locked_row(session, self._lease)
             if self._lease.model is not Job:
                 events.lock_job(session, self._job_id)
-            if progress:
-                row.stalled_attempts = 0
             yield session
+
+    def _progressed(self, session: Session) -> None:
+        """Something new was stored: the attempt was not in vain. What a resumed job merely repeats does not count."""
+        lease.locked_row(session, self._lease).stalled_attempts = 0
 
     def _candidate(self, session: Session, sha256: str) -> models.Candidate | None:
         query = select(models.Candidate)

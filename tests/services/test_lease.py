@@ -219,6 +219,22 @@ def test_progress_makes_up_for_earlier_attempts(base: Database, tmp_path: Path) 
         time.sleep(0.05)
 
 
+def test_repeating_what_is_stored_is_no_progress(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    for attempt in range(1, ATTEMPTS + 2):  # the first one stores something, the others only repeat it
+        held = taken(base, job_id, seconds=1.0)
+        assert held.attempt == attempt
+        memory = store(base, held)
+        memory.finish_step("describe", {"ok": True})
+        memory.add_candidate(Candidate("a = 1", "human", "a"))
+        memory.add_verdict(Candidate("a = 1", "human", "a").sha256, "screen", {"verdict": "incorrect"})
+        memory.event("candidate.progress", {"stage": "timing"})
+        with base.write() as session:
+            lease.expire_leases_of(session, ["one"])
+        time.sleep(0.05)
+    assert claim(base, job_id) is None
+
+
 def test_a_running_job_whose_worker_is_dead_can_be_cancelled(base: Database, tmp_path: Path) -> None:
     job_id = new_job(base, tmp_path)
     taken(base, job_id, seconds=0.0)
