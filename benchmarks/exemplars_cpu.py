@@ -115,7 +115,9 @@ def measure_shape(
     torch._dynamo.reset()
     calls: dict[str, Callable[..., torch.Tensor]] = {"library": kernel, "eager": reference}
     for mode in modes:
-        calls[f"compile {mode}"] = torch.compile(reference, dynamic=False, mode=None if mode == "default" else mode)
+        calls[f"compile {mode}"] = torch.compile(
+            reference, dynamic=False, mode=None if mode == "default" else mode
+        )
     expected = reference(*first)
     for call in calls.values():
         torch.testing.assert_close(call(*first), expected, rtol=1e-4, atol=1e-4)
@@ -142,7 +144,8 @@ def torch_threads() -> int:
 
 def environment() -> dict[str, Any]:
     """What a number needs beside it."""
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu or platform.processor(),
@@ -155,7 +158,9 @@ def environment() -> dict[str, Any]:
 
 
 def main(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks of the catalogue; all that have a CPU kernel.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Tasks of the catalogue; all that have a CPU kernel.")
+    ] = None,
     shapes: Annotated[int, typer.Option(help="Random shapes a task.")] = 20,
     rounds: Annotated[int, typer.Option(help="Blocks a contender.")] = 15,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
@@ -179,9 +184,18 @@ def main(
                 baselines = {k: v for k, v in measured.items() if not k.startswith("library")}
                 default = ours[f"library/{torch_threads()}t"]
                 best = min(baselines, key=baselines.__getitem__)
-                rows.append({"shape": shape, "us": measured, "best_baseline": best, "speedup": baselines[best] / default})
+                rows.append(
+                    {
+                        "shape": shape,
+                        "us": measured,
+                        "best_baseline": best,
+                        "speedup": baselines[best] / default,
+                    }
+                )
                 sizes = " x ".join(str(value) for value in shape.values() if isinstance(value, int))
-                table.add_row(sizes, f"{default:.1f}", f"{baselines[best]:.1f}", best, f"{rows[-1]['speedup']:.2f}")
+                table.add_row(
+                    sizes, f"{default:.1f}", f"{baselines[best]:.1f}", best, f"{rows[-1]['speedup']:.2f}"
+                )
             geomean = math.exp(statistics.fmean(math.log(row["speedup"]) for row in rows))
             worst = min(row["speedup"] for row in rows)
             table.caption = f"geometric mean {geomean:.2f}, worst {worst:.2f}, load {os.getloadavg()[0]:.1f}"
@@ -191,8 +205,19 @@ def main(
         folder = ROOT / "docs" / "measurements"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{datetime.now(UTC):%Y-%m-%d}-exemplars-cpu.json"
-        settings = {"shapes": shapes, "rounds": rounds, "seed": seed, "modes": modes, "max_elements": MAX_ELEMENTS}
-        report = {"program": "benchmarks.exemplars_cpu", "settings": settings, "environment": environment(), "tasks": results}
+        settings = {
+            "shapes": shapes,
+            "rounds": rounds,
+            "seed": seed,
+            "modes": modes,
+            "max_elements": MAX_ELEMENTS,
+        }
+        report = {
+            "program": "benchmarks.exemplars_cpu",
+            "settings": settings,
+            "environment": environment(),
+            "tasks": results,
+        }
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         console.print(f"wrote {path.relative_to(ROOT)}")
 

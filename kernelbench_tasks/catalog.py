@@ -56,7 +56,9 @@ def list_tasks() -> tuple[CatalogTask, ...]:
                 continue
             if path.stem in tasks:
                 raise ValueError(f"two tasks are called {path.stem!r}: {tasks[path.stem].path} and {path}")
-            tasks[path.stem] = CatalogTask(path.stem, int(folder.name.removeprefix("level")), path, _title(path))
+            tasks[path.stem] = CatalogTask(
+                path.stem, int(folder.name.removeprefix("level")), path, _title(path)
+            )
     return tuple(sorted(tasks.values(), key=lambda task: (task.level, task.name)))
 
 

@@ -16,8 +16,8 @@ from agent.library.catalog import Exemplar
 from agent.library.exemplars.cpu.source import cpp_source
 from agent.library.find import Match
 
-_RUNTIME = Path(__file__).resolve().parent / "exemplars" / "cpu" / "runtime.py"
 _NOT_CARRIED = ("get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "redraw")
+_RULE = "# " + "-" * 60 + " "
 MAX_SOURCE_BYTES = 400_000
 
 
@@ -32,28 +32,34 @@ def assemble(match: Match, device: str, reference_source: str) -> str:
         CannotAssemble: the reference does not parse, or uses a name that the kernel needs.
     """
     reference = _Text.of(reference_source, "the reference")
-    parts = [_Text.of(path.read_text(encoding="utf-8"), path.name) for path in _kernel_files(match.exemplar, device)]
-    taken = reference.names() & set[str]().union(*(part.names() for part in parts), {"ModelNew"})
+    parts = [
+        _Text.of(path.read_text(encoding="utf-8"), path.name)
+        for path in _kernel_files(match.exemplar, device)
+    ]
+    ours = set[str]().union(*(part.names() for part in parts), {"ModelNew"})
+    brought = {name: line for part in parts for name, line in part.imported().items()}
+    theirs = reference.imported()
+    taken = (reference.names() & (ours | set(brought))) | (set(theirs) & ours)
+    taken |= {name for name in theirs if name in brought and brought[name] != theirs[name]}
     if taken:
         raise CannotAssemble(f"the reference already uses the names {sorted(taken)}")
     kernel = parts[-1]
-    imports = _merged([*parts, reference])
     sections = [
         f'"""{kernel.docstring()}"""',
-        "\n".join(imports),
-        f"# {'-' * 20} the reference, as it was given",
+        "\n".join(_merged([*parts, reference])),
+        f"{_RULE}the reference, as it was given",
         reference.body(_NOT_CARRIED),
-        f"# {'-' * 20} the kernel",
+        f"{_RULE}the kernel",
         *(part.body(()) for part in parts),
-        f"# {'-' * 20} the module",
+        f"{_RULE}the module",
         _module(match),
     ]
-    return "\n\n".join(section.strip("\n") for section in sections if section.strip()) + "\n"
+    return "\n\n\n".join(section.strip("\n") for section in sections if section.strip()) + "\n"
 
 
 def _kernel_files(exemplar: Exemplar, device: str) -> list[Path]:
     path = exemplar.path(device)
-    return [path] if device == "cuda" else [_RUNTIME, path]
+    return [path.with_name("runtime.py"), path]
 
 
 def _module(match: Match) -> str:
@@ -61,7 +67,8 @@ def _module(match: Match) -> str:
     names = list(match.arguments)
     if any(keyword.iskeyword(name) or name in ("self", "extra", "named") for name in names):
         raise CannotAssemble("an argument of forward has a name that cannot be used")
-    if match.exemplar.name in names:
+    function = f"library_{match.exemplar.name}"
+    if function in names:
         raise CannotAssemble("an argument of forward is called like the kernel")
     values = []
     for role in match.exemplar.roles:
@@ -73,7 +80,7 @@ def _module(match: Match) -> str:
     if match.exemplar.output == "row":
         values.append(f"keepdim={match.keeps_dim}")
     listed = ", ".join(names)
-    call = f"{match.exemplar.name}({', '.join(values)})"
+    call = f"{function}({', '.join(values)})"
     if match.open_ended:
         signature, passed = f"self, {listed}, *extra, **named", f"{listed}, *extra, **named"
         body = [f"y = None if extra or named else {call}"]
@@ -117,7 +124,9 @@ class _Text:
             raise CannotAssemble(f"{title} does not parse: {error}") from error
 
     def docstring(self) -> str:
-        return (ast.get_docstring(self.tree, clean=True) or "").replace("\\", "\\\\").replace('"""', "'''") + "\n"
+        return (ast.get_docstring(self.tree, clean=True) or "").replace("\\", "\\\\").replace(
+            '"""', "'''"
+        ) + "\n"
 
     def names(self) -> set[str]:
         """What the file defines at its top level, imports apart."""
@@ -126,19 +135,29 @@ class _Text:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 found.add(node.name)
             elif not isinstance(node, (ast.Import, ast.ImportFrom)):
-                found |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+                found |= {
+                    name.id
+                    for name in ast.walk(node)
+                    if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+                }
         return found
 
-    def imports(self) -> list[str]:
-        """Imports that a candidate may have, one name each."""
-        found = []
+    def imported(self) -> dict[str, str]:
+        """The names that imports bind, each with an import of its own that binds it; imports of this project are left out."""
+        found = {}
         for node in self.tree.body:
             if isinstance(node, ast.Import):
-                found += [f"import {_alias(alias)}" for alias in node.names]
+                prefix = "import"
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                module = node.module or ""
-                if module.split(".")[0] not in ("agent", "kernelbench_tasks"):
-                    found += [f"from {module} import {_alias(alias)}" for alias in node.names]
+                prefix = f"from {node.module} import"
+            else:
+                continue
+            for alias in node.names:
+                module = node.module if isinstance(node, ast.ImportFrom) else alias.name
+                if (module or "").split(".")[0] in ("agent", "kernelbench_tasks"):
+                    continue
+                renamed = f" as {alias.asname}" if alias.asname else ""
+                found[alias.asname or alias.name] = f"{prefix} {alias.name}{renamed}"
         return found
 
     def body(self, left_out: Sequence[str]) -> str:
@@ -160,14 +179,16 @@ class _Text:
         return "\n".join(kept)
 
 
-def _alias(alias: ast.alias) -> str:
-    return f"{alias.name} as {alias.asname}" if alias.asname else alias.name
-
-
 def _defined(node: ast.stmt) -> set[str]:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return {node.name}
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
@@ -188,7 +209,9 @@ def _cpp_literal(node: ast.stmt) -> str | None:
 
 def _merged(parts: Sequence[_Text]) -> list[str]:
     """All imports once; those of the future only if the reference asks for them, and first, as Python demands."""
-    *ours, reference = (part.imports() for part in parts)
+    *ours, reference = (list(part.imported().values()) for part in parts)
     future = [line for line in reference if line.startswith("from __future__")]
-    lines = {line for listed in (*ours, reference) for line in listed if not line.startswith("from __future__")}
-    return future + sorted(lines)
+    lines = {
+        line for listed in (*ours, reference) for line in listed if not line.startswith("from __future__")
+    }
+    return future + sorted(lines, key=lambda line: (not line.startswith("import"), line))

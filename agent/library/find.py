@@ -49,7 +49,11 @@ def find_matches(traced: Traced) -> Iterator[Match]:
             if first is None or any(other is None or not _equal(first, other) for other in bindings[1:]):
                 continue
             shape, full_shape = formulas[0].shape, formulas[0].full_shape
-            tensors = {role: str(bound).split(" ", 1) for role, bound in first.items() if not isinstance(bound, float)}
+            tensors = {
+                role: str(bound).split(" ", 1)
+                for role, bound in first.items()
+                if not isinstance(bound, float)
+            }
             yield Match(
                 exemplar,
                 {role: (where, name) for role, (where, name) in tensors.items()},

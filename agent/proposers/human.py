@@ -24,7 +24,9 @@ _STEP = "library.match"
 @cache
 def tracing_program() -> str:
     """The program that traces a task in the sandbox."""
-    return (Path(__file__).resolve().parents[1] / "library" / "match" / "trace_program.py").read_text(encoding="utf-8")
+    return (Path(__file__).resolve().parents[1] / "library" / "match" / "trace_program.py").read_text(
+        encoding="utf-8"
+    )
 
 
 class HumanProposer:

@@ -1,5 +1,5 @@
 """Hand-written kernels: one Python file a kernel and device, with the C++ beside it where there is any.
 
-Each file defines one function named after the operation. It takes tensors by role and returns the output, or None where
-the kernel does not apply. `agent.library.catalog` says what each of them computes.
+Each file defines one function, `library_` with the name of the operation. It takes tensors by role and
+returns the output, or None where the kernel does not apply. `agent.library.catalog` says what each computes.
 """

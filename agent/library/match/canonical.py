@@ -144,7 +144,12 @@ class _Reader:
             shape = _broadcast(shape, value.shape)
         for value in values:
             # A reduction without keepdim has one dimension less; against a full tensor it would meet the columns.
-            if self.algebra.form_kind(value.form) == "row" and value.shape and shape[-1:] != (1,) and value.shape[-1] != 1:
+            if (
+                self.algebra.form_kind(value.form) == "row"
+                and value.shape
+                and shape[-1:] != (1,)
+                and value.shape[-1] != 1
+            ):
                 if len(value.shape) != len(shape) or value.shape != shape:
                     raise NotRowwise("a row statistic meets the columns")
         return Value(build(*(value.form for value in values)), shape)
@@ -155,7 +160,10 @@ class _Reader:
         rank = len(value.shape)
         if len(listed) != 1 or not isinstance(listed[0], int) or listed[0] % max(rank, 1) != rank - 1:
             raise NotRowwise("a reduction does not run over the last dimension alone")
-        if value.shape[-1] != self.full_shape[-1] or self.algebra.form_kind(value.form) not in ("full", "col"):
+        if value.shape[-1] != self.full_shape[-1] or self.algebra.form_kind(value.form) not in (
+            "full",
+            "col",
+        ):
             raise NotRowwise("a reduction runs over something else than the row")
         return Value(build(value.form), (*value.shape[:-1], 1) if keep else value.shape[:-1])
 
@@ -357,7 +365,9 @@ def _view(reader: _Reader, node: Node) -> Value:
     assert node.shape is not None
     kind = reader.algebra.form_kind(value.form)
     same_rows = bool(value.shape) and bool(node.shape) and value.shape[-1] == node.shape[-1]
-    squeezed = tuple(size for size in value.shape if size != 1) == tuple(size for size in node.shape if size != 1)
+    squeezed = tuple(size for size in value.shape if size != 1) == tuple(
+        size for size in node.shape if size != 1
+    )
     steady = kind == "row" and value.shape[-1:] != reader.full_shape[-1:]
     allowed = squeezed if kind in ("col", "number") or steady else same_rows
     if kind == "full" and squeezed and not same_rows:
@@ -372,7 +382,11 @@ def _expand(reader: _Reader, node: Node) -> Value:
     assert node.shape is not None
     if _broadcast(value.shape, node.shape) != node.shape:
         raise NotRowwise("an expansion changes the shape")
-    if reader.algebra.form_kind(value.form) == "row" and value.shape[-1:] != (1,) and value.shape != node.shape:
+    if (
+        reader.algebra.form_kind(value.form) == "row"
+        and value.shape[-1:] != (1,)
+        and value.shape != node.shape
+    ):
         raise NotRowwise("a row statistic meets the columns")
     return Value(value.form, node.shape)
 

@@ -28,7 +28,7 @@ class Ref:
     node: int
 
 
-Argument: TypeAlias = "Ref | None | bool | int | float | str | tuple[Argument, ...]"
+Argument: TypeAlias = "Ref | bool | int | float | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,24 @@ def read_graphs(text: bytes | str) -> Traced:
     arguments = report.get("arguments")
     _require(isinstance(arguments, list) and len(arguments) <= 64, "arguments are no short list")
     for name in arguments:
-        _require(isinstance(name, str) and len(name) <= 80 and name.isascii() and name.isidentifier(), "bad argument name")
+        _require(
+            isinstance(name, str) and len(name) <= 80 and name.isascii() and name.isidentifier(),
+            "bad argument name",
+        )
     _require(len(set(arguments)) == len(arguments), "an argument name is repeated")
     traces = report.get("traces")
     _require(isinstance(traces, list) and 1 <= len(traces) <= 2, "there must be one or two traces")
-    return Traced(tuple(_trace(trace) for trace in traces), tuple(arguments), report.get("open_ended") is not False)
+    return Traced(
+        tuple(_trace(trace) for trace in traces), tuple(arguments), report.get("open_ended") is not False
+    )
 
 
 def _trace(fields: Any) -> Trace:
     _require(isinstance(fields, dict), "a trace is no object")
     listed = fields.get("nodes")
-    _require(isinstance(listed, list) and 1 <= len(listed) <= MAX_NODES, f"a trace has 1 to {MAX_NODES} nodes")
+    _require(
+        isinstance(listed, list) and 1 <= len(listed) <= MAX_NODES, f"a trace has 1 to {MAX_NODES} nodes"
+    )
     nodes = tuple(_node(node, position) for position, node in enumerate(listed))
     output = fields.get("output")
     _require(_is_index(output, len(nodes)), "the output is no node")
@@ -153,7 +160,7 @@ def _argument(value: Any, position: int, depth: int) -> Argument:
         _require(len(value) <= 256, "a list of arguments is too long")
         return tuple(_argument(item, position, depth + 1) for item in value)
     if isinstance(value, dict):
-        node = value.get("node")
+        node: Any = value.get("node")
         _require(set(value) == {"node"} and _is_index(node, position), "a node refers to a later one")
         return Ref(node)
     _require(value is None or isinstance(value, (bool, int, float, str)), "bad argument")

@@ -158,7 +158,9 @@ class Algebra:
 
     def softmax(self, form: Linear) -> Linear:
         """exp(form) / sum(exp(form)); what is the same along the row does not matter."""
-        return self.call("softmax", tuple((c, p) for c, p in form if self.product_kind(p) not in ("row", "number")))
+        return self.call(
+            "softmax", tuple((c, p) for c, p in form if self.product_kind(p) not in ("row", "number"))
+        )
 
     # -- kinds -----------------------------------------------------------------------------------------------------
 

@@ -58,9 +58,10 @@ def stub_of_dims():
     """`Dim` and `Choice` for a sandbox that does not show the project."""
 
     class Dim:
-        def __init__(self, min, max, multiple_of=1, default=None):
-            self.min, self.max, self.multiple_of = min, max, multiple_of
-            self.default = min if default is None else default
+        def __init__(self, *bounds, multiple_of=1, default=None, **named):
+            self.min, self.max = bounds or (named["min"], named["max"])
+            self.multiple_of = multiple_of
+            self.default = self.min if default is None else default
 
     class Choice:
         def __init__(self, *values, default=None):
@@ -105,7 +106,7 @@ def trace_at(module, point):
     with torch.no_grad():
         try:
             trace = from_export(model, inputs)
-        except Exception:
+        except Exception:  # noqa: BLE001  export refuses in many ways; the second way is tried for all of them
             trace = from_proxies(model, inputs)
     return {"dims": point, "given": len(inputs), **trace}
 
@@ -120,10 +121,19 @@ def from_export(model, inputs):
     names = {}
     for position, name in enumerate(signature.user_inputs):
         names[name] = ("input", str(position))
-    for kind, table in (("parameter", signature.inputs_to_parameters), ("buffer", signature.inputs_to_buffers)):
+    for kind, table in (
+        ("parameter", signature.inputs_to_parameters),
+        ("buffer", signature.inputs_to_buffers),
+    ):
         for name, target in table.items():
             names[name] = (kind, target)
-    return {"method": "export", **dump(program.graph_module.graph, names)}
+    lifted = signature.inputs_to_lifted_tensor_constants
+    constants = {
+        name: float(program.constants[target])
+        for name, target in lifted.items()
+        if isinstance(program.constants.get(target), torch.Tensor) and program.constants[target].numel() == 1
+    }
+    return {"method": "export", **dump(program.graph_module.graph, names, constants)}
 
 
 def from_proxies(model, inputs):
@@ -137,14 +147,16 @@ def from_proxies(model, inputs):
     def call(state, inputs):
         return torch.func.functional_call(model, state, inputs)
 
-    graph = make_fx(call, decomposition_table=core_aten_decompositions(), tracing_mode="fake")(state, inputs).graph
+    graph = make_fx(call, decomposition_table=core_aten_decompositions(), tracing_mode="fake")(
+        state, inputs
+    ).graph
     flat = [("parameter" if name in parameters else "buffer", name) for name in state]
     flat += [("input", str(position)) for position in range(len(inputs))]
     holders = [node.name for node in graph.nodes if node.op == "placeholder"]
-    return {"method": "make_fx", **dump(graph, dict(zip(holders, flat, strict=True)))}
+    return {"method": "make_fx", **dump(graph, dict(zip(holders, flat, strict=True)), {})}
 
 
-def dump(graph, names):
+def dump(graph, names, constants):
     nodes, index, output = [], {}, None
     for node in graph.nodes:
         if node.op == "output":
@@ -156,11 +168,11 @@ def dump(graph, names):
             output = index[result]
             continue
         index[node] = len(nodes)
-        if node.op == "placeholder":
+        if node.op in ("placeholder", "get_attr"):
             kind, name = names.get(node.name, ("constant", node.name))
             entry = {"op": kind, "name": name, "args": [], "kwargs": {}}
-        elif node.op == "get_attr":
-            entry = {"op": "constant", "name": str(node.target), "args": [], "kwargs": {}}
+            if kind == "constant" and name in constants:
+                entry["value"] = constants[name]
         else:
             target = node.target
             name = "getitem" if getattr(target, "__name__", "") == "getitem" else str(target)

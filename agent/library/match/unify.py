@@ -48,7 +48,9 @@ class _Search:
             for found in self._term(first, candidate, bound):
                 yield from self.linear(rest, form[:position] + form[position + 1 :], found)
 
-    def _term(self, pattern: tuple[float, Product], term: tuple[float, Product], bound: Binding) -> Iterator[Binding]:
+    def _term(
+        self, pattern: tuple[float, Product], term: tuple[float, Product], bound: Binding
+    ) -> Iterator[Binding]:
         numbers = [f for f in pattern[1] if self._is_number(f[0])]
         product = tuple(f for f in pattern[1] if f not in numbers)
         if numbers:
@@ -59,7 +61,9 @@ class _Search:
             assert isinstance(leaf, Leaf)
             value = term[0] / pattern[0]
             known = bound.get(leaf.name)
-            if known is not None and not (isinstance(known, float) and math.isclose(known, value, rel_tol=1e-6)):
+            if known is not None and not (
+                isinstance(known, float) and math.isclose(known, value, rel_tol=1e-6)
+            ):
                 return
             bound = {**bound, leaf.name: value}
         elif not math.isclose(pattern[0], term[0], rel_tol=1e-5):

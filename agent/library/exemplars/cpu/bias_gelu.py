@@ -19,7 +19,7 @@ _bias_gelu = build_kernel("bias_gelu", CPP_SOURCE)
 _bias_gelu_arguments = struct.Struct("@5q").pack
 
 
-def bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | None:
+def library_bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""
     shape, cols = x.shape, bias.numel()
     if not shape or shape[-1] != cols or cols == 0 or not computable(x, bias):

@@ -21,7 +21,7 @@ _layernorm_relu_add = build_kernel("layernorm_relu_add", CPP_SOURCE)
 _layernorm_relu_add_arguments = struct.Struct("@7qf").pack
 
 
-def layernorm_relu_add(
+def library_layernorm_relu_add(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""
@@ -34,8 +34,14 @@ def layernorm_relu_add(
     y = empty_output(x)
     _layernorm_relu_add(
         _layernorm_relu_add_arguments(
-            x.data_ptr(), residual.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(),
-            x.numel() // cols, cols, eps,
+            x.data_ptr(),
+            residual.data_ptr(),
+            weight.data_ptr(),
+            bias.data_ptr(),
+            y.data_ptr(),
+            x.numel() // cols,
+            cols,
+            eps,
         )
     )
     return y

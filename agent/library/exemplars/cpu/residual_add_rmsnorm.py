@@ -19,7 +19,7 @@ _residual_add_rmsnorm = build_kernel("residual_add_rmsnorm", CPP_SOURCE)
 _residual_add_rmsnorm_arguments = struct.Struct("@6qf").pack
 
 
-def residual_add_rmsnorm(
+def library_residual_add_rmsnorm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""

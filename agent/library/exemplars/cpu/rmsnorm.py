@@ -19,7 +19,7 @@ _rmsnorm = build_kernel("rmsnorm", CPP_SOURCE)
 _rmsnorm_arguments = struct.Struct("@5qf").pack
 
 
-def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor | None:
+def library_rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""
     shape, cols = x.shape, weight.numel()
     if not shape or shape[-1] != cols or cols == 0 or not computable(x, weight):

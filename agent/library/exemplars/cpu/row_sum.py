@@ -19,7 +19,7 @@ _row_sum = build_kernel("row_sum", CPP_SOURCE)
 _row_sum_arguments = struct.Struct("@4q").pack
 
 
-def row_sum(x: torch.Tensor, keepdim: bool) -> torch.Tensor | None:
+def library_row_sum(x: torch.Tensor, keepdim: bool) -> torch.Tensor | None:
     """The sums, or None where the kernel does not apply: other dtypes and devices, empty rows, gradients."""
     shape = x.shape
     if not shape or shape[-1] == 0 or not computable(x):

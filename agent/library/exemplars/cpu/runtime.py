@@ -55,7 +55,9 @@ def empty_output(x: torch.Tensor) -> torch.Tensor:
     if entry is not None:
         storage, address = entry
         if _use_count(storage._cdata) == 1 and sys.getrefcount(storage) == 3:
-            if storage.nbytes() == size_bytes and storage.data_ptr() == address:  # not resized or moved by its last user
+            if (
+                storage.nbytes() == size_bytes and storage.data_ptr() == address
+            ):  # not resized or moved by its last user
                 output = torch.empty(0, dtype=x.dtype).set_(storage, 0, x.shape, x.stride())
                 queue.append(entry)
                 return output

@@ -19,7 +19,7 @@ _softmax = build_kernel("softmax", CPP_SOURCE)
 _softmax_arguments = struct.Struct("@4q").pack
 
 
-def softmax(x: torch.Tensor) -> torch.Tensor | None:
+def library_softmax(x: torch.Tensor) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""
     shape = x.shape
     if not shape or shape[-1] == 0 or not computable(x):

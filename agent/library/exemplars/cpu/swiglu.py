@@ -19,7 +19,7 @@ _swiglu = build_kernel("swiglu", CPP_SOURCE)
 _swiglu_arguments = struct.Struct("@4q").pack
 
 
-def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
+def library_swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""
     if gate.shape != up.shape or not computable(gate, up):
         return None
