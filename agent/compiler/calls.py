@@ -163,7 +163,8 @@ class _Writer:
         self.renames: dict[str, str] = {s.symbol: body.names[f"symbol:{s.name}"] for s in variant.symbols}
         self.shapes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.base: dict[str, str] = {}
-        self.fresh: set[str] = set()
+        self.fresh: set[str] = set()  # names of memory that belongs to this call
+        self.replaced: set[str] = set()  # names whose memory goes on under another name
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -172,7 +173,8 @@ class _Writer:
             self.call(node.value)
         elif isinstance(node, ast.Delete):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            kept = [name for name in names if name.startswith("buf") and name not in self.scratch]
+            kept = [self.renames.get(name, name) for name in names if name.startswith("buf") and name not in self.replaced]
+            kept = [name for name in kept if name not in self.scratch]
             if kept:
                 self.body.lines.append(f"del {', '.join(kept)}")
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
@@ -195,10 +197,13 @@ class _Writer:
         if isinstance(value, ast.Name) and value.id in self.renames and name in self.symbol_names():
             self.renames[name] = self.renames[value.id]  # s30 = arg0_1
             return
+        if isinstance(value, ast.Name) and value.id in self.fresh:
+            self.renames[name] = self.renames.get(value.id, value.id)  # buf1 = buf0; del buf0  # reuse
+            self.fresh.add(name)
+            self.replaced.add(value.id)
+            return
         if isinstance(value, ast.Call) and ast.unparse(value.func) in ("get_raw_stream", "get_raw_cuda_stream"):
             return
-        if isinstance(value, ast.Name) and value.id in self.shapes:
-            self.shapes[name] = self.shapes[value.id]
         self.fresh.add(name) if self.makes_fresh(value) else self.fresh.discard(name)
         text = self.expression(value)
         layout = self.layout_of(value)

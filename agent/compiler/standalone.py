@@ -233,6 +233,12 @@ class _Checks:
             # Plain data is compared once, when the module is constructed.
 
     def limits(self) -> None:
+        guards = [self.text(guard) for guard in self.variant.guards]
+        for guard in guards:  # sizes that tracing fixed are constants of the code
+            match = re.fullmatch(r"(\w+) == (\d+)", guard)
+            if match and match[1] in self.symbols_by_name() and match[1] not in self.known:
+                self.sizes.append(guard.replace("==", "="))
+                self.known.add(match[1])
         unknown = set(self.symbols_by_name()) - self.known
         if unknown:
             raise ProposalFailed(f"the size {sorted(unknown)[0]} cannot be read off the inputs")
@@ -240,8 +246,9 @@ class _Checks:
             name = self.names[f"symbol:{symbol.name}"]
             bound = f"{name} >= {symbol.least}" if symbol.most is None else f"{symbol.least} <= {name} <= {symbol.most}"
             self.later.append(f"not {bound}")
-        for guard in self.variant.guards:
-            self.later.append(f"not ({self.text(guard)})")
+        for guard in guards:
+            if guard.replace("==", "=") not in self.sizes:
+                self.later.append(f"not ({guard})")
 
     def lines(self) -> list[str]:
         lines = list(self.fetch)

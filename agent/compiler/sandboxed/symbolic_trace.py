@@ -123,7 +123,7 @@ def trace(
     """
     init_values = list(reference.get_init_inputs(**accepted(reference.get_init_inputs, dims)))
     with torch.no_grad(), device, fake_mode:
-        model = reference.Model(*init_values).eval()
+        model = reference.Model(*init_values).eval().requires_grad_(False)
         inputs = list(reference.get_inputs(**accepted(reference.get_inputs, dims)))
     positions = [index for index, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
     names = argument_names(reference.Model, len(inputs))
