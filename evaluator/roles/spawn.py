@@ -57,7 +57,10 @@ class ForkServer:
         self._threads = threads
         self._store = store
         self._headers = headers
+        root = store.parent / "root"
+        root.mkdir(exist_ok=True)
         self._view = layout.for_role(
+            str(root),
             gpu=gpu,
             writable=((str(store), confinement.STORE),),
             mount_points=confinement.MOUNT_POINTS,

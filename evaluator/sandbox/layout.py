@@ -20,6 +20,7 @@ class Layout:
     """The view of one role.
 
     Attributes:
+        root: an empty folder outside, over which the new root is mounted.
         read_only: trees that keep their own path inside.
         writable: (folder outside, path inside) pairs; everything else that can be written is a private tmpfs.
         devices: device nodes that keep their own path.
@@ -28,6 +29,7 @@ class Layout:
         mount_points: empty folders on which children mount their own.
     """
 
+    root: str
     read_only: tuple[str, ...]
     writable: tuple[tuple[str, str], ...] = ()
     devices: tuple[str, ...] = _DEVICES
@@ -71,6 +73,7 @@ def gpu_devices() -> tuple[str, ...]:
 
 
 def for_role(
+    root: str,
     *,
     gpu: bool,
     writable: tuple[tuple[str, str], ...] = (),
@@ -92,7 +95,7 @@ def for_role(
         if os.path.islink(path)
     }
     kept = tuple(path for path in _outermost(read_only) if path not in links)
-    return Layout(kept, writable, devices, tmp_bytes, links, mount_points)
+    return Layout(root, kept, writable, devices, tmp_bytes, links, mount_points)
 
 
 def import_roots() -> list[str]:

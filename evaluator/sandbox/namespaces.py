@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import struct
-import tempfile
 from collections.abc import Callable
 
 from evaluator.sandbox import syscalls
@@ -88,7 +87,8 @@ def _wait_and_exit(child: int) -> None:
 
 def _build_root(layout: Layout, uid: int) -> None:
     syscalls.mount(None, "/", None, MS_REC | MS_PRIVATE)
-    base = tempfile.mkdtemp(prefix="kernelwright-root-")
+    # Mounted over in our private namespace only: outside, the folder stays empty.
+    base = layout.root
     syscalls.mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755")
     for path in ("/tmp", "/dev/shm", "/proc", *layout.mount_points):
         os.makedirs(base + path, exist_ok=True)
