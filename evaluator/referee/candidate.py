@@ -40,7 +40,6 @@ class CandidateRun:
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
         self.setup_s: float | None = None
-        self.first_call_s: float | None = None
 
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
@@ -136,14 +135,6 @@ class CandidateRun:
         side = Side(process, shape.key, shape.inputs, self.fleet.chain, gpu=self.fleet.gpu)
         side.open(_CALL_SECONDS)
         return side
-
-    def first_call(self, side: Side) -> None:
-        """The first call of the process, timed apart: it may load libraries or compile."""
-        side.fill(0)
-        started = time.perf_counter()
-        side.block([0], _COMPILE_SECONDS)
-        if self.first_call_s is None:
-            self.first_call_s = time.perf_counter() - started
 
     def close(self) -> None:
         """Ends the candidate's process."""

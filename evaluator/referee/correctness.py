@@ -24,6 +24,7 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
+_FIRST_CALL_SECONDS = 240.0
 _LARGE_BYTES = 2 << 20
 _CACHED_ELEMENTS = 1 << 18
 
@@ -56,6 +57,7 @@ class Outcome:
     max_abs: float = 0.0
     bounds: list[float] = field(default_factory=list)
     checks: int = 0
+    first_call_s: float = 0.0
 
 
 def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> list[Case]:
@@ -141,7 +143,10 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
     earlier: list[tuple[Block, list[Array], Case]] = []
     for case in todo:
         side.write(0, case.contents)
-        block = side.block([0], _CALL_SECONDS, poison=1 + secrets.randbelow(255), keep=True)
+        # The first call of a process may load libraries or compile.
+        deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
+        block = side.block([0], deadline_s, poison=1 + secrets.randbelow(255), keep=True)
+        outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
         spans = _checked_outputs(side, block, case.metas)
         if not side.holds(0, case.contents):
             raise Rejected(
