@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +40,8 @@ def serve(device: str, work_dir: str, minimum_tier: str) -> None:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return
     answer({"ready": True})
+    # Seconds that every first compilation would otherwise wait for; the fork server itself was started above.
+    threading.Thread(target=core.fleet.build_headers, daemon=True).start()
     try:
         for line in sys.stdin:
             request = json.loads(line)

@@ -44,6 +44,7 @@ class ShapeResult:
     ci95: tuple[float, float] | None = None
     decision: str | None = None
     log_ratios: tuple[float, ...] = ()
+    disturbed_quads: int = 0
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,7 @@ class Evaluation:
                     ci95=timing.ci95,
                     decision=timing.decision,
                     log_ratios=timing.log_ratios,
+                    disturbed_quads=timing.disturbed,
                 )
             )
 
@@ -224,7 +225,7 @@ class Evaluation:
             outcome = Outcome()
             check(side, shape, cases(self.session, shape, []), outcome)
             shape.baselines = [eager]
-            effort = measure.Effort((12, 24), 0.01, 5.0)
+            effort = measure.Effort((8, 16), 0.01, 3.0)
             timing = measure.measure(self.session, shape, side, outcome, [], effort)
         except Rejected as rejected:
             raise RoleFailure(

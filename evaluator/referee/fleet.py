@@ -161,7 +161,7 @@ class Fleet:
 
     def build_headers(self) -> None:
         """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores)."""
-        with self._headers_lock:
+        with self._headers_lock, self.device_lock.shared():
             if self.gpu or any(self.headers.glob("*.gch")) or (self.headers / "tried").exists():
                 return
             make_accessible(self.headers)

@@ -31,14 +31,26 @@ _CHUNK = 2048
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure one shape: quads after which it may stop, interval wanted, most seconds."""
+    """How long to measure one shape.
+
+    Attributes:
+        looks: quads after which it may stop; fixed beforehand, since peeking at will inflates errors.
+        half_width: half of the interval's width, relative, at which it stops.
+        max_seconds: it stops here in any case.
+        until_decided: it also stops when the interval says faster or slower.
+    """
 
     looks: tuple[int, ...]
     half_width: float
     max_seconds: float
+    until_decided: bool = False
 
 
-EFFORTS = {"screen": Effort((5, 10), 0.015, 2.5), "confirm": Effort((10, 20, 40), 0.006, 12.0)}
+EFFORTS = {"screen": Effort((6, 12), 0.015, 2.0, True), "confirm": Effort((12, 24, 48), 0.006, 5.0)}
+#: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
+#: rule looks at each side against itself, never at the ratio, so it favors neither.
+_DISTURBED = 0.3
+_MIN_QUADS = 5
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class Timing:
     decision: str
     log_ratios: tuple[float, ...]
     calls: int
+    disturbed: int
 
 
 def measure(
@@ -74,11 +87,15 @@ def measure(
     calls = math.ceil(session.fleet.device.block_target_us / guess_us)
     calls = max(1, min(calls, min(side.slot_count, reference.slot_count) // 4))
     ratios: list[float] = []
+    disturbed: list[float] = []
     candidate_times: list[float] = []
     baseline_times: list[float] = []
     started = time.monotonic()
     for look in effort.looks:
         while len(ratios) < look:
+            late = time.monotonic() - started > effort.max_seconds
+            if late and len(ratios) + len(disturbed) >= _MIN_QUADS:
+                break
             # K is secret: a candidate cannot know where a block ends.
             secret_calls = calls + secrets.randbelow(calls // 4 + 1)
             times: dict[bool, list[float]] = {True: [], False: []}
@@ -92,16 +109,21 @@ def measure(
             if ours <= 0 or theirs <= 0:
                 # A slope can only be negative by noise that dwarfs the calls: longer blocks.
                 calls = min(calls * 2, side.slot_count // 4)
-                if time.monotonic() - started > effort.max_seconds:
+                if time.monotonic() - started > 4 * effort.max_seconds:
                     raise RoleFailure("not_judged", "the machine is too noisy to time this shape")
                 continue
-            ratios.append(math.log(theirs / ours))
+            ratio = math.log(theirs / ours)
             candidate_times.append(ours)
             baseline_times.append(theirs)
-            if time.monotonic() - started > effort.max_seconds and len(ratios) >= 4:
-                break
-        speedup, low, high = median_interval(ratios)
+            if min(*times[True], *times[False]) > 0 and _spread(times) <= _DISTURBED:
+                ratios.append(ratio)
+            else:
+                disturbed.append(ratio)
+        used = ratios if len(ratios) >= _MIN_QUADS else ratios + disturbed
+        speedup, low, high = median_interval(used)
         if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
+            break
+        if effort.until_decided and decide(low, high) in ("faster", "slower"):
             break
     return Timing(
         baseline.name,
@@ -110,9 +132,15 @@ def measure(
         speedup,
         (low, high),
         decide(low, high),
-        tuple(ratios),
+        tuple(used),
         calls,
+        len(disturbed),
     )
+
+
+def _spread(times: dict[bool, list[float]]) -> float:
+    """How far the two times of either side are apart, as a log ratio."""
+    return max(abs(math.log(first / second)) for first, second in times.values())
 
 
 class _Checker:

@@ -15,7 +15,7 @@ from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, defaults
 
 SPLITS = ("visible", "validation", "held_out", "adversarial")
 #: Shapes per split. Few, because each timed one costs a compilation of every baseline for exactly this shape.
-COUNTS = {"visible": 8, "validation": 4, "held_out": 8, "adversarial": 8}
+COUNTS = {"visible": 6, "validation": 4, "held_out": 6, "adversarial": 8}
 _TIERS = (1, 2, 4, 8, 16, 64, 128)
 _NEIGHBOURS = (-1, 1, 8)
 _ATTEMPTS = 40

@@ -1,5 +1,7 @@
 """The task that the planted candidates attack: LayerNorm over the last dimension, then ReLU."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 from torch import nn

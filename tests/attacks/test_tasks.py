@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.client import Referee
+from evaluator.shapes.sampler import COUNTS
 from evaluator.sources import TaskSource
 
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ def test_a_sound_task_is_described_after_all_that(referee: Referee) -> None:
     assert description["ok"]
     assert set(description["dims"]) == {"rows", "cols"}
     assert description["shapes"]["held_out"] == []
-    assert len(description["shapes"]["visible"]) == 8
+    assert len(description["shapes"]["visible"]) == COUNTS["visible"]
     visible = [tuple(dims.values()) for dims in description["shapes"]["visible"]]
     validation = [tuple(dims.values()) for dims in description["shapes"]["validation"]]
     assert not set(visible) & set(validation)
