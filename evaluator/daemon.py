@@ -41,7 +41,7 @@ def serve(device: str, work_dir: str, minimum_tier: str) -> None:
         return
     answer({"ready": True})
     # Seconds that every first compilation would otherwise wait for; the fork server itself was started above.
-    threading.Thread(target=core.fleet.build_headers, daemon=True).start()
+    threading.Thread(target=core.fleet.warm_up, daemon=True).start()
     try:
         for line in sys.stdin:
             request = json.loads(line)

@@ -160,8 +160,11 @@ class Fleet:
         return server.fork(role="tool", limits=limits, may_compile=True)
 
     def build_headers(self) -> None:
-        """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores)."""
-        with self._headers_lock, self.device_lock.shared():
+        """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores).
+
+        The caller holds the device's lock shared; taking it in here could wait for a referee that waits for us.
+        """
+        with self._headers_lock:
             if self.gpu or any(self.headers.glob("*.gch")) or (self.headers / "tried").exists():
                 return
             make_accessible(self.headers)
@@ -196,6 +199,11 @@ class Fleet:
             for mode in self.device.baseline_modes
             for count in counts
         ]
+
+    def warm_up(self) -> None:
+        """What every first evaluation would otherwise wait for."""
+        with self.device_lock.shared():
+            self.build_headers()
 
     def environment(self) -> dict[str, Any]:
         """What a verdict says about where it was measured."""
