@@ -56,9 +56,17 @@ def described(value, depth=0):
 
 def constructor(task, initial):
     """Every argument of Model(...), the defaults included, in order."""
-    bound = inspect.signature(task.Model).bind(*initial)
+    signature = inspect.signature(task.Model)
+    bound = signature.bind(*initial)
     bound.apply_defaults()
-    return [{"name": name, **described(value)} for name, value in bound.arguments.items()]
+    described_arguments = []
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            if value:
+                described_arguments.append({"name": name, "kind": "opaque"})
+        else:
+            described_arguments.append({"name": name, **described(value)})
+    return described_arguments
 
 
 def probe(task, points, device):
