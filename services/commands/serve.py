@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import ipaddress
 import logging
 import os
@@ -16,6 +17,7 @@ from rich.console import Console
 
 NO_KEYS = "--without-keys"
 _GRACE_S = 3
+_STOP_WITHIN_S = 15
 _EXIT_USAGE = 2
 
 
@@ -77,6 +79,8 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
             print(f"Kernelwright is at http://{shown}:{port}/", flush=True)  # noqa: T201 - the program's answer
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # whatever hangs, a stop ends, and the log shows where it hung; the next start resumes what ran
+            faulthandler.dump_traceback_later(_STOP_WITHIN_S, exit=True)
             app.state.stopping.set()
             await super().shutdown(sockets)
 
