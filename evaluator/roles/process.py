@@ -325,7 +325,10 @@ class RoleProcess:
         return int.from_bytes(answer[1:], "little")
 
     def _session_members(self) -> list[int]:
-        members = []
+        members: list[int] = []
+        if self.pid <= 1:
+            # Not known yet. Session 0 belongs to the kernel and to whoever started this machine: never match it.
+            return members
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
@@ -361,7 +364,9 @@ class RoleProcess:
         if self.dead:
             return
         self.dead = True
-        victims = [self._init_pid, self.pid] if self._namespaced else [*self._session_members(), self.pid]
+        victims = [self._init_pid, self.pid]
+        if not self._namespaced:
+            victims += self._session_members()
         for pid in victims:
             if pid > 1:
                 try:

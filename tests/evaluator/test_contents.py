@@ -1,0 +1,70 @@
+"""Contents are fresh, legal, and can be made again by the referee alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evaluator.content import distributions
+from evaluator.content.pools import TensorInput
+from evaluator.content.weights import redraw
+from evaluator.roles.frames import TensorMeta
+
+
+def _normal(shape: tuple[int, int] = (40, 50)) -> TensorInput:
+    generator = np.random.default_rng(2)
+    draws = [generator.normal(size=shape[0] * shape[1]).astype(np.float32) for _ in range(3)]
+    return TensorInput(TensorMeta("float32", shape, (shape[1], 1)), draws)
+
+
+def test_contents_differ_from_call_to_call_and_can_be_rebuilt() -> None:
+    tensor = _normal()
+    seen = set()
+    for _ in range(50):
+        target = np.empty(2000, dtype=np.float32)
+        plan = tensor.fill(target)
+        assert np.array_equal(tensor.rebuild(*plan), target)
+        assert plan[1] % 50 != 0
+        seen.add(target.tobytes())
+    assert len(seen) > 45
+
+
+def test_values_stay_in_the_tasks_own_range() -> None:
+    generator = np.random.default_rng(2)
+    draws = [generator.uniform(0.1, 1.0, 600).astype(np.float32) for _ in range(3)]
+    tensor = TensorInput(TensorMeta("float32", (20, 30), (30, 1)), draws)
+    assert not tensor.signed
+    for name in distributions.names([tensor]):
+        target = np.empty(600, dtype=np.float32)
+        distributions.fill(name, tensor, target)
+        assert target.min() >= 0.1
+        assert target.max() <= 1.0
+
+
+def test_sorted_indices_and_masks_are_never_rolled() -> None:
+    offsets = TensorInput(TensorMeta("int64", (100,), (1,)), [np.arange(100)] * 3)
+    mask = TensorInput(TensorMeta("bool", (10, 10), (10, 1)), [np.tri(10, dtype=bool).reshape(-1)] * 3)
+    assert not offsets.rollable
+    assert not mask.rollable
+
+
+def test_distributions_stress_signed_inputs() -> None:
+    tensor = _normal()
+    names = distributions.names([tensor])
+    assert {"constant_rows", "large_mean", "wide_range", "small_integers"} < set(names)
+    target = np.empty(2000, dtype=np.float32)
+    distributions.fill("constant_rows", tensor, target)
+    assert (np.ptp(target.reshape(40, 50), axis=1) == 0).all()
+    distributions.fill("small_integers", tensor, target)
+    assert np.array_equal(target, np.rint(target))
+    distributions.fill("large_mean", tensor, target)
+    assert abs(target.mean()) > 30 * target.std()
+
+
+def test_weights_are_redrawn_but_tables_are_kept() -> None:
+    ones = np.ones(64, dtype=np.float32)
+    weight = redraw("norm.weight", ones, "float32", parameter=True)
+    assert weight.std() > 0.1
+    assert (redraw("bn.running_var", ones, "float32", parameter=False) > 0).all()
+    assert np.array_equal(redraw("cos_table", ones, "float32", parameter=False), ones)
+    indices = np.arange(5)
+    assert redraw("index", indices, "int64", parameter=False) is indices

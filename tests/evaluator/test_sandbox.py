@@ -1,0 +1,111 @@
+"""The sandbox fails closed: a tier that its own attacks break is not used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.devices import CpuDevice
+from evaluator.errors import SandboxUnavailable
+from evaluator.referee import fleet as fleet_module
+from evaluator.referee.fleet import Fleet
+from evaluator.sandbox import landlock, seccomp
+from evaluator.sandbox.attacks import ATTACKS
+
+pytestmark = [pytest.mark.attacks, pytest.mark.timeout(180)]
+
+
+def test_every_attack_is_blocked_in_the_tier_in_force(tmp_path: Path) -> None:
+    with Referee("cpu", work_dir=tmp_path) as referee:
+        check = referee.self_check()
+    assert check["tier"] in fleet_module.TIERS
+    assert len(check["attacks"]) == len(ATTACKS)
+    assert [attack["name"] for attack in check["attacks"] if not attack["blocked"]] == []
+    assert check["device"]["sandbox_tier"] == check["tier"]
+
+
+def test_a_misspelt_tier_is_an_error_and_not_a_weaker_one(tmp_path: Path) -> None:
+    for word in ("nmaespaces", "none", ""):
+        with pytest.raises(SandboxUnavailable, match="unknown sandbox tier"):
+            Fleet(CpuDevice(), tmp_path, word)
+
+
+def test_a_tier_with_one_open_door_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(self: Fleet) -> list[dict[str, object]]:
+        return [{"name": "read_a_file_outside", "blocked": False, "how": "it worked"}]
+
+    monkeypatch.setattr(Fleet, "_attack_ourselves", planted)
+    with pytest.raises(SandboxUnavailable, match="read_a_file_outside worked from inside"):
+        Fleet(CpuDevice(), tmp_path, "landlock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks what happens to root")
+def test_landlock_alone_does_not_hold_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits on processes do not bind the real root user, so without namespaces root gets no sandbox at all."""
+    monkeypatch.setattr(fleet_module, "TIERS", ("landlock",))
+    with pytest.raises(SandboxUnavailable, match="fork_without_end worked from inside"):
+        Fleet(CpuDevice(), tmp_path, "landlock")
+
+
+def test_the_filter_is_built_for_this_machine() -> None:
+    strict = seccomp.build(unix_sockets=False, new_sessions=False, shared_memory_files=False)
+    lenient = seccomp.build(unix_sockets=True, new_sessions=True, shared_memory_files=True)
+    assert len(strict) % 8 == 0
+    assert len(strict) > 400
+    assert strict != lenient
+
+
+def test_landlock_is_known_here_or_absent() -> None:
+    assert landlock.abi() >= 0
+
+
+def test_secrets_do_not_reach_the_referee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_LLM_API_KEY", "sk-planted")
+    with Referee("cpu", work_dir=tmp_path) as referee:
+        environment = Path(f"/proc/{referee._process.pid}/environ").read_bytes()
+        result = referee.run_tool("import os\nprint(sorted(os.environ.items()))", {})
+    assert b"sk-planted" not in environment
+    assert result.status == "ok"
+    assert "sk-planted" not in result.stdout
+
+
+def test_a_killed_client_leaves_nothing_behind(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+    import time
+
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from evaluator.client import Referee\n"
+        f"referee = Referee('cpu', work_dir=Path({str(tmp_path)!r}))\n"
+        "print(referee._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    referee_pid = int(client.stdout.readline())
+    family = _descendants(referee_pid)
+    assert len(family) >= 2
+    client.kill()
+    client.wait()
+    client.stdout.close()
+    limit = time.monotonic() + 20
+    while any(_runs(pid) for pid in (referee_pid, *family)) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert [pid for pid in (referee_pid, *family) if _runs(pid)] == []
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [grandchild for child in children for grandchild in _descendants(child)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
