@@ -21,9 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from services.commands.remote import _events as follow_events
-from services.commands.showing import event_line, leaderboard
+from services.commands.showing import event_line
 from services.dashboard import formats, story, words
 from services.demo import cheat
+from services.demo.board import board, printable
 from services.demo.failure import DemoFailed
 from services.demo.serving import START_WITHIN_S
 
@@ -83,19 +84,19 @@ class Demo:
             job = self._ask("GET", f"/jobs/{job['id']}")
         if job["state"] != "succeeded":
             word = words.verdict(job["verdict"]).label if job["verdict"] else job["state"]
-            raise DemoFailed(f"the job ended as {job['state']} ({word}): {_printable(job['reason'])}")
+            raise DemoFailed(f"the job ended as {job['state']} ({word}): {printable(job['reason'])}")
         return job
 
     def _follow(self, job_id: str) -> None:
         start = said_at = time.monotonic()
-        board: Table | Text = Text("waiting for the first candidate", style="dim")
+        shown: Table | Text = Text("waiting for the first candidate", style="dim")
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             for event in follow_events(str(self._client.base_url), job_id):
                 now = time.monotonic()
                 since = Text(f"{formats.offset(now - start):>8}  ", style="dim")
                 doing = Text("")
                 if event["name"] == story.PROGRESS_EVENT:
-                    doing = Text(_printable(story.progress(event["data"])), style="cyan")
+                    doing = Text(printable(story.progress(event["data"])), style="cyan")
                 line = event_line(event)
                 if line is None and not self._is_live and doing and now - said_at > SAY_EVERY_S:
                     line = doing
@@ -103,18 +104,18 @@ class Demo:
                     said_at = now
                     self._console.print(since + line)
                     if self._is_live:
-                        board = leaderboard(self._candidates(job_id))
+                        shown = board(self._candidates(job_id), None)
                 if self._is_live:
-                    live.update(Group(board, doing), refresh=True)
+                    live.update(Group(shown, doing), refresh=True)
 
     def show_result(self, job: Mapping[str, Any]) -> None:
         """Prints the leaderboard and what the held-out shapes say."""
-        self._console.print(leaderboard(self._candidates(job["id"])))
         winner, summary = job["winner"] or {}, job["summary"] or {}
+        self._console.print(board(self._candidates(job["id"]), winner.get("sha256")))
         origin = words.origin(winner.get("origin"))
         facts = Table.grid(padding=(0, 2))
         for name, value in (
-            ("winner", _printable(winner.get("label") or "none")),
+            ("winner", printable(winner.get("label") or "none")),
             ("origin", f"{origin.label}. {origin.sentence}"),
             ("speedup on held-out shapes", formats.speedup(summary.get("geomean_speedup"))),
             ("its 95 % interval", formats.interval(summary.get("geomean_ci95"))),
@@ -165,7 +166,7 @@ class Demo:
                 check=False,
             )
         for line in done.stdout.splitlines():
-            self._console.print(Text("  " + _printable(line)), soft_wrap=True)
+            self._console.print(Text("  " + printable(line)), soft_wrap=True)
         if done.returncode != 0:
             raise DemoFailed(f"reproduce.py of the bundle ended with exit code {done.returncode}")
 
@@ -185,14 +186,14 @@ class Demo:
             time.sleep(_POLL_S)
             candidate = self._ask("GET", f"/candidates/{candidate['id']}")
         said = Text.assemble("verdict: ", (words.verdict(candidate["verdict"]).label, "bold red"))
-        said.append(f"\n{_printable(candidate['reason'])}")
+        said.append(f"\n{printable(candidate['reason'])}")
         for finding in candidate["findings"]:
             said.append(
-                f"\nfinding: {_printable(finding.get('rule'))}, it {words.rule(finding.get('rule'))}",
+                f"\nfinding: {printable(finding.get('rule'))}, it {words.rule(finding.get('rule'))}",
                 style="dim",
             )
             if finding.get("evidence") != candidate["reason"]:
-                said.append(f"\n{_printable(finding.get('evidence'))}", style="dim")
+                said.append(f"\n{printable(finding.get('evidence'))}", style="dim")
         self._console.print(Panel(said, title="The referee on the cheating candidate", title_align="left"))
         if candidate["verdict"] in ("accepted", "not_judged"):
             raise DemoFailed(
@@ -211,7 +212,7 @@ class Demo:
         return body
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(_printable(text)))
+        self._console.print(Text(printable(text)))
 
 
 def _what_is_missing(readiness: Mapping[str, Any]) -> str:
@@ -224,18 +225,13 @@ def _what_is_missing(readiness: Mapping[str, Any]) -> str:
                 for one in check.get("workers", [])
                 if one["problem"]
             ]
-    return _printable("; ".join(missing))
+    return printable("; ".join(missing))
 
 
 def _words_of(problem: Mapping[str, Any]) -> str:
     parts = [str(problem.get("detail") or problem)]
     parts += [f"{item.get('field')}: {item.get('message')}" for item in problem.get("errors", ())]
-    return _printable("; ".join(parts))
-
-
-def _printable(value: object) -> str:
-    """Text without control characters: a terminal obeys them, and these words may come from a candidate."""
-    return "".join(character if character.isprintable() else " " for character in str(value or ""))
+    return printable("; ".join(parts))
 
 
 def _file_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kernelbench_tasks import catalog
+from services.demo.board import board
 from services.demo.cheat import cheating_candidate
+from tests.browser import stored
 from tests.services.service import ROOT, TINY_TASK, UNPARSABLE, descendants, is_alive, wait_until
 
 DECORATED = '''\
@@ -60,6 +64,31 @@ def test_the_cheat_is_made_from_any_task_and_keeps_what_the_module_needs(source:
     assert "get_inputs" not in made
     assert "DIMS" not in made
     assert ("def scale" in made) == ("def scale" in source)
+
+
+def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -> None:
+    candidates = [
+        stored.candidate("one pass", "human", validation=stored.verdict([1.5, 1.8])),
+        stored.candidate("mode\x1b[2Jx", "compiler", validation=stored.verdict([1.1])),
+        stored.candidate("only screened", "llm", screen=stored.verdict([9.0], split="visible")),
+        stored.candidate("no", "external", screen=stored.verdict([], word="cheating", reason="Replayed.")),
+    ]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(board(candidates, candidates[0]["sha256"]))
+    lines = [line.split("│")[1:-1] for line in console.export_text().splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    assert cells[0][:6] == [
+        "1",
+        "one pass  winner",
+        "human: exemplar library",
+        "1.64×",
+        "1.61 to 1.68",
+        "1.50×",
+    ]
+    assert cells[1][:3] == ["2", "mode [2Jx", "compiler"]
+    assert cells[2][:4] == ["3", "only screened", "LLM", "9.00× on visible shapes only"]
+    assert [cells[3][0], cells[3][1], cells[3][2], cells[3][3]] == ["", "no", "external", "not measured"]
+    assert cells[4][1] == "Replayed."
 
 
 @pytest.mark.timeout(300)
