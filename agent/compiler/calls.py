@@ -204,6 +204,12 @@ class _Writer:
             return
         if isinstance(value, ast.Call) and ast.unparse(value.func) in ("get_raw_stream", "get_raw_cuda_stream"):
             return
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "copy_if_misaligned":
+            return  # a kernel that Triton compiles at the call looks at the alignment itself
+        if isinstance(value, ast.BinOp | ast.Constant):  # a size made of others, for one or two kernel calls
+            text = self.expression(value)
+            self.renames[name] = f"({text})" if isinstance(value, ast.BinOp) else text
+            return
         self.fresh.add(name) if self.makes_fresh(value) else self.fresh.discard(name)
         text = self.expression(value)
         layout = self.layout_of(value)
@@ -245,7 +251,7 @@ class _Writer:
     def kernel_call(self, kernel: str, node: ast.Call) -> None:
         if {keyword_.arg for keyword_ in node.keywords} - {"stream"}:
             raise ProposalFailed(f"{kernel} is called with unexpected keywords")
-        arguments = tuple(self.expression(argument) for argument in node.args)
+        arguments = tuple(_bare(self.expression(argument)) for argument in node.args)
         bases = tuple(re.sub(r"\W.*", "", argument) for argument in arguments)
         self.body.calls.append(KernelCall(kernel, arguments, bases))
         self.body.lines.append(self.printers[kernel](arguments))
@@ -293,7 +299,7 @@ class _Writer:
 
     def allocation(self, node: ast.Call) -> str:
         size, stride, dtype = (self.expression(argument) for argument in node.args[:3])
-        where = ", device='cuda'" if self.device == "cuda" else ""
+        where = f", device={self.anchor()}.device" if self.device == "cuda" else ""
         if is_contiguous(_items(size), _items(stride)):
             for index, value in enumerate(self.variant.arguments):
                 name = self.body.names[f"argument:{index}"]
@@ -302,6 +308,13 @@ class _Writer:
                         return f"torch.empty_like({name})"  # cheaper to call than torch.empty
             return f"torch.empty({size}, dtype={dtype}{where})"
         return f"torch.empty_strided({size}, {stride}, dtype={dtype}{where})"
+
+    def anchor(self) -> str:
+        """An input whose device is where everything happens."""
+        for index, value in enumerate(self.variant.arguments):
+            if value.kind == "tensor":
+                return self.body.names[f"argument:{index}"]
+        raise ProposalFailed("forward takes no tensor")
 
     def view(self, node: ast.Call) -> str:
         """`reinterpret_tensor(base, size, stride, offset)` as a view, a transpose, or `as_strided`."""
@@ -366,6 +379,11 @@ def size_text(expression: str, variant: Variant, names: Mapping[str, str]) -> st
     """A size or guard of a capture with the symbols under their printed names."""
     writer = _Writer(variant, Body(dict(names)), {}, "cpu")
     return writer.text(expression)
+
+
+def _bare(text: str) -> str:
+    """Without parentheses around the whole."""
+    return ast.unparse(ast.parse(text, mode="eval")) if text.startswith("(") else text
 
 
 def _items(text: str) -> tuple[str, ...]:

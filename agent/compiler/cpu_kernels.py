@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agent.compiler.calls import KernelCall, rewrite, scratch_buffers
+from agent.compiler.calls import rewrite, scratch_buffers
 from agent.compiler.capture import Capture
 from agent.compiler.cpp_text import PREAMBLE, CppKernel, tidy
+from agent.compiler.library import Library, Printer, function_name, fused_words, names_of_arguments
 from agent.errors import ProposalFailed
 
 FLAGS = ("-O3", "-DNDEBUG", "-fopenmp", "-fno-trapping-math", "-ffp-contract=off", "-fno-tree-loop-vectorize")
@@ -19,30 +20,6 @@ separate operations, and no second vectorization of loops that are vectors alrea
 
 CAPABILITIES = {"AVX512": "avx512", "AVX2": "avx2"}
 VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}
-
-Printer = Callable[[Sequence[str]], str]
-
-
-@dataclass(frozen=True)
-class Library:
-    """Kernels in printed form.
-
-    Attributes:
-        imports: import lines that the parts need.
-        parts: module-level code, in order.
-        names: module-level names that the parts bind.
-        printers: for each variant, how to print a call of each kernel.
-        scratch: for each variant, the buffers that its kernels allocate themselves.
-        guard: a condition that the module's constructor must see hold, or nothing.
-    """
-
-    imports: tuple[str, ...]
-    parts: tuple[str, ...]
-    names: frozenset[str]
-    printers: tuple[Mapping[str, Printer], ...]
-    scratch: tuple[frozenset[str], ...]
-    guard: str = ""
-
 
 @dataclass(frozen=True)
 class RawKernel:
@@ -73,11 +50,12 @@ def library(capture: Capture) -> Library:
             name = function_name(kernel.name, position, len(raw)) + suffix
             mine_calls = [call for call in body.calls if call.kernel == kernel.name]
             distinct = all(len(set(call.base_names)) == len(call.base_names) for call in mine_calls)
-            renames = renames_for(kernel, mine_calls)
+            renames = names_of_arguments(_parameter_names(kernel), mine_calls)
+            comment = f"Computes, in one kernel: {fused_words(kernel.name)}."
             arguments = mine_calls[0].arguments if len(mine_calls) == 1 else ()
             scratch = {i: body.allocations[text][0] for i, text in enumerate(arguments) if text in unshared}
             tidied = tidy(
-                name, kernel.source, renames, comment_for(kernel), distinct=distinct, scratch=scratch
+                name, kernel.source, renames, [comment], distinct=distinct, scratch=scratch
             )
             mine_own |= {arguments[position] for position in tidied.own}
             printed[name] = tidied
@@ -114,27 +92,9 @@ def raw_kernels(module: str) -> list[RawKernel]:
     return found
 
 
-def function_name(raw: str, position: int, count: int) -> str:
-    """`cpp_fused_add_relu_0` becomes `fused_add_relu`, with its number when there are several kernels."""
-    base = re.sub(r"_\d+$", "", raw.removeprefix("cpp_").removeprefix("triton_"))
-    base = re.sub(r"_+", "_", base).strip("_") or "kernel"
-    return base if count == 1 else f"{base}_{position}"
-
-
-def renames_for(kernel: RawKernel, calls: Sequence[KernelCall]) -> dict[str, str]:
-    """Names for a kernel's parameters: those of its arguments, if it is called only once."""
-    if len(calls) != 1:
-        return {}
+def _parameter_names(kernel: RawKernel) -> list[str]:
     match = re.search(r"kernel\(([^)]*)\)", kernel.source)
-    parameters = [text.split()[-1].lstrip("*") for text in match[1].split(",")] if match else []
-    bases = [base.removesuffix("_") for base in calls[0].base_names]
-    return dict(zip(parameters, bases, strict=False)) if len(parameters) == len(bases) else {}
-
-
-def comment_for(kernel: RawKernel) -> list[str]:
-    """Which operators the kernel's name says are fused in it."""
-    words = re.sub(r"_\d+$", "", kernel.name).removeprefix("cpp_fused").strip("_")
-    return [f"Computes, in one kernel: {words.replace('_', ' ')}."] if words else []
+    return [text.split()[-1].lstrip("*") for text in match[1].split(",")] if match else []
 
 
 def _plain(arguments: Sequence[str]) -> str:
@@ -167,18 +127,18 @@ def _capability(capture: Capture) -> str:
     return capture.capability
 
 
-def _cpp_source(kernels: Sequence[CppKernel] | object) -> str:
-    texts = [kernel.text for kernel in kernels]  # type: ignore[attr-defined]
+def _cpp_source(kernels: Iterable[CppKernel]) -> str:
+    texts = [kernel.text for kernel in kernels]
     body = PREAMBLE + "\n" + "\n\n".join(texts) + "\n"
     if '"""' in body or body.rstrip().endswith("\\"):
         raise ProposalFailed("a generated kernel contains a triple quote")
     return f'CPP_SOURCE = r"""\n{body}"""'
 
 
-def _loader(kernels: Sequence[CppKernel] | object, capability: str) -> str:
+def _loader(kernels: Iterable[CppKernel], capability: str) -> str:
     types = {"float": "ctypes.c_float", "double": "ctypes.c_double"}
     rows = []
-    for kernel in kernels:  # type: ignore[attr-defined]
+    for kernel in kernels:
         kinds = [
             "ctypes.c_void_p" if "*" in kind else types.get(kind.removeprefix("const "), "ctypes.c_int64")
             for kind, _ in kernel.parameters
