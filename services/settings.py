@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     database_url: str | None = None
     broker_url: str = "memory://"
     device: Literal["cpu", "cuda"] = "cpu"
-    minimum_tier: Literal["namespaces", "landlock", "none"] = "landlock"
+    minimum_tier: Literal["namespaces", "landlock"] = "landlock"
     llm_base_url: str | None = None
     llm_api_key: SecretStr | None = None
     llm_model: str | None = None

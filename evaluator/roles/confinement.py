@@ -55,7 +55,6 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> str:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.send(b"R" + os.getpid().to_bytes(4, "little"))
         control.close()
-        syscalls.drop_capabilities()
         temporary = tempfile.mkdtemp(prefix="kernelwright-", dir=request["store"])
         work = os.path.join(temporary, "work")
         if request["folder"] and request["folder_mode"] == "share":
@@ -65,6 +64,7 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> str:
         else:
             os.mkdir(work)
         headers = os.path.join(request["store"], request["headers"])
+        syscalls.drop_capabilities()
         writable = [temporary, work, "/dev/null", *request["devices"]]
         readable = [*request["read_only"], *request["links"], "/dev/zero", "/dev/urandom", "/dev/random"]
         readable.append("/proc/self")
