@@ -46,6 +46,11 @@ inline void stream(float* to, vec<16> value) {
 #endif
 }
 
+// `count` lanes of a vector, from lane `first` on.
+inline void store_lanes(float* to, vec<16> value, int64_t first, int64_t count) {
+  if (count) std::memcpy(to, reinterpret_cast<const float*>(&value) + first, count * sizeof(float));
+}
+
 inline void finish_streaming() {
 #if defined(__AVX__)
   _mm_sfence();
@@ -176,13 +181,14 @@ template <int LANES_, int VECTORS> struct Row {
     store<LANES>(out + last, value(last));
   }
 
-  // The same past the caches, apart from the pieces before the first and after the last whole cache line.
+  // The same past the caches, apart from the pieces before the first and after the last whole cache line. An ordinary store
+  // must not touch a line that is streamed: it would be fetched again.
   template <typename Value> inline void write_streaming(float* out, Value&& value) const {
     static_assert(LANES == 16, "a streaming store writes a whole cache line");
     int64_t at = (-reinterpret_cast<intptr_t>(out) & 63) / sizeof(float);
-    if (at) store<16>(out, value(0));
+    store_lanes(out, value(0), 0, at);
     for (; at + 16 <= cols; at += 16) stream(out + at, value(at));
-    if (at != cols) store<16>(out + last, value(last));
+    store_lanes(out + at, value(last), 16 - (cols - at), cols - at);
   }
 
   template <bool STREAM, typename Value> inline void put(float* out, Value&& value) const {
