@@ -51,6 +51,8 @@ class CompilerProposer:
         """Yield at most six candidates; what could not be made is told in an event and costs nothing else."""
         seen: set[str] = set()
         yield from self._extracted(context, seen)
+        if not self._modes_needed(context):
+            return
         for mode in modes(context.device):
             try:
                 source = mode_source(mode, context.task.source, context.task.name)
@@ -60,6 +62,27 @@ class CompilerProposer:
             if source not in seen:
                 seen.add(source)
                 yield Candidate(source, self.origin, mode.label, note=mode.words)
+
+    def _modes_needed(self, context: ProposalContext) -> bool:
+        """Whether the modes enter as candidates of their own.
+
+        They are what every candidate is timed against, each compiled for exactly the shape, so as candidates they end
+        at 1.0x or below. They are entered to be delivered where nothing else is confidently faster.
+        """
+        decided = context.store.step("compiler.modes")
+        if not isinstance(decided, dict):
+            best = max(map(_validated_lower_bound, self._validations(context)), default=0.0)
+            decided = {"entered": best <= 1.0, "best_lower_bound": best}
+            context.store.finish_step("compiler.modes", decided)
+            if not decided["entered"]:
+                reason = f"not entered: a candidate beats all of them on validation shapes (at least {best:.2f}x)"
+                self._tell(context, "torch.compile modes", reason)
+        return bool(decided["entered"])
+
+    @staticmethod
+    def _validations(context: ProposalContext) -> list[dict[str, Any]]:
+        found = (context.store.verdict(one.sha256, "validation") for one in context.store.candidates())
+        return [verdict for verdict in found if verdict is not None and verdict["verdict"] == "accepted"]
 
     def _extracted(self, context: ProposalContext, seen: set[str]) -> Iterator[Candidate]:
         operators: set[str] = set()
@@ -101,3 +124,9 @@ class CompilerProposer:
 
     def _tell(self, context: ProposalContext, label: str, reason: str) -> None:
         context.store.event("candidate.proposed", {"origin": self.origin, "label": label, "skipped": reason})
+
+
+def _validated_lower_bound(verdict: dict[str, Any]) -> float:
+    """Lower end of the geometric mean's interval, 0 where nothing was timed."""
+    interval = verdict["summary"].get("geomean_ci95")
+    return float(interval[0]) if interval else 0.0
