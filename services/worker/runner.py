@@ -89,7 +89,7 @@ class Runner:
             events.append(session, job.id, "job.started", {"attempt": held.attempt})
         refusal = self._refusal()
         if refusal is not None:
-            self._finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
+            self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
             return
         store = SqlJobStore(self._database, spec.job_id, held, self.stopping.is_set)
         out_dir = self._settings.job_dir(spec.job_id)
@@ -99,7 +99,7 @@ class Runner:
             held,
             seat,
             lambda: run_job(spec, store, cast(Referee, seat), out_dir),
-            self._finish_job,
+            self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )
 
@@ -209,7 +209,12 @@ class Runner:
                 session, model, row_id, self._owner, self._settings.lease_seconds, self._settings.max_attempts
             )
 
-    def _finish_job(self, held: Lease, outcome: JobOutcome) -> None:
+    def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
+        """Store how a job ended, with its bundle, in one transaction.
+
+        Raises:
+            LeaseLost: the job is somebody else's, or has ended.
+        """
         path = outcome.bundle_path
         content = path.read_bytes() if path is not None and path.is_file() else None
         with self._database.write() as session:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FINAL = ("succeeded", "failed", "cancelled")
@@ -71,6 +72,15 @@ CORRECT = candidate("return torch.relu(x) * self.weight + 1.0")
 WRONG = candidate("return torch.relu(x) * self.weight")
 ENDLESS = candidate("while True: pass")
 UNPARSABLE = "class ModelNew(:\n"
+
+
+# One of each: what a test of the service needs to be timed at, since every shape costs a compilation.
+FEW_SHAPES = {
+    "visible": [{"rows": 8, "cols": 32}],
+    "validation": [{"rows": 16, "cols": 32}],
+    "held_out": [{"rows": 24, "cols": 64}],
+    "adversarial": [{"rows": 1, "cols": 8}],
+}
 
 
 class Service:
@@ -210,6 +220,13 @@ class Service:
     def log_tail(self) -> str:
         """The end of the service's log, for a failure's message."""
         return self.log.read_text(errors="replace")[-4000:]
+
+
+def skip_if_noisy(service: Service, job_id: str) -> None:
+    """Skip a test whose job could not be timed: the referee refuses to on a machine that is busy with other things."""
+    for view in service.candidates(job_id):
+        if view["verdict"] == "not_judged" and "noisy" in view["reason"]:
+            pytest.skip(f"nothing can be timed here now: {view['reason']}")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:

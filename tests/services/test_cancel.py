@@ -5,7 +5,18 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.services.service import CORRECT, ENDLESS, TINY_TASK, Service, descendants, is_alive, wait_until
+from tests.services.service import (
+    ENDLESS,
+    TINY_TASK,
+    WRONG,
+    Service,
+    candidate,
+    descendants,
+    is_alive,
+    wait_until,
+)
+
+SLOW = candidate("import time; time.sleep(4.0); return torch.relu(x) * self.weight")
 
 
 def test_a_running_job_ends_within_two_seconds_and_the_next_one_runs(service: Service) -> None:
@@ -24,8 +35,9 @@ def test_a_running_job_ends_within_two_seconds_and_the_next_one_runs(service: Se
     assert elapsed_s < 2.0, elapsed_s
     assert service.post(f"/jobs/{job_id}/cancel").json()["state"] == "cancelled"
     assert service.events(job_id)[-1]["name"] == "job.cancelled"
-    following = service.wait_for(service.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT))
-    assert following["state"] == "succeeded", following
+    following = service.submit(source=TINY_TASK, origins=["human"], start_from=WRONG)
+    service.wait_for(following)
+    assert [view["verdict"] for view in service.candidates(following)] == ["incorrect"]
 
 
 def test_a_queued_job_is_cancelled_at_once(door: Service) -> None:
@@ -38,7 +50,7 @@ def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> N
     service = Service(tmp_path)
     service.start()
     service.wait_until_ready()
-    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=CORRECT)
+    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=SLOW)
     wait_until(lambda: bool(service.candidates(job_id)), 60, service.log_tail)
     assert service.process is not None
     below = descendants(service.process.pid)
@@ -47,4 +59,6 @@ def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> N
     assert time.monotonic() - begin < 10
     wait_until(lambda: not any(is_alive(pid) for pid in below), 3, lambda: f"left behind: {below}")
     with service:
-        assert service.wait_for(job_id)["state"] == "succeeded"
+        job = service.wait_for(job_id)
+        assert job["attempt"] == 2
+        assert [view["verdict"] for view in service.candidates(job_id)] == ["incorrect"]

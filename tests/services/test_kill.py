@@ -84,7 +84,7 @@ def told_once(service: Service, job_id: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_job_killed_at_twenty_random_instants_ends_with_the_same_verdicts(tmp_path: Path) -> None:
     seed = int(os.environ.get("KERNELWRIGHT_TEST_SEED") or random.SystemRandom().randrange(2**32))
     print(f"KERNELWRIGHT_TEST_SEED={seed}")

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import select, text
 
 from agent.candidates import Candidate
+from agent.spec import JobOutcome
 from services.db.models import Base, Evaluation, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -25,9 +26,12 @@ from services.jobs.endings import end_evaluation
 from services.jobs.lease import Lease
 from services.jobs.requests import CandidateRequest
 from services.jobs.store import SqlJobStore
+from services.settings import Settings
 from services.worker.app import make_celery
+from services.worker.bench import Bench
 from services.worker.dispatch import Dispatcher
 from services.worker.identity import is_known_dead, own_identity
+from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 
 ATTEMPTS = 3
@@ -266,6 +270,25 @@ def test_the_row_of_a_process_that_was_killed_is_free_at_once(base: Database, tm
     process.stdout.close()
     dispatcher.look()
     assert taken(base, job_id, "two").attempt == 2
+
+
+def test_an_outcome_with_its_bundle_is_stored_whole(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    held = taken(base, job_id)
+    path = tmp_path / "tiny.zip"
+    path.write_bytes(bytes(range(256)) * 100)
+    runner = Runner(
+        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+    )
+    runner.finish_job(
+        held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, {"geomean_speedup": 1.5})
+    )
+    with base.read() as session:
+        job = read.get_job(session, job_id)
+        assert read.get_bundle(session, job_id) == ("tiny.zip", path.read_bytes())
+    assert (job.state, job.verdict, job.summary) == ("succeeded", "accepted", {"geomean_speedup": 1.5})
+    with pytest.raises(LeaseLost):
+        runner.finish_job(held, JobOutcome("failed", None, "late"))
 
 
 def test_only_the_dead_of_this_machine_are_known() -> None:
