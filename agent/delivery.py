@@ -74,7 +74,7 @@ def deliver(
         winner_sha256 = plan["members"][0]
         delivered = Candidate(plan["source"], plan["origin"], "optimized.py", winner_sha256, plan["decision"])
         store.add_candidate(delivered)
-        screened = judge_phase(spec, store, referee, delivered, "screen")
+        screened = judge_phase(spec, store, referee, delivered, "screen", ("adversarial",))
         if screened["verdict"] == "accepted":
             return _finish(spec, store, referee, description, plan, delivered, out_dir)
         reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
@@ -141,7 +141,7 @@ def _finish(
     verdict = judge_phase(spec, store, referee, delivered, "held_out")
     winner_sha256 = plan["members"][0]
     summary = dict(verdict.get("summary") or {})
-    screen = store.verdict(delivered.sha256, "screen") or {}
+    screen = store.verdict(winner_sha256, "screen") or {}
     visible = ((screen.get("summary") or {}).get("by_split") or {}).get("visible") or {}
     if visible.get("geomean_speedup") and summary.get("geomean_speedup"):
         summary["overfit_index"] = visible["geomean_speedup"] / summary["geomean_speedup"]

@@ -52,9 +52,17 @@ def judge_candidate(spec: JobSpec, store: JobStore, referee: Referee, candidate:
 
 
 def judge_phase(
-    spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate, phase: str
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    candidate: Candidate,
+    phase: str,
+    splits: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """One phase of `judge_candidate`; also what judges optimized.py on the held-out shapes.
+
+    `splits` narrows the phase: the delivered file is screened on adversarial shapes alone, since its members' speed at
+    the visible ones is known.
 
     What could not be judged (a referee that was killed or crashed, a machine too noisy) is tried once more with a
     fresh referee where the old one is lost. When that fails too, the verdict is `not_judged`: a fault of ours, never
@@ -67,13 +75,13 @@ def judge_phase(
     known = store.verdict(candidate.sha256, phase)
     if known is not None:
         return known
-    verdict = _evaluate(spec, store, referee, candidate, phase)
+    verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     if verdict["verdict"] == "not_judged":  # lost referee, noisy machine, sick device: worth one more try
         raise_if_stopped(store)
         store.event(
             "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}
         )
-        verdict = _evaluate(spec, store, referee, candidate, phase)
+        verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     if not store.add_verdict(candidate.sha256, phase, verdict):
         return store.verdict(candidate.sha256, phase) or verdict
     summary = verdict.get("summary") or {}
@@ -116,9 +124,15 @@ def progress_events(
 
 
 def _evaluate(
-    spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate, phase: str
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    candidate: Candidate,
+    phase: str,
+    narrowed: tuple[str, ...] | None,
 ) -> dict[str, Any]:
     splits, effort = PHASES[phase]
+    splits = narrowed or splits
     shapes = None
     if spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}

@@ -21,7 +21,7 @@ from evaluator.sources import CandidateSource, TaskSource
 #: What the referee's process may know of our environment: where programs are, never a key or a database's address.
 _PASSED = (
     "PATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
-    "VIRTUAL_ENV",
+    "VIRTUAL_ENV", "XDG_CACHE_HOME",
 )  # fmt: skip
 
 ProgressCallback = Callable[[dict[str, Any]], None]

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -39,9 +38,9 @@ def serve(device: str, work_dir: str, minimum_tier: str) -> None:
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return
+    # Once per torch version and user: seconds that the first compilation would otherwise wait for.
+    core.fleet.warm_up()
     answer({"ready": True})
-    # Seconds that every first compilation would otherwise wait for; the fork server itself was started above.
-    threading.Thread(target=core.fleet.warm_up, daemon=True).start()
     try:
         for line in sys.stdin:
             request = json.loads(line)

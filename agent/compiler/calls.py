@@ -19,15 +19,22 @@ from agent.compiler.layout import is_contiguous, is_transposed
 from agent.errors import ProposalFailed
 
 LIBRARY_CALLS = {
-    "mm": "torch.mm", "bmm": "torch.bmm", "addmm": "torch.addmm", "bias_addmm": "torch.addmm",
-    "baddbmm": "torch.baddbmm", "convolution": "torch.convolution", "_mm_plus_mm": "mm_plus_mm",
+    "mm": "torch.mm",
+    "bmm": "torch.bmm",
+    "addmm": "torch.addmm",
+    "bias_addmm": "torch.addmm",
+    "baddbmm": "torch.baddbmm",
+    "convolution": "torch.convolution",
+    "_mm_plus_mm": "mm_plus_mm",
 }
 """`extern_kernels.NAME` and what stands for it; `mm_plus_mm` is printed beside the code that uses it."""
 
 OPERATORS = re.compile(r"(torch\.ops\.)?(aten|mkldnn|prims)\.[\w.]+")
 
 _NOISE = ("assert_size_stride", "assert_alignment", "set_device")
-_RESERVED = frozenset({"torch", "nn", "F", "math", "ctypes", "triton", "tl", "model", "self", "super", "aten", "kernels"})
+_RESERVED = frozenset(
+    {"torch", "nn", "F", "math", "ctypes", "triton", "tl", "model", "self", "super", "aten", "kernels"}
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,11 @@ def variable_names(variant: Variant) -> dict[str, str]:
         word = re.sub(r"\W+", "_", wanted).strip("_") or "value"
         if word[0].isdigit():
             word = f"_{word}"
-        while word in taken or keyword.iskeyword(word) or re.fullmatch(r"(buf|arg|tmp|s|u|x|r|ks|i)\d+\w*", word):
+        while (
+            word in taken
+            or keyword.iskeyword(word)
+            or re.fullmatch(r"(buf|arg|tmp|s|u|x|r|ks|i)\d+\w*", word)
+        ):
             word += "_"
         taken.add(word)
         names[key] = word
@@ -81,7 +92,10 @@ def variable_names(variant: Variant) -> dict[str, str]:
     for index, value in enumerate(variant.arguments):
         claim(f"argument:{index}", value.name)
     for symbol in variant.symbols:
-        claim(f"symbol:{symbol.name}", symbol.name if symbol.multiple == 1 else f"{symbol.name}_by_{symbol.multiple}")
+        claim(
+            f"symbol:{symbol.name}",
+            symbol.name if symbol.multiple == 1 else f"{symbol.name}_by_{symbol.multiple}",
+        )
     for index, value in enumerate(variant.state):
         claim(f"state:{index}", value.name)
     return names
@@ -116,7 +130,7 @@ def rewrite(
 
 def scratch_buffers(body: Body) -> frozenset[str]:
     """Contiguous buffers that a single kernel call writes and reads and nothing else mentions."""
-    mentions = {name: 0 for name in body.allocations}
+    mentions = dict.fromkeys(body.allocations, 0)
     for line in body.lines:
         for node in ast.walk(ast.parse(line)):
             if isinstance(node, ast.Name) and node.id in mentions and isinstance(node.ctx, ast.Load):
@@ -173,7 +187,11 @@ class _Writer:
             self.call(node.value)
         elif isinstance(node, ast.Delete):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            kept = [self.renames.get(name, name) for name in names if name.startswith("buf") and name not in self.replaced]
+            kept = [
+                self.renames.get(name, name)
+                for name in names
+                if name.startswith("buf") and name not in self.replaced
+            ]
             kept = [name for name in kept if name not in self.scratch]
             if kept:
                 self.body.lines.append(f"del {', '.join(kept)}")
@@ -185,7 +203,9 @@ class _Writer:
                 self.check_fresh(item)
             self.body.lines.append(f"return {rebuild(self.variant.outputs, results)}")
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-            raise ProposalFailed(f"the generated wrapper has an unexpected statement: {ast.unparse(node)[:100]}")
+            raise ProposalFailed(
+                f"the generated wrapper has an unexpected statement: {ast.unparse(node)[:100]}"
+            )
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Name) and value.id == "args":
@@ -202,7 +222,10 @@ class _Writer:
             self.fresh.add(name)
             self.replaced.add(value.id)
             return
-        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("get_raw_stream", "get_raw_cuda_stream"):
+        if isinstance(value, ast.Call) and ast.unparse(value.func) in (
+            "get_raw_stream",
+            "get_raw_cuda_stream",
+        ):
             return
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "copy_if_misaligned":
             return  # a kernel that Triton compiles at the call looks at the alignment itself
@@ -215,7 +238,11 @@ class _Writer:
         layout = self.layout_of(value)
         if layout is not None:
             self.shapes[name] = layout
-        if text.startswith(("torch.empty(", "torch.empty_like(")) and layout is not None and isinstance(value, ast.Call):
+        if (
+            text.startswith(("torch.empty(", "torch.empty_like("))
+            and layout is not None
+            and isinstance(value, ast.Call)
+        ):
             self.body.allocations[name] = (layout[0], self.expression(value.args[2]))
         if name not in self.scratch:
             self.body.lines.append(f"{name} = {text}")
@@ -235,7 +262,8 @@ class _Writer:
             if kind != "symbol":
                 value = (self.variant.arguments if kind == "argument" else self.variant.state)[int(index)]
                 self.shapes[self.renames[name]] = (
-                    tuple(self.text(size) for size in value.shape), tuple(self.text(size) for size in value.stride),
+                    tuple(self.text(size) for size in value.shape),
+                    tuple(self.text(size) for size in value.stride),
                 )
 
     def call(self, node: ast.Call) -> None:
@@ -273,7 +301,11 @@ class _Writer:
             return self.text(ast.unparse(node))
         if isinstance(node, ast.Attribute) and re.fullmatch(r"torch\.\w+|math\.\w+", ast.unparse(node)):
             return ast.unparse(node)
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and isinstance(node.slice, ast.Constant)
+        ):
             return f"{self.expression(node.value)}[{node.slice.value!r}]"
         raise ProposalFailed(f"the generated wrapper has an unexpected expression: {ast.unparse(node)[:100]}")
 
@@ -362,7 +394,13 @@ class _Writer:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 node.id = self.renames.get(node.id, node.id)
-                if node.id not in self.renames.values() and node.id not in ("math", "min", "max", "float", "int"):
+                if node.id not in self.renames.values() and node.id not in (
+                    "math",
+                    "min",
+                    "max",
+                    "float",
+                    "int",
+                ):
                     raise ProposalFailed(f"a size mentions {node.id}, which is not a size")
             elif not isinstance(node, _ARITHMETIC):
                 raise ProposalFailed(f"a size is not plain arithmetic: {expression[:80]}")
@@ -370,8 +408,20 @@ class _Writer:
 
 
 _ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Call, ast.Attribute,
-    ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+    ast.Expression,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Constant,
+    ast.Call,
+    ast.Attribute,
+    ast.Load,
+    ast.operator,
+    ast.unaryop,
+    ast.boolop,
+    ast.cmpop,
 )
 
 

@@ -137,7 +137,9 @@ def capture(
     files = {
         "reference.py": task.source,
         "symbolic_trace.py": (_PROGRAMS / "symbolic_trace.py").read_text(),
-        "request.json": json.dumps({**switches, "dims": dims, "device": device, "settings": settings}, sort_keys=True),
+        "request.json": json.dumps(
+            {**switches, "dims": dims, "device": device, "settings": settings}, sort_keys=True
+        ),
     }
     result = referee.run_tool(
         program, files, deadline_s=DEADLINE_S, memory_bytes=MEMORY_BYTES, device=device == "cuda"
@@ -173,15 +175,22 @@ def read_capture(data: bytes) -> Capture:
             capability=_text(raw.get("capability", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ProposalFailed(f"the capture does not have the expected form: {type(error).__name__}: {error}") from error
+        raise ProposalFailed(
+            f"the capture does not have the expected form: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _variant(raw: Mapping[str, Any]) -> Variant:
     return Variant(
         choices={_text(key): value for key, value in raw["choices"].items()},
         symbols=tuple(
-            Symbol(_word(name), _word(entry["symbol"]), int(entry["multiple"]), int(entry["min"]),
-                   None if entry["max"] is None else int(entry["max"]))
+            Symbol(
+                _word(name),
+                _word(entry["symbol"]),
+                int(entry["multiple"]),
+                int(entry["min"]),
+                None if entry["max"] is None else int(entry["max"]),
+            )
             for name, entry in raw["symbols"].items()
         ),
         init=tuple(_value(name, entry) for name, entry in raw["init"].items()),
@@ -200,8 +209,13 @@ def _value(name: Any, raw: Mapping[str, Any]) -> Value:
     name, kind = _text(name), raw["kind"]
     if kind == "tensor":
         return Value(
-            name, "tensor", holder=_text(raw.get("holder", "")), dtype=_word(raw["dtype"]), device=_word(raw["device"]),
-            shape=tuple(_text(size) for size in raw["shape"]), stride=tuple(_text(size) for size in raw["stride"]),
+            name,
+            "tensor",
+            holder=_text(raw.get("holder", "")),
+            dtype=_word(raw["dtype"]),
+            device=_word(raw["device"]),
+            shape=tuple(_text(size) for size in raw["shape"]),
+            stride=tuple(_text(size) for size in raw["stride"]),
         )
     if kind == "sizes":
         container = "tuple" if raw["type"] == "tuple" else "list"

@@ -56,8 +56,13 @@ class CppKernel:
 
 
 def tidy(
-    name: str, source: str, renames: Mapping[str, str], comment: Sequence[str] = (), *,
-    distinct: bool = False, scratch: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+    name: str,
+    source: str,
+    renames: Mapping[str, str],
+    comment: Sequence[str] = (),
+    *,
+    distinct: bool = False,
+    scratch: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> CppKernel:
     """Rewrite one kernel.
 
@@ -92,7 +97,9 @@ def tidy(
     _limit_threads(tree, sizes, threshold)
     everything = [(kind, chosen.get(parameter, parameter)) for kind, parameter in parameters]
     own = {
-        position: _length(factors, sizes) for position, factors in scratch.items() if _length(factors, sizes) is not None
+        position: _length(factors, sizes)
+        for position, factors in scratch.items()
+        if _length(factors, sizes) is not None
     }
     memory = [
         line for position, length in own.items() for line in _own_memory(*everything[position], str(length))
@@ -124,7 +131,9 @@ def _own_memory(kind: str, name: str, length: str) -> list[str]:
 def _parameter(text: str) -> tuple[str, str]:
     match = re.fullmatch(r"\s*((?:const )?[\w:]+(?:<[\w:]+>)?\s?\*?)\s*(\w+)\s*", text)
     if match is None:
-        raise ProposalFailed(f"a generated C++ kernel has a parameter of an unexpected form: {text.strip()[:80]}")
+        raise ProposalFailed(
+            f"a generated C++ kernel has a parameter of an unexpected form: {text.strip()[:80]}"
+        )
     return match[1].strip(), match[2]
 
 
@@ -141,8 +150,12 @@ def _head(name: str, parameters: Sequence[tuple[str, str]]) -> str:
 
 def _drop_division_check(body: str) -> str:
     """Remove the flag for integer division by zero where nothing divides integers."""
-    kept = [line for line in body.splitlines() if "inductor_cpu_integer_div_error" not in line
-            and "inductor_cpu_throw_if_integer_div_error" not in line]
+    kept = [
+        line
+        for line in body.splitlines()
+        if "inductor_cpu_integer_div_error" not in line
+        and "inductor_cpu_throw_if_integer_div_error" not in line
+    ]
     divides = re.search(r"\b(floor_divide_integral|div_integral|remainder_integral|\w*_integral)\(", body)
     return body if divides else "\n".join(kept)
 
@@ -263,7 +276,9 @@ def _open_blocks(block: _Block) -> _Block:
                 items.append(item)
             continue
         inner = _open_blocks(item)
-        declares = any(isinstance(line, str) and not line.startswith(("#", "for", "if", "//")) for line in inner.items)
+        declares = any(
+            isinstance(line, str) and not line.startswith(("#", "for", "if", "//")) for line in inner.items
+        )
         if not inner.header and (not declares or len(block.items) == 1):
             items.extend(inner.items)
         else:
@@ -281,7 +296,9 @@ def _limit_threads(block: _Block, sizes: set[str], threshold: int) -> None:
     for index, item in enumerate(block.items):
         if isinstance(item, _Block):
             _limit_threads(item, sizes, threshold)
-        elif re.fullmatch(r"#pragma omp parallel(?: num_threads\(\d+\))?", item) and index + 1 < len(block.items):
+        elif re.fullmatch(r"#pragma omp parallel(?: num_threads\(\d+\))?", item) and index + 1 < len(
+            block.items
+        ):
             region = block.items[index + 1]
             nests = _nests(region, sizes) if isinstance(region, _Block) else []
             if nests:

@@ -21,6 +21,7 @@ separate operations, and no second vectorization of loops that are vectors alrea
 CAPABILITIES = {"AVX512": "avx512", "AVX2": "avx2"}
 VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}
 
+
 @dataclass(frozen=True)
 class RawKernel:
     """A kernel as it stands in Inductor's module."""
@@ -54,9 +55,7 @@ def library(capture: Capture) -> Library:
             comment = f"Computes, in one kernel: {fused_words(kernel.name)}."
             arguments = mine_calls[0].arguments if len(mine_calls) == 1 else ()
             scratch = {i: body.allocations[text][0] for i, text in enumerate(arguments) if text in unshared}
-            tidied = tidy(
-                name, kernel.source, renames, [comment], distinct=distinct, scratch=scratch
-            )
+            tidied = tidy(name, kernel.source, renames, [comment], distinct=distinct, scratch=scratch)
             mine_own |= {arguments[position] for position in tidied.own}
             printed[name] = tidied
             mine[kernel.name] = _caller(tidied)
@@ -107,7 +106,9 @@ def _caller(kernel: CppKernel) -> Printer:
     def call(arguments: Sequence[str]) -> str:
         passed = [argument for position, argument in enumerate(arguments) if position not in kernel.own]
         if len(passed) != len(pointers):
-            raise ProposalFailed(f"{kernel.name} takes {len(pointers)} arguments and is called with {len(passed)}")
+            raise ProposalFailed(
+                f"{kernel.name} takes {len(pointers)} arguments and is called with {len(passed)}"
+            )
         texts = [
             f"{argument}.data_ptr()" if pointer else argument
             for argument, pointer in zip(passed, pointers, strict=True)
@@ -123,7 +124,9 @@ def _caller(kernel: CppKernel) -> Printer:
 
 def _capability(capture: Capture) -> str:
     if capture.capability not in CAPABILITIES:
-        raise ProposalFailed(f"no standalone form for kernels made for {capture.capability or 'an unknown CPU'}")
+        raise ProposalFailed(
+            f"no standalone form for kernels made for {capture.capability or 'an unknown CPU'}"
+        )
     return capture.capability
 
 
@@ -165,7 +168,13 @@ def _loader(kernels: Iterable[CppKernel], capability: str) -> str:
             "        is_python_module=False,",
             "        no_implicit_headers=True,",
             "        extra_cflags=[",
-            *textwrap.wrap(", ".join(flags) + ",", 100, initial_indent=" " * 12, subsequent_indent=" " * 12, break_on_hyphens=False),
+            *textwrap.wrap(
+                ", ".join(flags) + ",",
+                100,
+                initial_indent=" " * 12,
+                subsequent_indent=" " * 12,
+                break_on_hyphens=False,
+            ),
             "        ],",
             '        extra_ldflags=["-fopenmp"],',
             "    )",

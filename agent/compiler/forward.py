@@ -33,7 +33,10 @@ def forward_parameters(section: str) -> list[Parameter]:
         raise ProposalFailed("forward takes a variable number of arguments")
     names = [argument.arg for argument in spec.args][1:]
     defaults = [""] * (len(names) - len(spec.defaults)) + [ast.unparse(node) for node in spec.defaults]
-    return [Parameter(name, default) for name, default in zip(names, defaults[-len(names) :] if names else [], strict=True)]
+    return [
+        Parameter(name, default)
+        for name, default in zip(names, defaults[-len(names) :] if names else [], strict=True)
+    ]
 
 
 def without_docstring(text: str) -> str:

@@ -12,10 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agent.errors import ProposalFailed
 
-_PRIMES = ((10007, 20011, 30011, 40009, 50021, 60013, 70001, 80021), (7919, 6997, 5003, 4001, 3001, 2003, 1009, 503))
+_PRIMES = (
+    (10007, 20011, 30011, 40009, 50021, 60013, 70001, 80021),
+    (7919, 6997, 5003, 4001, 3001, 2003, 1009, 503),
+)
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
 
@@ -65,5 +71,7 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> int:
 
 
 def _points(texts: Sequence[str]) -> list[dict[str, int]]:
-    names = sorted({node.id for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)})
+    names = sorted(
+        {node.id for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    )
     return [dict(zip(names, (primes * 4)[: len(names)], strict=False)) for primes in _PRIMES]

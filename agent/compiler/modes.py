@@ -37,18 +37,28 @@ class Mode:
 CPU_MODES = (
     Mode("compile dynamic", True, words="one code for all sizes"),
     Mode("compile default", False, words="code for exactly the sizes at hand"),
-    Mode("compile one thread", False, {"cpp.threads": 1}, words="for exactly the sizes at hand, without threads"),
+    Mode(
+        "compile one thread",
+        False,
+        {"cpp.threads": 1},
+        words="for exactly the sizes at hand, without threads",
+    ),
 )
 
 CUDA_MODES = (
     Mode("compile dynamic", True, words="one code for all sizes"),
     Mode("compile default", False, words="code for exactly the sizes at hand"),
     Mode(
-        "compile max-autotune", False, {"max_autotune": True, "coordinate_descent_tuning": True},
+        "compile max-autotune",
+        False,
+        {"max_autotune": True, "coordinate_descent_tuning": True},
         words="kernels and their launch settings chosen by measurement",
     ),
     Mode(
-        "compile reduce-overhead", False, {"triton.cudagraphs": True}, graphs=True,
+        "compile reduce-overhead",
+        False,
+        {"triton.cudagraphs": True},
+        graphs=True,
         words="replayed as a CUDA graph, outputs copied out of its memory",
     ),
 )
@@ -161,6 +171,6 @@ def _model(mode: Mode, parameters: Sequence[Parameter]) -> str:
             "",
             "    def __getstate__(self):",
             '        """Copies and pickles compile for themselves."""',
-            f"        return {{**self.__dict__, \"_compiled\": {'None' if mode.dynamic else '{}'}}}",
+            f'        return {{**self.__dict__, "_compiled": {"None" if mode.dynamic else "{}"}}}',
         ]
     )

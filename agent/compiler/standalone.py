@@ -114,7 +114,12 @@ def domain_words(variant: Variant) -> list[str]:
         most = "" if symbol.most is None else f" to {symbol.most * symbol.multiple}"
         multiple = f" in steps of {symbol.multiple}" if symbol.multiple > 1 else ""
         words.append(f"{symbol.name} from {symbol.least * symbol.multiple}{most}{multiple}")
-    body = Body({f"symbol:{s.name}": s.name if s.multiple == 1 else f"{s.name}_by_{s.multiple}" for s in variant.symbols})
+    body = Body(
+        {
+            f"symbol:{s.name}": s.name if s.multiple == 1 else f"{s.name}_by_{s.multiple}"
+            for s in variant.symbols
+        }
+    )
     words += [f"where {size_text(guard, variant, body.names)}" for guard in variant.guards]
     dtypes = list(dict.fromkeys(value.dtype for value in variant.arguments if value.kind == "tensor"))
     return [*words, ", ".join(dtypes)] if words else [", ".join(dtypes) + " of one fixed shape"]
@@ -244,7 +249,11 @@ class _Checks:
             raise ProposalFailed(f"the size {sorted(unknown)[0]} cannot be read off the inputs")
         for symbol in self.variant.symbols:
             name = self.names[f"symbol:{symbol.name}"]
-            bound = f"{name} >= {symbol.least}" if symbol.most is None else f"{symbol.least} <= {name} <= {symbol.most}"
+            bound = (
+                f"{name} >= {symbol.least}"
+                if symbol.most is None
+                else f"{symbol.least} <= {name} <= {symbol.most}"
+            )
             self.later.append(f"not {bound}")
         for guard in guards:
             if guard.replace("==", "=") not in self.sizes:
@@ -300,7 +309,9 @@ def _lookup(value: Value) -> str:
 def model_class(variants: Sequence[Variant], forward: Sequence[Parameter], guard: str) -> str:
     """`ModelNew`: the reference's own constructor and weights, the kernels where they apply."""
     literals = [
-        "{" + ", ".join(f"{value.name!r}: {value.text}" for value in variant.init if value.kind == "literal") + "}"
+        "{"
+        + ", ".join(f"{value.name!r}: {value.text}" for value in variant.init if value.kind == "literal")
+        + "}"
         for variant in variants
     ]
     same = len(set(literals)) == 1
@@ -317,10 +328,14 @@ def model_class(variants: Sequence[Variant], forward: Sequence[Parameter], guard
         "        self._configuration = dict(given.arguments)",
     ]
     if not (same and literals[0] == "{}"):
-        lines.append("        # Another configuration is another computation, for which the kernels were not made.")
+        lines.append(
+            "        # Another configuration is another computation, for which the kernels were not made."
+        )
     flags = ["_made_for_this" if same else f"_made_for_this_{index + 1}" for index in range(len(variants))]
     for flag, literal in dict(zip(flags, literals, strict=True)).items():
-        tests = [f"all(self._configuration[name] == value for name, value in {literal}.items())"] * (literal != "{}")
+        tests = [f"all(self._configuration[name] == value for name, value in {literal}.items())"] * (
+            literal != "{}"
+        )
         tests += [guard] * bool(guard)
         lines.append(f"        self.{flag} = {' and '.join(tests) or 'True'}")
     lines += ["", f"    def forward(self, {signature}):"]
@@ -329,6 +344,10 @@ def model_class(variants: Sequence[Variant], forward: Sequence[Parameter], guard
         name = "run_kernels" if len(variants) == 1 else f"run_kernels_{index + 1}"
         if not same or index == 0:
             lines.append(f"        if self.{flag}{mode}:")
-        lines += [f"            result = {name}(self, {call})", "            if result is not None:", "                return result"]
+        lines += [
+            f"            result = {name}(self, {call})",
+            "            if result is not None:",
+            "                return result",
+        ]
     lines.append(f"        return super().forward({call})")
     return "\n".join(lines)

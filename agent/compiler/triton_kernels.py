@@ -118,7 +118,9 @@ def library(capture: Capture) -> Library:
 def _imports(code: str) -> tuple[str, ...]:
     lines = ["import triton", "import triton.language as tl"]
     if "triton_helpers." in code:
-        lines.append("from torch._inductor.runtime import triton_helpers  # small functions that ship with torch")
+        lines.append(
+            "from torch._inductor.runtime import triton_helpers  # small functions that ship with torch"
+        )
     aliases = (("libdevice", "libdevice"), ("math as tl_math", "tl_math"))
     wanted = [text for text, alias in aliases if f"{alias}." in code]
     if wanted:
@@ -135,10 +137,14 @@ def read_kernels(module: str) -> list[TritonKernel]:
         function = ast.unparse(node.value.func)
         if not function.startswith("async_compile."):
             continue
-        strings = [a.value for a in node.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        strings = [
+            a.value for a in node.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+        ]
         target = node.targets[0]
         if function != "async_compile.triton" or len(strings) < 2 or not isinstance(target, ast.Name):
-            raise ProposalFailed(f"the compiler made a kernel with {function}, which has no plain Triton form here")
+            raise ProposalFailed(
+                f"the compiler made a kernel with {function}, which has no plain Triton form here"
+            )
         found.append(_read(target.id, strings[1]))
     return found
 
@@ -163,7 +169,9 @@ def _read(raw: str, source: str) -> TritonKernel:
     grid = _GRIDS.get(_constant(keywords.get("inductor_meta"), "grid_type", "Grid1D"))
     blocks = tuple(item.arg for item in function.args.args if item.annotation is not None)
     if grid is None or not set(blocks) <= _BLOCKS or (kind != "pointwise" and len(grid) > 1):
-        raise ProposalFailed(f"a {kind} kernel with constants {', '.join(blocks)} has no plain Triton form here")
+        raise ProposalFailed(
+            f"a {kind} kernel with constants {', '.join(blocks)} has no plain Triton form here"
+        )
     text = textwrap.dedent("\n".join(source.splitlines()[function.lineno - 1 : function.end_lineno]))
     fixed = re.search(r"^\s+R0_BLOCK: tl\.constexpr = (\d+)", text, re.MULTILINE)
     if kind == "persistent_reduction" and fixed is None:
@@ -193,7 +201,9 @@ def print_kernel(kernel: TritonKernel, name: str, renames: Mapping[str, str]) ->
     text = re.sub(rf"\b{kernel.raw}\b", name, kernel.text)
     for size in (parameter for parameter in kernel.parameters if "ptr" not in parameter):
         # Triton makes an argument of 1 a constant, and constants have no method `to`.
-        text = re.sub(rf"\({size}\)\.to\((tl\.\w+)\)|\b{size}\.to\((tl\.\w+)\)", rf"tl.cast({size}, \1\2)", text)
+        text = re.sub(
+            rf"\({size}\)\.to\((tl\.\w+)\)|\b{size}\.to\((tl\.\w+)\)", rf"tl.cast({size}, \1\2)", text
+        )
     words = set(re.findall(r"[A-Za-z_]\w*", text))
     for parameter in kernel.parameters:
         new = renames.get(parameter, parameter)
@@ -206,7 +216,12 @@ def print_kernel(kernel: TritonKernel, name: str, renames: Mapping[str, str]) ->
     head, *body = _without_unused(text.splitlines())
     title = f'    """Computes, in one kernel: {fused_words(kernel.raw)}."""'
     return "\n".join(
-        ["@triton.jit", *textwrap.wrap(head, 108, subsequent_indent=" " * 8, break_on_hyphens=False), title, *body]
+        [
+            "@triton.jit",
+            *textwrap.wrap(head, 108, subsequent_indent=" " * 8, break_on_hyphens=False),
+            title,
+            *body,
+        ]
     )
 
 
@@ -229,7 +244,9 @@ def launcher(kernel: TritonKernel, name: str) -> Printer:
 
     def launch(arguments: Sequence[str]) -> str:
         if len(arguments) != len(kernel.parameters):
-            raise ProposalFailed(f"{name} takes {len(kernel.parameters)} arguments and is called with {len(arguments)}")
+            raise ProposalFailed(
+                f"{name} takes {len(kernel.parameters)} arguments and is called with {len(arguments)}"
+            )
         given = dict(zip(kernel.parameters, arguments, strict=True))
         columns, rows = given.get("xnumel", "1"), given.get("ynumel", "1")
         if kernel.kind == "pointwise":

@@ -33,7 +33,9 @@ class Extraction:
     needs: frozenset[str] = frozenset()
 
 
-_VARIANCE = frozenset({"layer_norm", "group_norm", "native_layer_norm", "batch_norm", "instance_norm", "var", "var_mean", "std"})
+_VARIANCE = frozenset(
+    {"layer_norm", "group_norm", "native_layer_norm", "batch_norm", "instance_norm", "var", "var_mean", "std"}
+)
 
 CPU_EXTRACTIONS = (
     Extraction("inductor C++", "generated kernels; variances as two sums by row", {"variance_by_row": True}),
@@ -75,7 +77,9 @@ class CompilerProposer:
             decided = {"entered": best <= 1.0, "best_lower_bound": best}
             context.store.finish_step("compiler.modes", decided)
             if not decided["entered"]:
-                reason = f"not entered: a candidate beats all of them on validation shapes (at least {best:.2f}x)"
+                reason = (
+                    f"not entered: a candidate beats all of them on validation shapes (at least {best:.2f}x)"
+                )
                 self._tell(context, "torch.compile modes", reason)
         return bool(decided["entered"])
 

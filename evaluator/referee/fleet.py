@@ -56,7 +56,8 @@ class Fleet:
         self.built_folder = work_dir / "built"
         self.built_folder.mkdir(exist_ok=True)
         self._sweep()
-        self.headers = self.store / f"headers-{_torch_version()}"
+        # One for all work folders of this user: our own code alone writes it, and it takes 150 MB and 18 s to make.
+        self.headers = headers_folder()
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
         self._servers: dict[str, ForkServer] = {}
@@ -221,6 +222,12 @@ class Fleet:
         for server in self._servers.values():
             server.close()
         self._servers = {}
+
+
+def headers_folder() -> Path:
+    """Folder of Inductor's precompiled C++ headers for this torch."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kernelwright" / f"headers-{_torch_version()}"
 
 
 def process_headers(tier: str, headers: Path) -> str:

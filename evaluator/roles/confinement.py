@@ -19,6 +19,7 @@ from evaluator.sandbox.syscalls import MS_BIND, MS_NODEV, MS_NOSUID
 STORE = "/.kernelwright/store"
 WORK = "/.kernelwright/work"
 HEADERS = "/.kernelwright/headers"
+ALL_HEADERS = "/.kernelwright/headers-source"
 TEMPORARY = "/.kernelwright/tmp"
 MOUNT_POINTS = (WORK, HEADERS, TEMPORARY)
 _TMP_BYTES = 1 << 30
@@ -63,7 +64,7 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> str:
             shutil.copytree(os.path.join(request["store"], request["folder"]), work)
         else:
             os.mkdir(work)
-        headers = os.path.join(request["store"], request["headers"])
+        headers = request["headers"]
         syscalls.drop_capabilities()
         writable = [temporary, work, "/dev/null", *request["devices"]]
         readable = [*request["read_only"], *request["links"], "/dev/zero", "/dev/urandom", "/dev/random"]
@@ -95,9 +96,10 @@ def _mount_work(request: dict[str, Any]) -> None:
             shutil.copytree(folder, WORK, dirs_exist_ok=True)
     # Precompiled headers are built once, by our own code, and read by everybody else.
     flags = MS_BIND | MS_NOSUID | MS_NODEV | (0 if request["builds_headers"] else syscalls.MS_RDONLY)
-    syscalls.mount(os.path.join(STORE, request["headers"]), HEADERS, None, MS_BIND)
+    syscalls.mount(request["headers"], HEADERS, None, MS_BIND)
     syscalls.mount(None, HEADERS, None, syscalls.MS_REMOUNT | flags)
-    syscalls.mount("tmpfs", STORE, "tmpfs", MS_NOSUID | MS_NODEV, "size=4k,mode=555")
+    for hidden in (STORE, ALL_HEADERS):
+        syscalls.mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, "size=4k,mode=555")
 
 
 def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:

@@ -57,12 +57,13 @@ class ForkServer:
         self._threads = threads
         self._store = store
         self._headers = headers
+        make_accessible(headers)
         root = store.parent / "root"
         root.mkdir(exist_ok=True)
         self._view = layout.for_role(
             str(root),
             gpu=gpu,
-            writable=((str(store), confinement.STORE),),
+            writable=((str(store), confinement.STORE), (str(headers), confinement.ALL_HEADERS)),
             mount_points=confinement.MOUNT_POINTS,
         )
         if chain_library:
@@ -163,7 +164,6 @@ class ForkServer:
         control_ours, control_theirs = socket.socketpair()
         read_end, write_end = os.pipe()
         folder_path = self._store / folder if folder else None
-        make_accessible(self._headers)
         if folder_path is not None:
             make_accessible(folder_path)
         request = {
@@ -171,7 +171,7 @@ class ForkServer:
             "folder": folder,
             "folder_mode": folder_mode,
             "store": str(self._store) if self.tier == "landlock" else confinement.STORE,
-            "headers": self._headers.name,
+            "headers": str(self._headers) if self.tier == "landlock" else confinement.ALL_HEADERS,
             "builds_headers": builds_headers,
             "limits": asdict(limits),
             "gpu": self.gpu,

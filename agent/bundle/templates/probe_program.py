@@ -61,7 +61,10 @@ def constructor(task, initial):
     bound.apply_defaults()
     described_arguments = []
     for name, value in bound.arguments.items():
-        if signature.parameters[name].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        if signature.parameters[name].kind in (
+            inspect.Parameter.VAR_POSITIONAL,
+            inspect.Parameter.VAR_KEYWORD,
+        ):
             if value:
                 described_arguments.append({"name": name, "kind": "opaque"})
         else:

@@ -74,7 +74,12 @@ class CodeReady(Exception):
 
 def main() -> None:
     request = json.loads(Path("request.json").read_text())
-    result: dict[str, Any] = {"schema": "kernelwright.capture/1", "torch": torch.__version__, "variants": [], "notes": []}
+    result: dict[str, Any] = {
+        "schema": "kernelwright.capture/1",
+        "torch": torch.__version__,
+        "variants": [],
+        "notes": [],
+    }
     try:
         prepare_process()
         reference = load_reference(Path("reference.py"))
@@ -180,8 +185,12 @@ def evaluate(guard: str, values: Mapping[str, int]) -> bool:
 
 
 def capture(
-    reference: types.ModuleType, request: Mapping[str, Any], numeric: Mapping[str, Mapping[str, Any]],
-    defaults: Mapping[str, int], choices: Mapping[str, Any], notes: list[str],
+    reference: types.ModuleType,
+    request: Mapping[str, Any],
+    numeric: Mapping[str, Mapping[str, Any]],
+    defaults: Mapping[str, int],
+    choices: Mapping[str, Any],
+    notes: list[str],
 ) -> dict[str, Any]:
     """Capture with as many symbolic dimensions as the module bears; raise NotExtractable when nothing works."""
     model_dims = set(accepted(reference.get_init_inputs, numeric))
@@ -204,8 +213,13 @@ def capture(
 
 
 def attempt(
-    reference: types.ModuleType, request: Mapping[str, Any], numeric: Mapping[str, Mapping[str, Any]],
-    defaults: Mapping[str, int], choices: Mapping[str, Any], symbolic: set[str], own_sizes: bool,
+    reference: types.ModuleType,
+    request: Mapping[str, Any],
+    numeric: Mapping[str, Mapping[str, Any]],
+    defaults: Mapping[str, int],
+    choices: Mapping[str, Any],
+    symbolic: set[str],
+    own_sizes: bool,
 ) -> dict[str, Any]:
     device = torch.device(request["device"])
     env = ShapeEnv()
@@ -214,7 +228,9 @@ def attempt(
     dims: dict[str, Any] = {}
     for name, dim in numeric.items():
         if name in symbolic:
-            dims[name] = symbols.add(name, defaults[name], dim["min"], dim["max"], dim.get("multiple_of") or 1)
+            dims[name] = symbols.add(
+                name, defaults[name], dim["min"], dim["max"], dim.get("multiple_of") or 1
+            )
         else:
             dims[name] = defaults[name]
     traced = trace(reference, dims | dict(choices), symbols, fake_mode, device, own_sizes)
@@ -226,7 +242,9 @@ def attempt(
     module, metadata = lower(traced, fake_mode, request["settings"])
     reject_aliases(metadata)
     for name, entry in symbols.described.items():
-        if entry["declared_min"] == 1 and same_at_one(reference, numeric, defaults, choices, name, traced, device):
+        if entry["declared_min"] == 1 and same_at_one(
+            reference, numeric, defaults, choices, name, traced, device
+        ):
             entry["min"] = 1
     return {
         "choices": dict(choices),
@@ -244,8 +262,13 @@ def attempt(
 
 
 def same_at_one(
-    reference: types.ModuleType, numeric: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, int],
-    choices: Mapping[str, Any], name: str, traced: Traced, device: torch.device,
+    reference: types.ModuleType,
+    numeric: Mapping[str, Mapping[str, Any]],
+    defaults: Mapping[str, int],
+    choices: Mapping[str, Any],
+    name: str,
+    traced: Traced,
+    device: torch.device,
 ) -> bool:
     """Whether the same operators run when a dimension is 1, which symbolic tracing assumes it never is."""
     env = ShapeEnv()
@@ -262,12 +285,18 @@ def same_at_one(
 def reject_unsupported(traced: Traced) -> None:
     for node in traced.graph.graph.nodes:
         if node.op == "get_attr":
-            raise NotExtractable("forward makes a constant tensor from Python data, which generated code cannot carry")
+            raise NotExtractable(
+                "forward makes a constant tensor from Python data, which generated code cannot carry"
+            )
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
-            raise NotExtractable(f"it draws random numbers ({node.target}), and generated code would draw different ones")
+            raise NotExtractable(
+                f"it draws random numbers ({node.target}), and generated code would draw different ones"
+            )
         if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
-            raise NotExtractable(f"the result of {node.target} depends on data, so sizes are not known in advance")
+            raise NotExtractable(
+                f"the result of {node.target} depends on data, so sizes are not known in advance"
+            )
 
 
 def keep_convolution_sizes_symbolic() -> None:
@@ -287,7 +316,9 @@ def compute_variance_by_row() -> None:
     corrects both mean and variance: constant rows give exactly zero.
     """
 
-    def two_passes(x: Any, axis: Any, *, correction: Any, keepdim: bool, return_mean: bool) -> tuple[Any, ...]:
+    def two_passes(
+        x: Any, axis: Any, *, correction: Any, keepdim: bool, return_mean: bool
+    ) -> tuple[Any, ...]:
         correction = 1 if correction is None else correction
         axis = lowering._validate_reduction_axis(x, axis)
         size = x.get_size()

@@ -34,7 +34,9 @@ class NotExtractable(Exception):
 
 def prepare_process() -> None:
     """Let modules be constructed with symbolic integers. Changes the process for good: it is thrown away."""
-    numbers.Integral.register(torch.SymInt)  # nn.LayerNorm asks isinstance(normalized_shape, numbers.Integral)
+    numbers.Integral.register(
+        torch.SymInt
+    )  # nn.LayerNorm asks isinstance(normalized_shape, numbers.Integral)
     for name in dir(torch.nn.init):
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
@@ -67,7 +69,11 @@ class Symbols:
         self.env.var_to_range[symbol] = ValueRanges(low, high)
         unit = self.env.create_symintnode(symbol, hint=units, source=source)
         self.described[name] = {
-            "symbol": str(symbol), "multiple": multiple, "hint": units, "min": low, "max": high,
+            "symbol": str(symbol),
+            "multiple": multiple,
+            "hint": units,
+            "min": low,
+            "max": high,
             "declared_min": max(1, -(-least // multiple)),
         }
         self.values[name] = unit
@@ -81,7 +87,11 @@ class Symbols:
                 known.add(str(size.node.expr))
                 label = f"{name}_size{axis}"
                 self.described[label] = {
-                    "symbol": str(size.node.expr), "multiple": 1, "hint": int(size.node.hint), "min": 2, "max": None,
+                    "symbol": str(size.node.expr),
+                    "multiple": 1,
+                    "hint": int(size.node.hint),
+                    "min": 2,
+                    "max": None,
                     "declared_min": 2,
                 }
                 self.values[label] = size
@@ -108,8 +118,12 @@ class Traced:
 
 
 def trace(
-    reference: types.ModuleType, dims: Mapping[str, Any], symbols: Symbols, fake_mode: FakeTensorMode,
-    device: torch.device, own_sizes: bool,
+    reference: types.ModuleType,
+    dims: Mapping[str, Any],
+    symbols: Symbols,
+    fake_mode: FakeTensorMode,
+    device: torch.device,
+    own_sizes: bool,
 ) -> Traced:
     """Build the module and its inputs from `dims` and record the operators of one forward call in eval mode.
 
@@ -256,8 +270,11 @@ def describe(value: Any) -> dict[str, Any]:
     """What the candidate must know of an argument, a constructor argument or a tensor of the module."""
     if isinstance(value, torch.Tensor):
         return {
-            "kind": "tensor", "dtype": str(value.dtype).removeprefix("torch."), "device": value.device.type,
-            "shape": [expression(size) for size in value.shape], "stride": [expression(s) for s in value.stride()],
+            "kind": "tensor",
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "device": value.device.type,
+            "shape": [expression(size) for size in value.shape],
+            "stride": [expression(s) for s in value.stride()],
         }
     if isinstance(value, torch.SymInt):
         return {"kind": "size", "value": expression(value)}
@@ -285,7 +302,9 @@ def literal_text(value: Any) -> str | None:
         return f"[{body}]" if isinstance(value, list) else f"({body},)" if items else "()"
     if type(value) is dict and all(isinstance(key, str) for key in value):
         texts = {key: literal_text(item) for key, item in value.items()}
-        return None if None in texts.values() else "{" + ", ".join(f"{k!r}: {v}" for k, v in texts.items()) + "}"
+        return (
+            None if None in texts.values() else "{" + ", ".join(f"{k!r}: {v}" for k, v in texts.items()) + "}"
+        )
     return None
 
 
@@ -306,7 +325,9 @@ def output_structure(output: Any, leaves: list[torch.Tensor]) -> Any:
         return ["dict", [[key, output_structure(item, leaves)] for key, item in output.items()]]
     if output is None:
         return None
-    raise NotExtractable(f"forward returns a {type(output).__name__}; only tensors, lists, tuples and dicts are rebuilt")
+    raise NotExtractable(
+        f"forward returns a {type(output).__name__}; only tensors, lists, tuples and dicts are rebuilt"
+    )
 
 
 def log(text: str) -> None:

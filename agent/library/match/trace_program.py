@@ -106,7 +106,7 @@ def trace_at(module, point):
     with torch.no_grad():
         try:
             trace = from_export(model, inputs)
-        except Exception:  # noqa: BLE001  export refuses in many ways; the second way is tried for all of them
+        except Exception:
             trace = from_proxies(model, inputs)
     return {"dims": point, "given": len(inputs), **trace}
 
