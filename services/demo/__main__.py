@@ -52,9 +52,16 @@ def _source_of(fields: Mapping[str, Any]) -> str:
 
 
 def _run(
-    task: str, folder: Path, console: Console, clock: Clock, *, is_live: bool, device: str | None
+    task: str,
+    folder: Path,
+    console: Console,
+    clock: Clock,
+    *,
+    is_live: bool,
+    device: str | None,
+    seconds: float,
 ) -> None:
-    fields = dict(task_field(task), **({"device": device} if device else {}))
+    fields = dict(task_field(task), budget={"seconds": seconds}, **({"device": device} if device else {}))
     source = _source_of(fields)
     folder.mkdir(parents=True, exist_ok=True)
     heading = console.rule
@@ -104,6 +111,10 @@ def main(
         ".kernelwright-demo"
     ),
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(help="No new candidate is begun after these seconds; the result is still checked."),
+    ] = 90.0,
     plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
 ) -> None:
     """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""
@@ -113,7 +124,7 @@ def main(
     console = Console() if is_live else Console(force_terminal=False, width=120)
     clock = Clock()
     try:
-        _run(task, data_dir.resolve(), console, clock, is_live=is_live, device=device)
+        _run(task, data_dir.resolve(), console, clock, is_live=is_live, device=device, seconds=seconds)
     except (DemoFailed, httpx.HTTPError, subprocess.TimeoutExpired, OSError) as error:
         console.print(Text.assemble(("The demo failed: ", "bold red"), str(error)), soft_wrap=True)
         console.print(Text(f"The service's log is {data_dir.resolve() / 'service.log'}"), soft_wrap=True)
