@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.dashboard import charts, listing, ranking, story, words
+from services.dashboard import charts, formats, listing, ranking, story, words
 
 EVENTS_SHOWN = 200
 
@@ -42,6 +42,7 @@ def job_context(
         "phase": phase,
         "verdict": verdict,
         "leading_summary": summary,
+        "reading": words.reading(_headline_interval(job, shown)),
         "overfit_index": ranking.overfit_index(candidates, held_out),
         "shapes": shapes,
         "baseline_names": ranking.baseline_names(shapes),
@@ -56,6 +57,14 @@ def job_context(
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": story.activity(events),
     }
+
+
+def _headline_interval(job: Mapping[str, Any], shown: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The interval beside the big number: held-out if there is one, else that of the leading candidate."""
+    summary = job.get("summary") or {}
+    if summary.get("geomean_speedup") is not None:
+        return formats.interval_bounds(summary.get("geomean_ci95"))
+    return formats.interval_bounds(shown.get("ci95"))
 
 
 def _labelled(event: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:

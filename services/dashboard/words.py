@@ -157,3 +157,14 @@ def baseline(name: str) -> tuple[str, str]:
     if how.endswith("t") and how[:-1].isdigit():
         how = "1 thread" if how == "1t" else f"{how[:-1]} threads"
     return spaced(what), how
+
+
+def reading(bounds: tuple[float, float] | None) -> Word:
+    """What an interval of the speedup over the best baseline allows to say of the whole."""
+    if bounds is None:
+        return Word(NOT_MEASURED, "plain", "")
+    if bounds[0] > 1.0:
+        return Word("faster than the best baseline", "good", "The whole interval lies above 1.0×.")
+    if bounds[1] < 1.0:
+        return Word("slower than the best baseline", "bad", "The whole interval lies below 1.0×.")
+    return Word("not confidently faster than the best baseline", "plain", "The interval contains 1.0×.")

@@ -120,6 +120,22 @@ def test_the_delivered_file_is_no_rival_of_its_own_winner() -> None:
     assert page.find("a", href=f"/ui/candidates/{delivered['id']}")
 
 
+@pytest.mark.parametrize(
+    ("speedups", "tone", "said"),
+    [
+        ([1.4, 1.6], "good", "faster than the best baseline"),
+        ([1.0, 1.01], "plain", "not confidently faster than the best baseline"),
+        ([0.8, 0.9], "bad", "slower than the best baseline"),
+    ],
+)
+def test_the_headline_claims_no_more_than_its_interval(speedups: list[float], tone: str, said: str) -> None:
+    job, candidates = story()
+    page = job_page({**job, "summary": stored.verdict(speedups)["summary"]}, candidates)
+    card = page.find("div", class_=f"result {tone}")
+    assert len(card) == 1
+    assert f" {said} over held-out shapes" in card[0].text
+
+
 def test_overfitting_is_visible_over_held_out_of_the_delivered_module() -> None:
     job, candidates = story()
     delivered = stored.candidate(
@@ -135,7 +151,7 @@ def test_the_result_is_the_held_out_figure_with_its_interval_and_the_winners_ori
     page = job_page(job, candidates, held_out=stored.verdict([1.4, 1.6], split="held_out"))
     head = next(one for one in page.every() if one.attributes.get("id") == "head").text
     assert "1.50× 95 % interval 1.47 to 1.53" in head
-    assert "held-out shapes that no proposer saw" in head
+    assert "faster than the best baseline over held-out shapes that no proposer saw" in head
     assert "Winner: one pass human: exemplar library" in head
     assert "no language model took part" in head
     assert "held out shapes" in page.text
