@@ -65,7 +65,7 @@ def judge_phase(
     the visible ones is known.
 
     What could not be judged (a referee that was killed or crashed, a machine too noisy) is tried once more with a
-    fresh referee where the old one is lost. When that fails too, the verdict is `not_judged`: a fault of ours, never
+    fresh referee. When that fails too, the verdict is `not_judged`: a fault of ours, never
     held against the candidate.
 
     Raises:
@@ -148,7 +148,6 @@ def _evaluate(
         )
     except RefereeLost as lost:
         raise_if_stopped(store)
-        restart_referee(referee)
         return _not_judged(spec, candidate, phase, f"the referee was lost: {lost}")
     except SandboxUnavailable:
         raise  # no candidate can be judged here

@@ -29,8 +29,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def referee() -> Iterator[Referee]:
-    with Referee("cpu") as running:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this module's own: referees of other tests and jobs keep out of it."""
+    return tmp_path_factory.mktemp("referee")
+
+
+@pytest.fixture(scope="module")
+def referee(work_dir: Path) -> Iterator[Referee]:
+    with Referee("cpu", work_dir=work_dir) as running:
         yield running
 
 
@@ -172,8 +178,8 @@ def test_one_candidate_for_a_job_that_has_ended(referee: Referee, store: FolderS
     assert store.verdict(wrong.sha256, "validation") is None
 
 
-def start(folder: Path, base_url: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.agent.small_job", str(folder), base_url]
+def start(folder: Path, base_url: str, work_dir: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.agent.small_job", str(folder), base_url, str(work_dir)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -182,8 +188,9 @@ def start(folder: Path, base_url: str) -> subprocess.Popen[str]:
 
 @pytest.mark.timeout(3000)
 def test_killed_at_twenty_random_instants_a_job_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    referees = tmp_path / "referees"
     with chat_server(chosen=small_job.scripted) as server:
-        whole = start(tmp_path / "whole", server.base_url)
+        whole = start(tmp_path / "whole", server.base_url, referees)
         began = time.monotonic()
         assert '"succeeded"' in whole.communicate()[0]
         lasts_s = time.monotonic() - began
@@ -195,7 +202,7 @@ def test_killed_at_twenty_random_instants_a_job_ends_as_if_it_had_not_been(tmp_p
             attempt += 1
             folder = tmp_path / f"killed{attempt}"
             while kills < 20:
-                process = start(folder, server.base_url)
+                process = start(folder, server.base_url, referees)
                 try:
                     output, _ = process.communicate(timeout=random.uniform(0.0, 0.5 * lasts_s))
                     break  # it ended by itself: kill another job
@@ -204,7 +211,7 @@ def test_killed_at_twenty_random_instants_a_job_ends_as_if_it_had_not_been(tmp_p
                     process.communicate()
                     kills += 1
             else:
-                output = start(folder, server.base_url).communicate()[0]
+                output = start(folder, server.base_url, referees).communicate()[0]
             assert '"succeeded"' in output
             store = FolderStore(folder / "store")
             assert small_job.judged(store) == expected
