@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from evaluator.verdict import Finding, ShapeResult, Verdict
 _UNTIMED = ("adversarial",)
 #: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
 _AA_LIMIT = 0.02
+#: A median farther off than this (log) means noise in which no figure means anything, whatever the interval says.
+_AA_NOISE = 0.2
+_AA_ATTEMPTS = 4
 
 
 @dataclass
@@ -201,11 +205,12 @@ class Evaluation:
         if self.session.aa is not None or not timed:
             return
         shape = min(timed, key=lambda s: abs(s.best.median_us - self.fleet.device.block_target_us / 4))
-        for attempt in range(2):
-            self.progress("aa", attempt, 2, "measuring the reference against itself")
+        for attempt in range(_AA_ATTEMPTS):
+            self.progress("aa", attempt, _AA_ATTEMPTS, "measuring the reference against itself")
             result = self._measure_aa(shape)
             low, high = result["ci95"]
-            if low <= 1 + _AA_LIMIT and high >= 1 - _AA_LIMIT:
+            covers = low <= 1 + _AA_LIMIT and high >= 1 - _AA_LIMIT
+            if covers and abs(math.log(result["median"])) <= _AA_NOISE:
                 self.session.aa = result
                 return
         raise RoleFailure(

@@ -6,7 +6,6 @@ import math
 import os
 import secrets
 import statistics
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -213,7 +212,7 @@ class TaskSession:
         todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
-            self._rank(shape)
+            self.rank(shape)
             shape.ranked = True
 
     def _compile_ahead(self, shapes: list[OpenShape], progress: Progress) -> None:
@@ -273,21 +272,32 @@ class TaskSession:
         self.process.freeze()
         shape.baselines = baselines
 
-    def _rank(self, shape: OpenShape) -> None:
-        """Times every baseline in turn, round by round, so that drift hits all alike."""
-        usable = [baseline for baseline in shape.baselines if not baseline.failure]
-        times: dict[str, list[float]] = {baseline.name: [] for baseline in usable}
-        side = shape.side
-        for baseline in usable:
-            self.run(side, baseline, 1, chained=True)
-        started = time.monotonic()
-        for turn in range(5):
-            for baseline in usable:
-                times[baseline.name].append(self.slope_us(side, baseline, calls=2))
-            if turn >= 2 and time.monotonic() - started > 2.0:
-                break
-        for baseline in usable:
-            baseline.median_us = max(statistics.median(times[baseline.name]), 0.01)
+    def rank(self, shape: OpenShape) -> None:
+        """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.
+
+        Choosing a baseline that is not the fastest would flatter every candidate, so this must not be left to noise:
+        blocks are long enough for their slope to mean something, and near rivals are told apart again.
+        """
+        rivals = [baseline for baseline in shape.baselines if not baseline.failure]
+        times: dict[str, list[float]] = {baseline.name: [] for baseline in rivals}
+        calls = {baseline.name: self._calls_for(shape.side, baseline) for baseline in rivals}
+        for rounds, keep in ((3, len(rivals)), (4, 3), (6, 2)):
+            rivals = sorted(rivals, key=lambda baseline: baseline.median_us)[:keep]
+            for _ in range(rounds):
+                for baseline in rivals:
+                    times[baseline.name].append(self.slope_us(shape.side, baseline, calls[baseline.name]))
+            for baseline in rivals:
+                baseline.median_us = max(statistics.median(times[baseline.name]), 0.01)
+
+    def _calls_for(self, side: Side, baseline: Baseline) -> int:
+        """Calls per block that take about half of the device's target; warms the baseline up, too."""
+        many = min(16, side.slot_count)
+        self.run(side, baseline, 1, chained=True)
+        short = self.run(side, baseline, 1, chained=True).elapsed_ns
+        guess_us = max(
+            (self.run(side, baseline, many, chained=True).elapsed_ns - short) / (1e3 * (many - 1)), 1.0
+        )
+        return max(1, math.ceil(self.fleet.device.block_target_us / 2 / guess_us))
 
     def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
         """One block of a baseline with fresh contents."""
