@@ -65,8 +65,7 @@ def judge_phase(
     the visible ones is known.
 
     What could not be judged (a referee that was killed or crashed, a machine too noisy) is tried once more with a
-    fresh referee. When that fails too, the verdict is `not_judged`: a fault of ours, never
-    held against the candidate.
+    fresh referee. When that fails too, the verdict is `not_judged`: a fault of ours, never held against the candidate.
 
     Raises:
         JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
@@ -81,6 +80,7 @@ def judge_phase(
         store.event(
             "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}
         )
+        restart_referee(referee)
         verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     if not store.add_verdict(candidate.sha256, phase, verdict):
         return store.verdict(candidate.sha256, phase) or verdict
