@@ -19,12 +19,16 @@ from services.db.types import epoch_seconds, storable_json
 from services.worker.bench import Bench
 
 BEAT_EVERY_S = 5.0
+# A check can fail on a machine that is very busy, or while remains of a killed worker still hold processes.
+TRIES = 3
+TRY_AGAIN_S = 5.0
+CHECK_AGAIN_S = 60.0
 _FORGET_AFTER_S = 7 * 24 * 3600.0
 _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Runs the self-check once and keeps the worker's row fresh until `stop`."""
+    """Runs the self-check and keeps the worker's row fresh until `stop`."""
 
     def __init__(self, database: Database, bench: Bench, owner: str) -> None:
         self._database = database
@@ -52,21 +56,37 @@ class Presence:
             session.execute(delete(Worker).where(Worker.id == self._owner))
 
     def problem(self) -> str | None:
-        """Waits for the self-check; why this worker must not run anything untrusted, or None when it may."""
+        """Waits for the first result of the self-check; why this worker must not run anything untrusted, or None when it may."""
         self._checked.wait()
         return self._problem
 
     def _run_check(self) -> None:
-        try:
-            self._check = self._bench.seat().self_check()
-            open_attacks = [attack["name"] for attack in self._check["attacks"] if not attack["blocked"]]
-            if open_attacks and self._check.get("tier") != "none":
-                self._problem = f"the sandbox did not hold against: {', '.join(open_attacks)}"
-        except Exception as error:  # noqa: BLE001 - whatever it is, a worker that could not check itself must refuse work
-            _log.warning("self-check failed", exc_info=True)
-            self._problem = f"the sandbox could not be checked: {error}"
+        """Check until it holds: a few times in quick succession, then, refusing work meanwhile, now and again."""
+        tries = 0
+        while not self._stopped.is_set():
+            tries += 1
+            problem = self._check_once()
+            if problem is None or tries >= TRIES:
+                self._problem = problem
+                self._checked.set()
+                self._write()
+            if problem is None:
+                return
+            self._stopped.wait(TRY_AGAIN_S if tries < TRIES else CHECK_AGAIN_S)
+        self._problem = self._problem or "the worker is shutting down"
         self._checked.set()
-        self._write()
+
+    def _check_once(self) -> str | None:
+        try:
+            check = self._bench.seat().self_check()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a worker that could not check itself must refuse work
+            _log.warning("self-check failed: %s", error)
+            return f"the sandbox could not be checked: {error}"
+        self._check = check
+        open_attacks = [attack["name"] for attack in check["attacks"] if not attack["blocked"]]
+        if open_attacks and check.get("tier") != "none":
+            return f"the sandbox did not hold against: {', '.join(open_attacks)}"
+        return None
 
     def _beat(self) -> None:
         while True:

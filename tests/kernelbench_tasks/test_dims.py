@@ -80,6 +80,11 @@ def test_a_choice_takes_plain_values_only() -> None:
 def test_a_space_is_checked_as_a_whole() -> None:
     dims = {"rows": Dim(1, 4), "dtype": Choice("float32")}
     assert check_dims(dims) == dims
-    for bad, complaint in (({}, "empty"), ({"a b": Dim(1, 2)}, "usable"), ({"a": 3}, "must be"), ([], "mapping")):
+    for bad, complaint in (
+        ({}, "empty"),
+        ({"a b": Dim(1, 2)}, "usable"),
+        ({"a": 3}, "must be"),
+        ([], "mapping"),
+    ):
         with pytest.raises((ValueError, TypeError), match=complaint):
             check_dims(bad)

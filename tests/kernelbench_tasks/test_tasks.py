@@ -104,10 +104,18 @@ def test_a_task_is_sound(task: catalog.CatalogTask) -> None:
 @pytest.mark.parametrize("task", TASKS, ids=NAMES)
 def test_a_task_runs_at_the_ends_of_its_ranges(task: catalog.CatalogTask) -> None:
     module = module_of(task)
-    lowest = {name: dim.default if isinstance(dim, Choice) else dim.smallest for name, dim in module.DIMS.items()}
+    lowest = {
+        name: dim.default if isinstance(dim, Choice) else dim.smallest for name, dim in module.DIMS.items()
+    }
     with torch.no_grad():
-        assert module.Model(*named(module.get_init_inputs, lowest))(*named(module.get_inputs, lowest)).numel() > 0
+        assert (
+            module.Model(*named(module.get_init_inputs, lowest))(*named(module.get_inputs, lowest)).numel()
+            > 0
+        )
     first = next(iter(module.DIMS))
     tall = {**lowest, first: module.DIMS[first].largest}
     with torch.no_grad():
-        assert module.Model(*named(module.get_init_inputs, tall))(*named(module.get_inputs, tall)).shape[0] == tall[first]
+        assert (
+            module.Model(*named(module.get_init_inputs, tall))(*named(module.get_inputs, tall)).shape[0]
+            == tall[first]
+        )

@@ -1,5 +1,7 @@
 """relu(LayerNorm(x)) + residual, with both dimensions free."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn as nn
 

@@ -1,5 +1,7 @@
 """relu(x @ weight + bias), with all three dimensions free."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn as nn
 

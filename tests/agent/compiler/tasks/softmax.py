@@ -1,5 +1,7 @@
 """Softmax over the last dimension in two dtypes."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn as nn
 

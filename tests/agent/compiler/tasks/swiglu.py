@@ -1,5 +1,7 @@
 """A SwiGLU block: two matrix products around a gated activation."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
