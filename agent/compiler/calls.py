@@ -9,13 +9,13 @@ A statement or function that is not known here makes the module not extractable;
 from __future__ import annotations
 
 import ast
-import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.compiler.capture import Variant
 from agent.compiler.layout import is_contiguous, is_transposed
+from agent.compiler.names import rebuild, variable_names
 from agent.errors import ProposalFailed
 
 LIBRARY_CALLS = {
@@ -32,9 +32,6 @@ LIBRARY_CALLS = {
 OPERATORS = re.compile(r"(torch\.ops\.)?(aten|mkldnn|prims)\.[\w.]+")
 
 _NOISE = ("assert_size_stride", "assert_alignment", "set_device")
-_RESERVED = frozenset(
-    {"torch", "nn", "F", "math", "ctypes", "triton", "tl", "model", "self", "super", "aten", "kernels"}
-)
 
 
 @dataclass(frozen=True)
@@ -68,37 +65,6 @@ class Body:
     calls: list[KernelCall] = field(default_factory=list)
     uses_mm_plus_mm: bool = False
     allocations: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
-
-
-def variable_names(variant: Variant) -> dict[str, str]:
-    """A readable, unique name for each symbol, argument and tensor of the module."""
-    taken = set(_RESERVED)
-    names: dict[str, str] = {}
-
-    def claim(key: str, wanted: str) -> None:
-        word = re.sub(r"\W+", "_", wanted).strip("_") or "value"
-        if word[0].isdigit():
-            word = f"_{word}"
-        while (
-            word in taken
-            or keyword.iskeyword(word)
-            or re.fullmatch(r"(buf|arg|tmp|s|u|x|r|ks|i)\d+\w*", word)
-        ):
-            word += "_"
-        taken.add(word)
-        names[key] = word
-
-    # `forward` receives its arguments under their own names, so these are claimed first.
-    for index, value in enumerate(variant.arguments):
-        claim(f"argument:{index}", value.name)
-    for symbol in variant.symbols:
-        claim(
-            f"symbol:{symbol.name}",
-            symbol.name if symbol.multiple == 1 else f"{symbol.name}_by_{symbol.multiple}",
-        )
-    for index, value in enumerate(variant.state):
-        claim(f"state:{index}", value.name)
-    return names
 
 
 def rewrite(
@@ -440,22 +406,3 @@ def _items(text: str) -> tuple[str, ...]:
     """The elements of a printed tuple."""
     tree = ast.parse(text, mode="eval").body
     return tuple(ast.unparse(item) for item in tree.elts) if isinstance(tree, ast.Tuple) else (text,)
-
-
-def rebuild(structure: object, tensors: Sequence[str]) -> str:
-    """Python text of forward's return value from the tensors that make it up."""
-    if structure is None:
-        return "None"
-    if isinstance(structure, int):
-        return tensors[structure]
-    if isinstance(structure, list) and len(structure) == 2 and isinstance(structure[1], list):
-        kind, items = structure
-        if kind == "dict":
-            pairs = [f"{key!r}: {rebuild(item, tensors)}" for key, item in items if isinstance(key, str)]
-            return "{" + ", ".join(pairs) + "}"
-        texts = [rebuild(item, tensors) for item in items]
-        if kind == "list":
-            return f"[{', '.join(texts)}]"
-        if kind == "tuple":
-            return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
-    raise ProposalFailed("the captured form of the return value is not known")

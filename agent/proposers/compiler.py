@@ -83,6 +83,16 @@ class CompilerProposer:
                 self._tell(context, "torch.compile modes", reason)
         return bool(decided["entered"])
 
+    def _worth_another(self, context: ProposalContext, extraction: Extraction) -> bool:
+        """Whether a second form of the same kernels is worth its judging: not where something already wins."""
+        step = f"compiler.another.{extraction.label}"
+        decided = context.store.step(step)
+        if not isinstance(decided, dict):
+            best = max(map(_validated_lower_bound, self._validations(context)), default=0.0)
+            decided = {"entered": best <= 1.0, "best_lower_bound": best}
+            context.store.finish_step(step, decided)
+        return bool(decided["entered"])
+
     @staticmethod
     def _validations(context: ProposalContext) -> list[dict[str, Any]]:
         found = (context.store.verdict(one.sha256, "validation") for one in context.store.candidates())
@@ -91,7 +101,9 @@ class CompilerProposer:
     def _extracted(self, context: ProposalContext, seen: set[str]) -> Iterator[Candidate]:
         operators: set[str] = set()
         for extraction in CUDA_EXTRACTIONS if context.device == "cuda" else CPU_EXTRACTIONS:
-            if extraction.needs and not extraction.needs & operators:
+            if extraction.needs and not (
+                extraction.needs & operators and self._worth_another(context, extraction)
+            ):
                 continue
             try:
                 answer = self._extract(context, extraction)

@@ -20,6 +20,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 import traceback
 import types
@@ -135,8 +136,37 @@ def capture_variants(
                 break
             mine.append(variant)
             defaults = uncovered_point(mine, numeric)
-        variants += mine
+        variants += merged(mine)
     return variants
+
+
+def merged(variants: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Put variants whose code is the same into one, for the sizes that any of them was made for."""
+    found: list[dict[str, Any]] = []
+    for variant in variants:
+        code = essence(variant["module"])
+        twin = next((one for one in found if essence(one["module"]) == code), None)
+        if twin is None or twin["init"] != variant["init"] or twin["state"] != variant["state"]:
+            found.append(dict(variant))
+            continue
+        sides = [" and ".join(f"({guard})" for guard in one["guards"]) or "True" for one in (twin, variant)]
+        ranges = {entry["symbol"]: entry for entry in twin["symbols"].values()}
+        either = f"({sides[0]}) or ({sides[1]})"
+        twin["guards"] = [] if always_holds(either, ranges_of(either, ranges)) else [either]
+    return found
+
+
+def essence(module: str) -> str:
+    """The part of a module that computes: no sample sizes, no comments (paths and hashes stand there)."""
+    for end in ("\ndef get_args(", "\ndef benchmark_compiled_module("):
+        module = module.partition(end)[0]
+    kept = [line for line in module.splitlines() if not line.startswith("#") and "size_hints=" not in line]
+    return "\n".join(kept)
+
+
+def ranges_of(text: str, ranges: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The ranges of the symbols that a guard mentions."""
+    return {symbol: entry for symbol, entry in ranges.items() if re.search(rf"\b{symbol}\b", text)}
 
 
 def choice_combinations(dims: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
