@@ -110,8 +110,16 @@ class Service:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        self.end()
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever state it is in."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
         self.client.close()
 
     def start(self) -> None:
@@ -138,7 +146,7 @@ class Service:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout=20)
+            return self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -48,17 +48,20 @@ def test_a_queued_job_is_cancelled_at_once(door: Service) -> None:
 
 def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> None:
     service = Service(tmp_path)
-    service.start()
-    service.wait_until_ready()
-    job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=SLOW)
-    wait_until(lambda: bool(service.candidates(job_id)), 60, service.log_tail)
-    assert service.process is not None
-    below = descendants(service.process.pid)
-    begin = time.monotonic()
-    assert service.stop() == 0
-    assert time.monotonic() - begin < 10
-    wait_until(lambda: not any(is_alive(pid) for pid in below), 3, lambda: f"left behind: {below}")
-    with service:
-        job = service.wait_for(job_id)
-        assert job["attempt"] == 2
-        assert [view["verdict"] for view in service.candidates(job_id)] == ["incorrect"]
+    try:
+        service.start()
+        service.wait_until_ready()
+        job_id = service.submit(source=TINY_TASK, origins=["human"], start_from=SLOW)
+        wait_until(lambda: bool(service.candidates(job_id)), 60, service.log_tail)
+        assert service.process is not None
+        below = descendants(service.process.pid)
+        begin = time.monotonic()
+        assert service.stop() == 0, service.log_tail()
+        assert time.monotonic() - begin < 10
+        wait_until(lambda: not any(is_alive(pid) for pid in below), 3, lambda: f"left behind: {below}")
+        with service:
+            job = service.wait_for(job_id)
+            assert job["attempt"] == 2
+            assert [view["verdict"] for view in service.candidates(job_id)] == ["incorrect"]
+    finally:
+        service.end()

@@ -83,6 +83,29 @@ def told_once(service: Service, job_id: str) -> None:
     assert sum(event["name"] in ("job.finished", "job.failed", "job.cancelled") for event in events) == 1
 
 
+def kill_again_and_again(
+    killed: Service, chance: random.Random, whole_s: float
+) -> tuple[list[str], set[tuple[str, ...]]]:
+    """Start and SIGKILL `KILLS` times; the jobs, and every (job, candidate, phase, word) that was seen meanwhile."""
+    jobs: list[str] = []
+    stored: set[tuple[str, ...]] = set()
+    for _ in range(KILLS):
+        killed.start()
+        if not jobs or is_over(killed, jobs[-1]):
+            jobs.append(submit(killed))
+        # mostly somewhere in the job; else anywhere, the start and the sandbox's check included
+        if chance.random() < 0.8:
+            attempt = killed.job(jobs[-1])["attempt"]
+            wait_until(lambda seen=attempt: killed.job(jobs[-1])["attempt"] > seen, 180, killed.log_tail)
+        time.sleep(chance.uniform(0.0, whole_s / 3))
+        stored |= {(jobs[-1], *verdict) for verdict in verdicts(killed, jobs[-1])}
+        below = killed.kill()
+        wait_until(
+            lambda pids=below: not any(map(is_alive, pids)), 5, lambda pids=below: f"orphans of {pids}"
+        )
+    return jobs, stored
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_job_killed_at_twenty_random_instants_ends_with_the_same_verdicts(tmp_path: Path) -> None:
@@ -105,32 +128,18 @@ def test_a_job_killed_at_twenty_random_instants_ends_with_the_same_verdicts(tmp_
         assert len(expected) == CANDIDATES, expected
 
         killed = Service(tmp_path / "killed", environment=environment)
-        jobs: list[str] = []
-        stored: set[tuple[str, ...]] = set()
-        for _ in range(KILLS):
-            killed.start()
-            if not jobs or is_over(killed, jobs[-1]):
-                jobs.append(submit(killed))
-            if (
-                chance.random() < 0.8
-            ):  # somewhere in the job; else anywhere, the sandbox's check and the start included
-                attempt = killed.job(jobs[-1])["attempt"]
-                wait_until(lambda seen=attempt: killed.job(jobs[-1])["attempt"] > seen, 120, killed.log_tail)
-            time.sleep(chance.uniform(0.0, whole_s / 3))
-            before = verdicts(killed, jobs[-1])
-            below = killed.kill()
-            wait_until(
-                lambda pids=below: not any(map(is_alive, pids)), 5, lambda pids=below: f"orphans of {pids}"
-            )
-            stored |= {(jobs[-1], *verdict) for verdict in before}
-        with killed:
-            for job_id in jobs:
-                wait_until(lambda job=job_id: is_over(killed, job), 600, killed.log_tail)
-                assert killed.job(job_id)["state"] == state
-                assert words(killed, job_id) == expected
-                lost = {entry for entry in stored if entry[0] == job_id}
-                assert lost <= {(job_id, *verdict) for verdict in verdicts(killed, job_id)}
-                told_once(killed, job_id)
-            attempts = [killed.job(job_id)["attempt"] for job_id in jobs]
+        try:
+            jobs, stored = kill_again_and_again(killed, chance, whole_s)
+            with killed:
+                for job_id in jobs:
+                    wait_until(lambda job=job_id: is_over(killed, job), 600, killed.log_tail)
+                    assert killed.job(job_id)["state"] == state
+                    assert words(killed, job_id) == expected
+                    lost = {entry for entry in stored if entry[0] == job_id}
+                    assert lost <= {(job_id, *verdict) for verdict in verdicts(killed, job_id)}
+                    told_once(killed, job_id)
+                attempts = [killed.job(job_id)["attempt"] for job_id in jobs]
+        finally:
+            killed.end()
     print(f"{KILLS} kills over {len(jobs)} jobs, attempts {attempts}, one undisturbed run {whole_s:.1f} s")
     assert max(attempts) > 1
