@@ -7,6 +7,7 @@ simply not recognized.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from agent.library.match.terms import Algebra, Linear, constant, number_of
 
 Shape = tuple[int, ...]
 _MASK = "mask "
+_FLOAT32_EPSILON = 2.0**-23  # torch's eps of an RMSNorm that names none
 
 
 class NotRowwise(ValueError):
@@ -72,6 +74,11 @@ class _Reader:
         self.full_shape = full_shape
         self.algebra = Algebra(full_shape[-1])
         self.values: dict[int, Value] = {}
+        self.uses = Counter(
+            used
+            for node in trace.nodes
+            for used in _references((node.arguments, tuple(node.keywords.values())))
+        )
 
     def value(self, output: int) -> Value:
         for position in sorted(self._needed(output)):
@@ -118,7 +125,7 @@ class _Reader:
         handler = _HANDLERS.get(node.op)
         if handler is None:
             raise NotRowwise(f"{node.op} is not known")
-        if node.op == "getitem" or node.op == "aten.native_layer_norm.default":
+        if handler in (_getitem, _layer_norm, _rms_norm):  # several results: no one shape
             return handler(self, node)
         if node.shape is None:
             raise NotRowwise(f"{node.op} returns no tensor")
@@ -202,6 +209,17 @@ def _add(sign: float) -> Handler:
         return reader.combine(reader.tensors(node)[:2], lambda a, b: algebra.add(a, algebra.scale(b, alpha)))
 
     return handle
+
+
+def _add_in_place(reader: _Reader, node: Node) -> Value:
+    """An addition into a tensor that nobody else sees, as torch's own RMSNorm does it."""
+    target = node.arguments[0]
+    if not isinstance(target, Ref) or reader.uses[target.node] != 1:
+        raise NotRowwise("a tensor is changed that is used elsewhere")
+    source = reader.trace.nodes[target.node]
+    if source.is_leaf or _HANDLERS.get(source.op) in (_view, _expand, _same, _getitem):
+        raise NotRowwise("a tensor is changed that may be used elsewhere")
+    return _add(1.0)(reader, node)
 
 
 def _multiply(reader: _Reader, node: Node) -> Value:
@@ -343,6 +361,17 @@ def _layer_norm(reader: _Reader, node: Node) -> Value:
     return Value(form, value.shape)
 
 
+def _rms_norm(reader: _Reader, node: Node) -> Value:
+    source, normalized, weight, eps = node.arguments
+    value, algebra = reader.operand(source), reader.algebra
+    if not isinstance(normalized, tuple) or len(normalized) != 1 or value.shape[-1:] != normalized:
+        raise NotRowwise("an RMSNorm runs over more than the last dimension")
+    small = constant(_FLOAT32_EPSILON if eps is None else _number(eps))
+    spread = algebra.power(algebra.add(algebra.mean(algebra.power(value.form, 2.0)), small), -0.5)
+    form = algebra.multiply(value.form, spread)
+    return Value(form if weight is None else algebra.multiply(form, reader.operand(weight).form), value.shape)
+
+
 def _getitem(reader: _Reader, node: Node) -> Value:
     """The first result of an operation with several; the others are not known here."""
     if node.arguments[1] != 0:
@@ -400,6 +429,8 @@ def _full(reader: _Reader, node: Node) -> Value:
 _HANDLERS: dict[str, Handler] = {
     "aten.add.Tensor": _add(1.0),
     "aten.add.Scalar": _add(1.0),
+    "aten.add_.Tensor": _add_in_place,
+    "aten.add_.Scalar": _add_in_place,
     "aten.sub.Tensor": _add(-1.0),
     "aten.sub.Scalar": _add(-1.0),
     "aten.mul.Tensor": _multiply,
@@ -435,6 +466,7 @@ _HANDLERS: dict[str, Handler] = {
     "aten._softmax.default": _softmax(logarithm=False),
     "aten._log_softmax.default": _softmax(logarithm=True),
     "aten.native_layer_norm.default": _layer_norm,
+    "aten._fused_rms_norm.default": _rms_norm,
     "getitem": _getitem,
     "aten.clone.default": _same,
     "aten.alias.default": _same,
