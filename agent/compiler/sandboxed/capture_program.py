@@ -157,11 +157,8 @@ def merged(variants: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def essence(module: str) -> str:
-    """The part of a module that computes: no sample sizes, no comments (paths and hashes stand there)."""
-    for end in ("\ndef get_args(", "\ndef benchmark_compiled_module("):
-        module = module.partition(end)[0]
-    kept = [line for line in module.splitlines() if not line.startswith("#") and "size_hints=" not in line]
-    return "\n".join(kept)
+    """The part of a module that computes: sizes that only choose launch settings left out."""
+    return "\n".join(line for line in module.splitlines() if "size_hints=" not in line)
 
 
 def ranges_of(text: str, ranges: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -394,7 +391,14 @@ def lower(traced: Traced, fake_mode: FakeTensorMode, settings: Mapping[str, Any]
             raise
     if len(codes) != 1:
         raise NotExtractable(f"the compiler made {len(codes)} separate graphs of it")
-    return codes[0], context.fw_metadata
+    return without_comments(codes[0]), context.fw_metadata
+
+
+def without_comments(module: str) -> str:
+    """A module without its top-level comments and sample inputs: paths and hashes that vary stand there."""
+    for end in ("\ndef get_args(", "\ndef benchmark_compiled_module("):
+        module = module.partition(end)[0]
+    return "\n".join(line for line in module.splitlines() if not line.startswith("# ")) + "\n"
 
 
 def reject_aliases(metadata: Any) -> None:

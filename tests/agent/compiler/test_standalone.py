@@ -1,0 +1,145 @@
+"""Candidates assembled from recorded captures: standalone, readable, repeatable, and refusing what is not understood."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+
+import pytest
+
+from agent.bundle.sections import cut
+from agent.compiler.capture import Capture
+from agent.compiler.standalone import standalone_source
+from agent.errors import ProposalFailed
+from tests.agent.compiler.extraction import recorded, task_text
+
+RECORDED = [
+    ("layernorm_relu_add", "cpu"),
+    ("matmul_bias_relu", "cpu"),
+    ("layernorm_relu_add", "cuda"),
+    ("softmax", "cuda"),
+    ("swiglu", "cuda"),
+    ("matmul_bias_relu", "cuda"),
+]
+
+
+def source_of(name: str, device: str) -> str:
+    return standalone_source(recorded(name, device), task_text(name), name, device)
+
+
+def imported(source: str) -> set[str]:
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module or "")
+    return modules
+
+
+@pytest.mark.parametrize(("name", "device"), RECORDED)
+def test_the_file_stands_alone(name: str, device: str) -> None:
+    source = source_of(name, device)
+    assert {module.partition(".")[0] for module in imported(source)} <= {
+        "__future__",
+        "ctypes",
+        "inspect",
+        "torch",
+        "triton",
+    }
+    for internal in (
+        "async_compile",
+        "triton_heuristics",
+        "reinterpret_tensor",
+        "extern_kernels",
+        "empty_strided_c",
+    ):
+        assert internal not in source
+    assert not re.search(r"\b(s\d+|arg\d+_1)\b", source), "a name of the compiler's own is left"
+    assert cut(source, "ModelNew").text, "optimized.py takes its members apart with this function"
+
+
+@pytest.mark.parametrize(("name", "device"), RECORDED)
+def test_the_same_capture_gives_the_same_bytes(name: str, device: str) -> None:
+    assert source_of(name, device) == source_of(name, device)
+
+
+def test_kernels_speak_of_the_task() -> None:
+    source = source_of("layernorm_relu_add", "cpu")
+    assert "const float* __restrict__ norm_weight" in source
+    assert "const float* __restrict__ residual" in source
+    assert "#pragma omp parallel if (rows * cols >= 32768)" in source
+    assert "Computes, in one kernel: add native layer norm relu." in source
+    # What only one kernel uses is the kernel's own memory: the wrapper allocates the output and nothing else.
+    assert source.count("torch.empty") == len(recorded("layernorm_relu_add", "cpu").variants)
+
+
+def test_triton_kernels_are_plain_functions() -> None:
+    source = source_of("swiglu", "cuda")
+    assert "@triton.jit\ndef fused_mul_silu_split(buf0, buf1, " in source
+    assert "fused_mul_silu_split[(triton.cdiv(16 * rows * width_by_8, block),)](" in source
+    assert "torch.mm(x, up_weight.t(), out=buf0)" in source
+
+
+def test_ranges_and_guards_are_checked_before_anything_runs() -> None:
+    source = source_of("layernorm_relu_add", "cpu")
+    assert "not 8 <= cols <= 8192" in source
+    assert "not cols <= 4096" in source.replace("(", "").replace(")", "")
+    assert "model._configuration['cols'] != cols" in source.replace('"', "'")
+
+
+def changed(capture: Capture, old: str, new: str) -> Capture:
+    variant = capture.variants[0]
+    assert old in variant.module
+    return dataclasses.replace(
+        capture, variants=(dataclasses.replace(variant, module=variant.module.replace(old, new)),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("extern_kernels.addmm(", "extern_kernels.surprise("),
+        ("extern_kernels.addmm(", "__import__('os').system("),
+        ("return (buf1, )", "return (arg3_1, )"),
+        ("return (buf1, )", "return (buf1, None)"),
+        ("return (buf1, )", "while True: pass"),
+        ("del arg3_1", "global arg3_1"),
+        ("async_compile.cpp_pybinding(", "async_compile.cuda("),
+        ('extern "C"', 'extern "D"'),
+    ],
+)
+def test_what_is_not_understood_is_refused(old: str, new: str) -> None:
+    capture = changed(recorded("matmul_bias_relu", "cpu"), old, new)
+    with pytest.raises(ProposalFailed):
+        standalone_source(capture, task_text("matmul_bias_relu"), "task", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("@triton_heuristics.reduction(", "@triton_heuristics.template("),
+        ("'grid_type': 'Grid1D'", "'grid_type': 'CooperativeReductionGrid'"),
+        ("R0_BLOCK : tl.constexpr", "R0_BLOCK : tl.constexpr, RSPLIT : tl.constexpr"),
+    ],
+)
+def test_launches_of_an_unknown_kind_are_refused(old: str, new: str) -> None:
+    capture = changed(recorded("layernorm_relu_add", "cuda"), old, new)
+    with pytest.raises(ProposalFailed, match="plain Triton form"):
+        standalone_source(capture, task_text("layernorm_relu_add"), "task", "cuda")
+
+
+def test_a_reference_whose_names_collide_is_refused() -> None:
+    reference = task_text("matmul_bias_relu").replace(
+        "class Model(", "def usable(x): return x\n\n\nclass Model("
+    )
+    reference = reference.replace("return torch.relu(", "return usable(torch.relu)(")
+    with pytest.raises(ProposalFailed, match="usable"):
+        standalone_source(recorded("matmul_bias_relu", "cpu"), reference, "task", "cpu")
+
+
+def test_a_variable_number_of_inputs_is_refused() -> None:
+    reference = task_text("matmul_bias_relu").replace("def forward(self, x)", "def forward(self, *x)")
+    with pytest.raises(ProposalFailed, match="variable number"):
+        standalone_source(recorded("matmul_bias_relu", "cpu"), reference, "task", "cpu")
