@@ -105,30 +105,31 @@ def read_graphs(text: bytes | str) -> Traced:
     _require(len(set(arguments)) == len(arguments), "an argument name is repeated")
     traces = report.get("traces")
     _require(isinstance(traces, list) and 1 <= len(traces) <= 2, "there must be one or two traces")
+    _require(all(isinstance(trace, dict) for trace in traces), "a trace is no object")
     return Traced(
-        tuple(_trace(trace) for trace in traces), tuple(arguments), report.get("open_ended") is not False
+        tuple(_trace(trace, len(arguments)) for trace in traces), tuple(arguments), report.get("open_ended") is not False
     )
 
 
-def _trace(fields: Any) -> Trace:
-    _require(isinstance(fields, dict), "a trace is no object")
-    listed = fields.get("nodes")
+def _trace(fields: dict[str, Any], inputs: int) -> Trace:
+    listed: Any = fields.get("nodes")
     _require(
         isinstance(listed, list) and 1 <= len(listed) <= MAX_NODES, f"a trace has 1 to {MAX_NODES} nodes"
     )
-    nodes = tuple(_node(node, position) for position, node in enumerate(listed))
-    output = fields.get("output")
+    nodes = tuple(_node(node, position, inputs) for position, node in enumerate(listed))
+    output: Any = fields.get("output")
     _require(_is_index(output, len(nodes)), "the output is no node")
     return Trace(nodes, output)
 
 
-def _node(fields: Any, position: int) -> Node:
+def _node(fields: Any, position: int, inputs: int) -> Node:
     _require(isinstance(fields, dict), "a node is no object")
     op, name, shape = fields.get("op"), fields.get("name", ""), fields.get("shape")
     _require(isinstance(op, str) and _OP.fullmatch(op) is not None, "bad name of an operation")
     _require(isinstance(name, str), "a node's name is no text")
     if op == "input":
         _require(name.isascii() and name.isdigit() and len(name) <= 2, "an input's name is its position")
+        _require(int(name) < inputs, "an input has no argument")
     elif op in ("parameter", "buffer"):
         _require(_PATH.fullmatch(name) is not None, "a parameter's name is no path of identifiers")
     arguments, keywords = fields.get("args"), fields.get("kwargs")

@@ -1,0 +1,117 @@
+"""What comes out of the sandbox is checked before it is used."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agent.library.find import find_matches
+from agent.library.match.canonical import NotRowwise
+from agent.library.match.graph import BadGraph, read_graphs
+
+
+def leaf(op: str, name: str, shape: list[int]) -> dict[str, Any]:
+    return {"op": op, "name": name, "args": [], "kwargs": {}, "shape": shape, "dtype": "float32"}
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """A module that multiplies silu(x) with r."""
+    shape = [3, 8]
+    nodes = [
+        leaf("input", "0", shape),
+        leaf("input", "1", shape),
+        {"op": "aten.sigmoid.default", "args": [{"node": 0}], "kwargs": {}, "shape": shape, "dtype": "float32"},
+        {"op": "aten.mul.Tensor", "args": [{"node": 0}, {"node": 2}], "kwargs": {}, "shape": shape, "dtype": "float32"},
+        {"op": "aten.mul.Tensor", "args": [{"node": 3}, {"node": 1}], "kwargs": {}, "shape": shape, "dtype": "float32"},
+    ]
+    return {"traces": [{"nodes": nodes, "output": 4}], "arguments": ["x", "r"], "open_ended": False, **changes}
+
+
+def with_node(position: int, **changes: Any) -> dict[str, Any]:
+    found = report()
+    found["traces"][0]["nodes"][position].update(changes)
+    return found
+
+
+def test_a_sound_report_is_read() -> None:
+    (match,) = find_matches(read_graphs(json.dumps(report())))
+    assert match.exemplar.name == "swiglu"
+    assert match.tensors == {"gate": ("input", "0"), "up": ("input", "1")}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param([], id="no object"),
+        pytest.param(report(arguments=["x", "x"]), id="argument repeated"),
+        pytest.param(report(arguments=["x; import os", "r"]), id="argument is code"),
+        pytest.param(report(arguments=["ｘ", "r"]), id="argument is no ASCII"),
+        pytest.param(report(traces=[]), id="no trace"),
+        pytest.param(report(traces=[{"nodes": [], "output": 0}]), id="no node"),
+        pytest.param(report(traces=[{"nodes": report()["traces"][0]["nodes"], "output": 5}]), id="output beyond the end"),
+        pytest.param(report(traces=[{"nodes": [leaf("input", "0", [1])] * 2001, "output": 0}]), id="too many nodes"),
+        pytest.param(with_node(2, args=[{"node": 2}]), id="a node of itself"),
+        pytest.param(with_node(2, args=[{"node": 4}]), id="a later node"),
+        pytest.param(with_node(2, args=[{"node": True}]), id="a boolean as node"),
+        pytest.param(with_node(2, args=[[[[[[[[1]]]]]]]]), id="nested"),
+        pytest.param(with_node(2, op="aten.relu\nimport os"), id="operation is code"),
+        pytest.param(with_node(0, op="parameter", name="w'] or exit("), id="parameter is code"),
+        pytest.param(with_node(0, op="parameter", name="a..b"), id="parameter is no path"),
+        pytest.param(with_node(0, name="-1"), id="input is no position"),
+        pytest.param(with_node(1, name="7"), id="input without argument"),
+        pytest.param(with_node(0, shape=[-3, 8]), id="negative size"),
+        pytest.param(with_node(0, shape=[3.5, 8]), id="fractional size"),
+        pytest.param(with_node(0, dtype="float32; x"), id="dtype is code"),
+        pytest.param(with_node(0, op="constant", value=1e999), id="infinite constant"),
+    ],
+)
+def test_a_bad_report_is_refused(bad: object) -> None:
+    with pytest.raises(BadGraph):
+        read_graphs(json.dumps(bad))
+
+
+def test_no_json_is_refused() -> None:
+    for text in ("", "{", "[" * 100_000, '"' + "x" * 5_000_000 + '"'):
+        with pytest.raises(BadGraph):
+            read_graphs(text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op": "aten.mystery.default"},
+        {"args": []},
+        {"args": [None]},
+        {"args": ["inf"]},
+        {"op": "aten.pow.Tensor_Scalar", "args": [{"node": 0}, 1e308]},
+        {"op": "aten.div.Tensor", "args": [1, 0]},
+        {"op": "aten.pow.Tensor_Scalar", "args": [1e300, 1e300]},
+        {"op": "aten.sum.dim_IntList", "args": [{"node": 0}, [5]]},
+        {"op": "getitem", "args": [{"node": 0}, 3]},
+        {"shape": [9, 9]},
+        {"shape": None},
+    ],
+)
+def test_nonsense_inside_a_sound_report_matches_nothing(changes: dict[str, Any]) -> None:
+    try:
+        assert list(find_matches(read_graphs(json.dumps(with_node(2, **changes))))) == []
+    except NotRowwise:
+        pass
+
+
+def test_a_graph_built_to_explode_ends_quickly() -> None:
+    """y = y * exp(y) + y again and again doubles the formula each time when it is written out."""
+    shape = [3, 8]
+    nodes: list[dict[str, Any]] = [leaf("input", "0", shape)]
+    for _ in range(400):
+        last = len(nodes) - 1
+        for op, args in (("exp.default", [last]), ("mul.Tensor", [last, last + 1]), ("add.Tensor", [last, last + 2])):
+            arguments = [{"node": number} for number in args]
+            nodes.append({"op": f"aten.{op}", "args": arguments, "kwargs": {}, "shape": shape, "dtype": "float32"})
+    huge = report(traces=[{"nodes": nodes, "output": len(nodes) - 1}])
+    try:
+        assert list(find_matches(read_graphs(json.dumps(huge)))) == []
+    except NotRowwise:
+        pass
