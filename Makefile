@@ -1,7 +1,8 @@
 # make demo            install what the demo needs, then run the whole path once and re-check its result
 # make demo TASK=f.py  the same with your own module
 # make serve           API, dashboard and worker on one port (HOST=, PORT=, SERVE_ARGS=)
-# make test            everything that CI tests (PYTEST_ARGS="-k name -x" for a part of it)
+# make test            what CI tests (PYTEST_ARGS="-k name -x" for a part of it)
+# make test-all        that, and whole jobs with the real referee: slow, and only meaningful on a quiet machine
 # make lint            formatter, linter, types, import contract
 # make install         the environment of `make demo` alone; make lock: resolve constraints.txt anew
 #
@@ -47,6 +48,10 @@ serve: $(STAMPS)/run
 
 .PHONY: test
 test: $(STAMPS)/dev
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: $(STAMPS)/dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: lint

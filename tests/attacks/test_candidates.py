@@ -37,9 +37,10 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     word, rule = expectation(source)
     deadline_s = 8.0 if path.stem == "hangs" else _DEADLINE_S
     started = time.monotonic()
-    verdict = referee.evaluate(
-        TASK, CandidateSource(source, "external", path.stem), shapes=SHAPES, deadline_s=deadline_s
-    )
+    candidate = CandidateSource(source, "external", path.stem)
+    verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
+    if verdict["verdict"] == "not_judged" and "nothing can be timed" in verdict["reason"]:
+        pytest.xfail(f"the A/A gate voided this run: {verdict['reason']}")
     assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
     assert time.monotonic() - started < deadline_s + 30
     assert verdict["reason"] and "\n" not in verdict["reason"]
