@@ -107,7 +107,9 @@ def read_graphs(text: bytes | str) -> Traced:
     _require(isinstance(traces, list) and 1 <= len(traces) <= 2, "there must be one or two traces")
     _require(all(isinstance(trace, dict) for trace in traces), "a trace is no object")
     return Traced(
-        tuple(_trace(trace, len(arguments)) for trace in traces), tuple(arguments), report.get("open_ended") is not False
+        tuple(_trace(trace, len(arguments)) for trace in traces),
+        tuple(arguments),
+        report.get("open_ended") is not False,
     )
 
 

@@ -124,7 +124,10 @@ def from_export(model, inputs):
     names, constants = {}, {}
     for position, name in enumerate(signature.user_inputs):
         names[name] = ("input", str(position))
-    for kind, table in (("parameter", signature.inputs_to_parameters), ("buffer", signature.inputs_to_buffers)):
+    for kind, table in (
+        ("parameter", signature.inputs_to_parameters),
+        ("buffer", signature.inputs_to_buffers),
+    ):
         for name, target in table.items():
             names[name] = (kind, target)
     for name, target in signature.inputs_to_lifted_tensor_constants.items():
@@ -158,7 +161,9 @@ def core_graph(call, values):
 
     # the one for RMSNorm works in place; the reader of the graph knows the operator itself
     table = {op: rule for op, rule in core_aten_decompositions().items() if "rms_norm" not in str(op)}
-    graph = make_fx(torch.func.functionalize(call), decomposition_table=table, tracing_mode="fake")(*values).graph
+    graph = make_fx(torch.func.functionalize(call), decomposition_table=table, tracing_mode="fake")(
+        *values
+    ).graph
     graph.eliminate_dead_code()
     if any(str(node.target).startswith("aten.copy_.") for node in graph.nodes):
         raise ValueError("forward changes its inputs or buffers")

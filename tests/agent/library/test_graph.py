@@ -22,11 +22,34 @@ def report(**changes: Any) -> dict[str, Any]:
     nodes = [
         leaf("input", "0", shape),
         leaf("input", "1", shape),
-        {"op": "aten.sigmoid.default", "args": [{"node": 0}], "kwargs": {}, "shape": shape, "dtype": "float32"},
-        {"op": "aten.mul.Tensor", "args": [{"node": 0}, {"node": 2}], "kwargs": {}, "shape": shape, "dtype": "float32"},
-        {"op": "aten.mul.Tensor", "args": [{"node": 3}, {"node": 1}], "kwargs": {}, "shape": shape, "dtype": "float32"},
+        {
+            "op": "aten.sigmoid.default",
+            "args": [{"node": 0}],
+            "kwargs": {},
+            "shape": shape,
+            "dtype": "float32",
+        },
+        {
+            "op": "aten.mul.Tensor",
+            "args": [{"node": 0}, {"node": 2}],
+            "kwargs": {},
+            "shape": shape,
+            "dtype": "float32",
+        },
+        {
+            "op": "aten.mul.Tensor",
+            "args": [{"node": 3}, {"node": 1}],
+            "kwargs": {},
+            "shape": shape,
+            "dtype": "float32",
+        },
     ]
-    return {"traces": [{"nodes": nodes, "output": 4}], "arguments": ["x", "r"], "open_ended": False, **changes}
+    return {
+        "traces": [{"nodes": nodes, "output": 4}],
+        "arguments": ["x", "r"],
+        "open_ended": False,
+        **changes,
+    }
 
 
 def with_node(position: int, **changes: Any) -> dict[str, Any]:
@@ -50,8 +73,13 @@ def test_a_sound_report_is_read() -> None:
         pytest.param(report(arguments=["ｘ", "r"]), id="argument is no ASCII"),
         pytest.param(report(traces=[]), id="no trace"),
         pytest.param(report(traces=[{"nodes": [], "output": 0}]), id="no node"),
-        pytest.param(report(traces=[{"nodes": report()["traces"][0]["nodes"], "output": 5}]), id="output beyond the end"),
-        pytest.param(report(traces=[{"nodes": [leaf("input", "0", [1])] * 2001, "output": 0}]), id="too many nodes"),
+        pytest.param(
+            report(traces=[{"nodes": report()["traces"][0]["nodes"], "output": 5}]),
+            id="output beyond the end",
+        ),
+        pytest.param(
+            report(traces=[{"nodes": [leaf("input", "0", [1])] * 2001, "output": 0}]), id="too many nodes"
+        ),
         pytest.param(with_node(2, args=[{"node": 2}]), id="a node of itself"),
         pytest.param(with_node(2, args=[{"node": 4}]), id="a later node"),
         pytest.param(with_node(2, args=[{"node": True}]), id="a boolean as node"),
@@ -107,9 +135,15 @@ def test_a_graph_built_to_explode_ends_quickly() -> None:
     nodes: list[dict[str, Any]] = [leaf("input", "0", shape)]
     for _ in range(400):
         last = len(nodes) - 1
-        for op, args in (("exp.default", [last]), ("mul.Tensor", [last, last + 1]), ("add.Tensor", [last, last + 2])):
+        for op, args in (
+            ("exp.default", [last]),
+            ("mul.Tensor", [last, last + 1]),
+            ("add.Tensor", [last, last + 2]),
+        ):
             arguments = [{"node": number} for number in args]
-            nodes.append({"op": f"aten.{op}", "args": arguments, "kwargs": {}, "shape": shape, "dtype": "float32"})
+            nodes.append(
+                {"op": f"aten.{op}", "args": arguments, "kwargs": {}, "shape": shape, "dtype": "float32"}
+            )
     huge = report(traces=[{"nodes": nodes, "output": len(nodes) - 1}])
     try:
         assert list(find_matches(read_graphs(json.dumps(huge)))) == []

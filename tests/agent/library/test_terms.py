@@ -85,7 +85,9 @@ def test_a_number_must_be_the_same_everywhere() -> None:
 
 def test_kinds_of_tensors_are_kept_apart() -> None:
     algebra = Algebra(8)
-    assert unify(read_formula("x * w", ROLES, algebra), read_formula("x * y", ROLES, algebra), algebra) is None
+    assert (
+        unify(read_formula("x * w", ROLES, algebra), read_formula("x * y", ROLES, algebra), algebra) is None
+    )
     assert algebra.form_kind(read_formula("m * w", ROLES, algebra)) == "full"
     assert algebra.form_kind(read_formula("mean(x) + 1", ROLES, algebra)) == "row"
 
