@@ -287,7 +287,9 @@ class TaskSession:
                 for baseline in rivals:
                     times[baseline.name].append(self.slope_us(shape.side, baseline, calls[baseline.name]))
             for baseline in rivals:
-                baseline.median_us = max(statistics.median(times[baseline.name]), 0.01)
+                # A slope of zero or less is noise, not speed.
+                valid = [slope for slope in times[baseline.name] if slope > 0]
+                baseline.median_us = statistics.median(valid) if valid else math.inf
 
     def _calls_for(self, side: Side, baseline: Baseline) -> int:
         """Calls per block that take about half of the device's target; warms the baseline up, too."""
