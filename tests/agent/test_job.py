@@ -26,6 +26,7 @@ from tests.agent import small_job
 from tests.agent.chat_server import Answer, chat_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+KILLS = 5  # the service's own test kills twenty times
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +187,8 @@ def start(folder: Path, base_url: str, work_dir: Path) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.timeout(3000)
-def test_killed_at_twenty_random_instants_a_job_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)
+def test_killed_at_random_instants_a_job_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     referees = tmp_path / "referees"
     with chat_server(chosen=small_job.scripted) as server:
         whole = start(tmp_path / "whole", server.base_url, referees)
@@ -198,10 +199,10 @@ def test_killed_at_twenty_random_instants_a_job_ends_as_if_it_had_not_been(tmp_p
 
         kills = 0
         attempt = 0
-        while kills < 20:
+        while kills < KILLS:
             attempt += 1
             folder = tmp_path / f"killed{attempt}"
-            while kills < 20:
+            while kills < KILLS:
                 process = start(folder, server.base_url, referees)
                 try:
                     output, _ = process.communicate(timeout=random.uniform(0.0, 0.5 * lasts_s))
