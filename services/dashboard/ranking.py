@@ -188,15 +188,20 @@ def delivered(
 def overfit_index(candidates: Sequence[Json], held_out: Json | None) -> float | None:
     """Visible over held-out geometric mean of the delivered module; above 1 it was fitted to what proposers saw.
 
-    The two splits are judged at different times, so no single verdict holds it.
+    The two splits are judged at different times, so no single verdict holds it. Where the delivered file was
+    not timed at the visible shapes, the winner that it was built around was.
     """
     stated = formats.finite(summary_of(held_out).get("overfit_index"))
     if stated is not None:
         return stated
-    module = next((one for one in reversed(candidates) if is_delivery(one)), None)
-    visible = formats.finite(summary_of(verdict_in(module or {}, "screen")).get("geomean_speedup"))
+    module: Json = next((one for one in reversed(candidates) if is_delivery(one)), {})
+    winner: Json = next((one for one in candidates if one.get("sha256") == module.get("parent_sha256")), {})
     unseen = formats.finite(summary_of(held_out).get("geomean_speedup"))
-    return visible / unseen if visible and unseen else None
+    for candidate in (module, winner):
+        visible = formats.finite(summary_of(verdict_in(candidate, "screen")).get("geomean_speedup"))
+        if visible and unseen:
+            return visible / unseen
+    return None
 
 
 def environment_of(candidates: Iterable[Json]) -> Json:

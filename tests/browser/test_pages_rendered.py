@@ -143,6 +143,9 @@ def test_overfitting_is_visible_over_held_out_of_the_delivered_module() -> None:
     )
     page = job_page(job, [*candidates, delivered], held_out=stored.verdict([1.6], split="held_out"))
     assert "visible ÷ held out 1.250" in page.text
+    untimed = {**delivered, "screen": stored.verdict([]), "parent_sha256": job["winner"]["sha256"]}
+    page = job_page(job, [*candidates, untimed], held_out=stored.verdict([1.6], split="held_out"))
+    assert "visible ÷ held out 1.031" in page.text, "the winner's visible figure, 1.65, stands in"
     assert "visible ÷ held out not measured" in job_page(job, candidates).text
 
 
