@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
 
 from agent.bundle.sections import cut
-from agent.compiler.modes import CPU_MODES, CUDA_MODES, mode_source
+from agent.compiler.modes import CPU_MODES, CUDA_MODES, Mode, mode_source
 from tests.agent.compiler.extraction import run_program, task_text
 
 NAME = "matmul_bias_relu"
 
 # Counts how often the compiler is asked, and for which sizes; its real work is another test's business.
 COUNT = """
-import json, sys
+import json
 import torch
 import reference
 real_compile, graphs, settings = torch.compile, [], []
@@ -29,7 +28,6 @@ def compile_without_code(function, *, dynamic, options=None):
 torch.compile = compile_without_code
 import candidate
 torch.set_grad_enabled(False)
-before = torch._inductor.config.get_config_copy() if "torch._inductor.config" in sys.modules else None
 model = reference.Model(16, 8).eval()
 new = candidate.ModelNew(16, 8).eval()
 new.load_state_dict(model.state_dict(), strict=True)
@@ -38,9 +36,7 @@ for _ in range(2):
     for rows in range(2, 14):
         x = torch.randn(rows, 16)
         right &= torch.allclose(new(x), model(x), atol=1e-6)
-other = candidate.ModelNew(16, 8)
-import copy, pickle
-twin = pickle.loads(pickle.dumps(new))
+import copy
 right &= torch.allclose(copy.deepcopy(new)(x), model(x), atol=1e-6)
 print(json.dumps({"right": right, "graphs": len(graphs), "settings": settings, "keys": list(new.state_dict())}))
 """
@@ -66,7 +62,7 @@ def write(folder: Path, mode_label: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [*CPU_MODES, *CUDA_MODES], ids=lambda mode: mode.label)
-def test_each_mode_is_a_file_of_its_own(mode) -> None:  # type: ignore[no-untyped-def]
+def test_each_mode_is_a_file_of_its_own(mode: Mode) -> None:
     source = mode_source(mode, task_text(NAME), NAME)
     ast.parse(source)
     assert "kernelbench_tasks" not in source
@@ -99,4 +95,3 @@ def test_settings_do_not_leak(tmp_path: Path) -> None:
     write(tmp_path, "compile one thread")
     answer = run_program(tmp_path, RUN)
     assert answer == {"right": True, "threads": -1, "torch_threads": 2}
-    assert json.dumps(answer)
