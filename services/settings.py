@@ -21,9 +21,9 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _SECRETS = Path("/run/secrets")
@@ -57,6 +57,12 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     lease_seconds: float = Field(default=15.0, ge=1.0)
     max_attempts: int = Field(default=3, ge=1)
+
+    @field_validator("llm_base_url", "llm_api_key", "llm_model", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        """A secret's file is empty where compose has nothing to put into it; `env_ignore_empty` knows variables only."""
+        return None if value in ("", None) else value
 
     @property
     def database(self) -> str:

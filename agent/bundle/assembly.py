@@ -242,8 +242,8 @@ def _dispatcher(
         constructor_guard=guards.constructor_body,
         input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
         input_names=", ".join(internal),
-        tensor_places=places,
-        leaf=_leaf_lines(leaves, guards.elements),
+        leaf=_leaf_function(leaves, guards.elements, internal),
+        forward_leaf=f"_leaf({passed})" if leaves.limit is not None else leaves.small,
         model="Model",
         signature=call.signature,
         forward_input_names=passed,
@@ -282,11 +282,16 @@ def _places_outside(domain: Domain, renamed: dict[str, str]) -> str:
     return ", ".join(places)
 
 
-def _leaf_lines(leaves: Leaves, elements: str) -> str:
+def _leaf_function(leaves: Leaves, elements: str, names: Sequence[str]) -> str:
+    """The function that picks a member by size; nothing when there is no choice."""
     if leaves.limit is None:
-        return f"    return {leaves.small}"
+        return ""
     return (
-        f"    if {elements} <= {int(leaves.limit)}:\n        return {leaves.small}\n    return {leaves.large}"
+        f"def _leaf({', '.join(names)}):\n"
+        '    """Index of the member for these inputs, None for the reference."""\n'
+        f"    if {elements} <= {int(leaves.limit)}:\n"
+        f"        return {leaves.small}\n"
+        f"    return {leaves.large}\n\n\n"
     )
 
 

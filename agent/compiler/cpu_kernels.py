@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -63,9 +64,10 @@ def library(capture: Capture) -> Library:
         scratches.append(frozenset(mine_own))
     if not printed:
         return Library((), (), frozenset(), tuple(printers), tuple(scratches))
+    cpp_source = _cpp_source(printed.values())
     return Library(
         imports=("import ctypes", "from torch.utils.cpp_extension import load_inline"),
-        parts=(_cpp_source(printed.values()), _loader(printed.values(), _capability(capture))),
+        parts=(cpp_source, _loader(printed.values(), _capability(capture), cpp_source)),
         names=frozenset({"CPP_SOURCE", "kernels", "MADE_FOR", "build", *printed}),
         printers=tuple(printers),
         scratch=tuple(scratches),
@@ -138,7 +140,9 @@ def _cpp_source(kernels: Iterable[CppKernel]) -> str:
     return f'CPP_SOURCE = r"""\n{body}"""'
 
 
-def _loader(kernels: Iterable[CppKernel], capability: str) -> str:
+def _loader(kernels: Iterable[CppKernel], capability: str, cpp_source: str) -> str:
+    # Candidates that end up in one file, or share an extension cache, must not overwrite each other.
+    digest = hashlib.sha256(cpp_source.encode()).hexdigest()[:8]
     types = {"float": "ctypes.c_float", "double": "ctypes.c_double"}
     rows = []
     for kernel in kernels:
@@ -163,7 +167,7 @@ def _loader(kernels: Iterable[CppKernel], capability: str) -> str:
             "    if torch.backends.cpu.get_cpu_capability() != MADE_FOR:",
             "        return None",
             "    path = load_inline(",
-            '        "generated_kernels",',
+            f'        "generated_kernels_{digest}",',
             "        cpp_sources=CPP_SOURCE,",
             "        is_python_module=False,",
             "        no_implicit_headers=True,",

@@ -24,7 +24,7 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
-_FIRST_CALL_SECONDS = 240.0
+_FIRST_CALL_SECONDS = 120.0
 _LARGE_BYTES = 2 << 20
 _CACHED_ELEMENTS = 1 << 18
 

@@ -176,6 +176,7 @@ class Evaluation(Leased, Base):
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     device: Mapped[str] = mapped_column(String(16))
     effort: Mapped[str] = mapped_column(String(16))
+    deadline_s: Mapped[float] = mapped_column(default=900.0, server_default="900")
     task_name: Mapped[str] = mapped_column(String(200))
     task_sha256: Mapped[str] = mapped_column(String(64))
     task_source: Mapped[str] = mapped_column(Text)

@@ -132,6 +132,9 @@ class EvaluateRequest(TaskRequest):
     candidate: Source = Field(description="a candidate file: class ModelNew")
     device: Device | None = None
     effort: Literal["screen", "confirm"] = "screen"
+    deadline_s: float = Field(
+        default=900.0, ge=5, le=3600, allow_inf_nan=False, description="seconds for the whole evaluation"
+    )
 
 
 class CandidateRequest(Request):

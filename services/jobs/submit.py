@@ -103,7 +103,12 @@ def create_evaluation(
     evaluation_id = new_id()
     session.add(
         _evaluation(
-            evaluation_id, task, CandidateSource(request.candidate), device=device, effort=request.effort
+            evaluation_id,
+            task,
+            CandidateSource(request.candidate),
+            device=device,
+            effort=request.effort,
+            deadline_s=request.deadline_s,
         )
     )
     _remember(session, "evaluate", request, idempotency_key, evaluation_id)
@@ -195,6 +200,7 @@ def _evaluation(
     *,
     device: str,
     effort: str,
+    deadline_s: float | None = None,
     job_id: str | None = None,
 ) -> Evaluation:
     return Evaluation(
@@ -202,6 +208,7 @@ def _evaluation(
         job_id=job_id,
         device=device,
         effort=effort,
+        deadline_s=deadline_s,
         task_name=task.name,
         task_sha256=task.sha256,
         task_source=task.source,

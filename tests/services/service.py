@@ -162,11 +162,18 @@ class Service:
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET."""
-        return self.client.get(self.url + path, **options)
+        return self._ask("GET", path, **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """POST a JSON body."""
-        return self.client.post(self.url + path, json=body, **options)
+        return self._ask("POST", path, json=body, **options)
+
+    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self.client.request(method, self.url + path, **options)
+        except httpx.ConnectError as error:
+            assert self.process is not None
+            raise AssertionError(f"the service is gone ({self.process.poll()}): {self.log_tail()}") from error
 
     def submit(self, **body: Any) -> str:
         """POST /optimize; the job's id."""

@@ -123,8 +123,12 @@ def capture_variants(
 ) -> list[dict[str, Any]]:
     """Capture every combination of choices, and for each as many ranges of sizes as there is room for."""
     variants: list[dict[str, Any]] = []
-    numeric = {name: dim for name, dim in request["dims"].items() if "choices" not in dim}
-    for choices in choice_combinations(request["dims"]):
+    # Dimensions that the referee inferred cannot be asked for by name; then the inputs' own sizes become symbols.
+    taken = accepted(reference.get_inputs, request["dims"]) | accepted(
+        reference.get_init_inputs, request["dims"]
+    )
+    numeric = {name: dim for name, dim in taken.items() if "choices" not in dim}
+    for choices in choice_combinations(taken):
         mine: list[dict[str, Any]] = []
         defaults = {name: dim["default"] for name, dim in numeric.items()}
         while defaults is not None and len(variants) + len(mine) < MAX_VARIANTS:

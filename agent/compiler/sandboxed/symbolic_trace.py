@@ -161,8 +161,11 @@ def trace(
         return leaves
 
     values = [*symbols.values.values(), *(inputs[i] for i in positions), *(slot.read() for slot in slots)]
+    before = attributes_of(model)
     with torch.no_grad(), fake_mode, device:
         graph = make_fx(flat_forward, pre_dispatch=True)(*values)
+    if attributes_of(model) != before:
+        raise NotExtractable("forward changes attributes of the module, which generated code would not do")
     return Traced(
         model=model,
         graph=graph,
@@ -191,8 +194,22 @@ def mode_matters(model: torch.nn.Module) -> bool:
 
 
 def accepted(function: Callable[..., Any], dims: Mapping[str, Any]) -> dict[str, Any]:
-    """The dimensions that a function's signature names."""
-    return {name: dims[name] for name in inspect.signature(function).parameters if name in dims}
+    """The dimensions that a function takes by name."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(dims)
+    return {name: dims[name] for name in parameters if name in dims}
+
+
+def attributes_of(model: torch.nn.Module) -> dict[tuple[str, str], int]:
+    """Which object every attribute of every module is."""
+    return {
+        (prefix, f"{kind}.{key}"): id(value)
+        for prefix, module in model.named_modules()
+        for kind in ("_parameters", "_buffers", "_modules", "__dict__")
+        for key, value in getattr(module, kind).items()
+        if key not in ("_parameters", "_buffers", "_modules")
+    }
 
 
 def argument_names(model_class: type, count: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from agent.library.match.canonical import gelu
+from agent.library.match.operations import gelu
 from agent.library.match.terms import Algebra, Linear, constant, number_of
 
 _FUNCTIONS: dict[str, Callable[[Algebra, Linear], Linear]] = {

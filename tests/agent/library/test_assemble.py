@@ -117,7 +117,7 @@ def test_the_candidate_stands_alone() -> None:
             assert imported <= {"torch", "triton", "ctypes", "struct", "sys", "collections", "__future__"}
             assert "get_inputs" not in source
             assert "must not come along" not in source
-            assert "cpp_source" not in source
+            assert "cpp_source(" not in source
 
 
 def test_the_same_match_gives_the_same_text() -> None:

@@ -147,7 +147,7 @@ NEAR_MISSES: dict[str, tuple[str, dict[str, object]]] = {
     "in_place": ("x.add_(r).softmax(-1)", {}),
     "eps_from_size": (
         f"x * torch.rsqrt({MEAN_SQUARE} + 1.0 / self.cols) * self.weight",
-        {"arguments": "x", "inputs": 1},
+        {"arguments": "x", "inputs": 1, "dims": True},
     ),
     "abs": ("torch.sqrt(x * x) * r", {}),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -58,18 +57,19 @@ def module_source(
     setup: str = "",
     arguments: str = "x, r",
     inputs: int = 2,
-    tail: str = "",
     shape: str = "rows, cols",
+    dims: bool = False,
 ) -> str:
-    """A task file whose forward returns the given expression of x and r."""
+    """A task file whose forward returns the given expression of x and r. Without `dims` it is traced at one size."""
+    space = 'DIMS = {"rows": Dim(1, 4096, default=8), "cols": Dim(8, 4096, default=48)}' if dims else ""
     return f"""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from kernelbench_tasks import Choice, Dim
+from kernelbench_tasks import Dim
 
-DIMS = {{"rows": Dim(1, 4096, default=8), "cols": Dim(8, 4096, default=64), "dtype": Choice("float32")}}
+{space}
 
 
 class Model(nn.Module):
@@ -84,16 +84,10 @@ class Model(nn.Module):
         return {forward}
 
 
-def get_inputs(rows=8, cols=64):
+def get_inputs(rows=8, cols=48):
     return [torch.randn({shape}) for _ in range({inputs})]
 
 
-def get_init_inputs(cols=64):
+def get_init_inputs(cols=48):
     return [cols]
-{tail}
 """
-
-
-def as_json(traced: dict[str, object]) -> str:
-    """A report as the tracing program would write it."""
-    return json.dumps(traced)
