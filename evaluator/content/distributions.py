@@ -61,10 +61,10 @@ def names(inputs: list[TensorInput]) -> list[str]:
 
 def fill(name: str, tensor: TensorInput, target: Array) -> None:
     """Writes a fresh content of the named distribution into ``target`` (flat, carrier dtype)."""
-    tensor.fill(target)
+    generator = np.random.default_rng(secrets.randbits(128))
+    tensor.write(target, *tensor.draw(1, generator)[0])
     if name == "task" or not is_floating(tensor.meta.dtype) or not tensor.rollable:
         return
     transform = _constant_rows if name == "constant_rows" else _FOR_SIGNED[name]
-    generator = np.random.default_rng(secrets.randbits(128))
     values = to_float64(target, tensor.meta.dtype)
     target[:] = from_float64(transform(values, tensor, generator).reshape(-1), tensor.meta.dtype)

@@ -51,17 +51,21 @@ class TensorInput:
         """Every how many elements the chain replaces one: at most about 2048 places per call, never all."""
         return max(61, self.meta.elements // 2048) | 1
 
-    def fill(self, target: Array) -> tuple[int, int]:
-        """Writes a content never used before; returns (draw, offset), from which :meth:`rebuild` makes it again."""
-        draw = secrets.randbelow(len(self.draws))
-        offset = 0
-        if self.rollable:
-            offset = secrets.randbelow(self.meta.elements)
-            row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
-            if row > 1 and offset % row == 0:
-                offset += 1
-        self.write(target, draw, offset)
-        return draw, offset
+    def draw(self, count: int, generator: np.random.Generator) -> list[tuple[int, int]]:
+        """Contents never used before, as (draw, offset): :meth:`write` and :meth:`rebuild` make them.
+
+        Args:
+            count: how many.
+            generator: seeded from the operating system's randomness, and known to the referee alone.
+        """
+        draws = generator.integers(0, len(self.draws), count).tolist()
+        if not self.rollable:
+            return [(draw, 0) for draw in draws]
+        offsets = generator.integers(0, self.meta.elements, count)
+        row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
+        if row > 1:
+            offsets += offsets % row == 0
+        return list(zip(draws, offsets.tolist(), strict=True))
 
     def write(self, target: Array, draw: int, offset: int) -> None:
         """Writes the draw rolled left by ``offset`` elements into ``target``."""
@@ -74,7 +78,7 @@ class TensorInput:
         target[head:] = source[:offset]
 
     def rebuild(self, draw: int, offset: int) -> Array:
-        """The content that :meth:`fill` wrote, in private memory."""
+        """The content that :meth:`write` wrote, in private memory."""
         content = np.empty(self.draws[draw].size, dtype=carrier(self.meta.dtype))
         self.write(content, draw, offset)
         return content

@@ -82,7 +82,7 @@ class CandidateRun:
                 return
             for shape in shapes:
                 side = self._open(process, shape)
-                side.fill(0)
+                side.fill(1)
                 process.freeze()
                 side.block([0], _COMPILE_SECONDS)
                 process.thaw()

@@ -59,7 +59,8 @@ class RefereeCore:
         """Tier in force, the attacks it withstood, and the device."""
         return {"tier": self.fleet.tier, "attacks": self.fleet.attacks, "device": self.fleet.environment()}
 
-    def _session(self, task: TaskSource, expires_at: float = math.inf) -> TaskSession:
+    def session(self, task: TaskSource, expires_at: float = math.inf) -> TaskSession:
+        """The warm session of a task, opened if there is none; raises RoleFailure when the task is refused."""
         session = self._sessions.pop(task.sha256, None)
         if session is None or session.process.dead:
             if session is not None:
@@ -74,7 +75,7 @@ class RefereeCore:
         """The task's space of shapes, or why it is refused."""
         expires_at = time.monotonic() + deadline_s
         try:
-            session = self._session(task, expires_at)
+            session = self.session(task, expires_at)
             session.process.expires_at = expires_at
             description = session.describe()
             session.process.expires_at = math.inf
@@ -89,7 +90,7 @@ class RefereeCore:
     def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
         """The verdict as JSON-able dictionaries."""
         try:
-            session = self._session(request.task, time.monotonic() + request.deadline_s)
+            session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf
         except RoleFailure as failure:
             self._drop(request.task)

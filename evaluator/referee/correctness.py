@@ -79,7 +79,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
 def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case:
     """Draws one content and asks the reference role for its own result and the float64 one."""
     side = shape.side
-    side.fill(0, name)
+    side.fill_from(name)
     return case_of(session, shape, name, side.contents(0), findings)
 
 
@@ -88,6 +88,7 @@ def case_of(
 ) -> Case:
     """Expectations for given contents."""
     side = shape.side
+    side.ready(_CALL_SECONDS)
     side.write(0, contents)
     block = side.block([0], _CALL_SECONDS)
     metas = block.report.metas
@@ -142,10 +143,11 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
     """
     earlier: list[tuple[Block, list[Array], Case]] = []
     for case in todo:
+        side.ready(_CALL_SECONDS, poison=1 + secrets.randbelow(255), keep=True)
         side.write(0, case.contents)
         # The first call of a process may load libraries or compile.
         deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
-        block = side.block([0], deadline_s, poison=1 + secrets.randbelow(255), keep=True)
+        block = side.block([0], deadline_s)
         outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
         spans = _checked_outputs(side, block, case.metas)
         if not side.holds(0, case.contents):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.errors import RoleFailure, SandboxUnavailable
-from evaluator.referee import measure
+from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.correctness import Case, Outcome, Rejected, cases, check, make_case
 from evaluator.referee.fleet import Fleet
@@ -18,15 +17,10 @@ from evaluator.referee.task_session import OpenShape, Progress, TaskSession
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.timing.statistics import median_interval, summarize
+from evaluator.timing.statistics import summarize
 from evaluator.verdict import Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
-#: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
-_AA_LIMIT = 0.02
-#: A median farther off than this (log) means noise in which no figure means anything, whatever the interval says.
-_AA_NOISE = 0.2
-_AA_ATTEMPTS = 4
 
 
 @dataclass
@@ -201,48 +195,11 @@ class Evaluation:
         return ShapeResult(shape.dims, split, shape.output_metas[0].dtype, True, error)
 
     def _aa(self, timed: Sequence[OpenShape]) -> None:
-        """Once per session: the reference as its own candidate, in a candidate's process, must come out at 1."""
-        if self.session.aa is not None or not timed:
-            return
-        shape = min(timed, key=lambda s: abs(s.best.median_us - self.fleet.device.block_target_us / 4))
-        for attempt in range(_AA_ATTEMPTS):
-            self.progress("aa", attempt, _AA_ATTEMPTS, "measuring the reference against itself")
-            result = self._measure_aa(shape)
-            low, high = result["ci95"]
-            covers = low <= 1 + _AA_LIMIT and high >= 1 - _AA_LIMIT
-            if covers and abs(math.log(result["median"])) <= _AA_NOISE:
-                self.session.aa = result
-                return
-        raise RoleFailure(
-            "not_judged",
-            f"the reference against itself came out at {result['median']:.3f} [{low:.3f}, {high:.3f}] instead of 1: "
-            "nothing can be timed on this machine now",
-        )
-
-    def _measure_aa(self, shape: OpenShape) -> dict[str, Any]:
-        twin = CandidateSource(self.session.task.source + "\n\nModelNew = Model\n", "reference", "A/A")
-        run = CandidateRun(self.fleet, self.session, twin)
-        eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == self.fleet.threads)
-        saved = shape.baselines
-        try:
-            run.start()
-            side = run.open(shape)
-            outcome = Outcome()
-            check(side, shape, cases(self.session, shape, []), outcome)
-            shape.baselines = [eager]
-            effort = measure.Effort((8, 16), 0.01, 3.0)
-            timing = measure.measure(self.session, shape, side, outcome, [], effort)
-        except Rejected as rejected:
-            raise RoleFailure(
-                "task_rejected",
-                f"the reference does not agree with itself ({rejected.sentence}); is it random?",
-                role="reference",
-            ) from None
-        finally:
-            shape.baselines = saved
-            run.close()
-        median, low, high = median_interval(timing.log_ratios)
-        return {"median": median, "ci95": [low, high], "dims": shape.dims, "variant": eager.name}
+        """Once per session."""
+        if self.session.aa is None and timed:
+            target_us = self.fleet.device.block_target_us / 4
+            shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
+            self.session.aa = calibration.gate(self.fleet, self.session, shape, self.progress)
 
     # -- words -------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Block:
 @dataclass
 class _Slot:
     offsets: list[int]
+    targets: list[Array] = field(default_factory=list)
     fills: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -105,6 +106,12 @@ class Side:
             for _ in range(min(max(count, _MIN_SLOTS), _MAX_SLOTS))
         ]
         self.arena = Arena(layouter.used_bytes)
+        for slot in self._slots:
+            slot.targets = [
+                self.arena.tensor(offset, tensor.meta)
+                for tensor, offset in zip(tensors, slot.offsets, strict=True)
+            ]
+        self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
 
     @property
@@ -143,38 +150,34 @@ class Side:
 
     # -- contents ----------------------------------------------------------------------------------------------
 
-    def fill(self, index: int, distribution: str = "task") -> None:
-        """Writes fresh contents into a slot."""
-        slot = self._slots[index]
-        slot.fills = []
-        for tensor, offset in zip(self.inputs.tensors, slot.offsets, strict=True):
-            target = self.arena.tensor(offset, tensor.meta)
-            if distribution == "task":
-                slot.fills.append(tensor.fill(target))
-            else:
-                distributions.fill(distribution, tensor, target)
+    def fill(self, count: int) -> None:
+        """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
+        tensors = self.inputs.tensors
+        drawn = [tensor.draw(count, self._generator) for tensor in tensors]
+        for slot, fills in zip(self._slots, zip(*drawn, strict=True), strict=False):
+            slot.fills = list(fills)
+            for tensor, target, (draw, offset) in zip(tensors, slot.targets, fills, strict=True):
+                tensor.write(target, draw, offset)
+
+    def fill_from(self, distribution: str) -> None:
+        """Writes fresh contents of a named distribution into the first slot."""
+        for tensor, target in zip(self.inputs.tensors, self._slots[0].targets, strict=True):
+            distributions.fill(distribution, tensor, target)
 
     def contents(self, index: int) -> list[Array]:
         """Private copies of a slot's tensors as they are now, in memory order."""
-        slot = self._slots[index]
-        return [
-            self.arena.tensor(offset, tensor.meta).copy()
-            for tensor, offset in zip(self.inputs.tensors, slot.offsets, strict=True)
-        ]
+        return [target.copy() for target in self._slots[index].targets]
 
     def write(self, index: int, contents: list[Array]) -> None:
         """Writes given contents into a slot."""
-        for tensor, offset, content in zip(
-            self.inputs.tensors, self._slots[index].offsets, contents, strict=True
-        ):
-            self.arena.tensor(offset, tensor.meta)[:] = content
+        for target, content in zip(self._slots[index].targets, contents, strict=True):
+            target[:] = content
 
     def holds(self, index: int, contents: list[Array]) -> bool:
         """Whether a slot still holds exactly these contents (bit for bit)."""
-        slot = self._slots[index]
         return all(
-            np.array_equal(self.arena.view(offset, tensor.meta.span_bytes), content.view(np.uint8))
-            for tensor, offset, content in zip(self.inputs.tensors, slot.offsets, contents, strict=True)
+            np.array_equal(target.view(np.uint8), content.view(np.uint8))
+            for target, content in zip(self._slots[index].targets, contents, strict=True)
         )
 
     def refreshed(self, index: int, state: int) -> list[Array]:
@@ -203,18 +206,29 @@ class Side:
 
     # -- blocks ------------------------------------------------------------------------------------------------
 
-    def block(
+    def ready(
         self,
-        slots: list[int],
         deadline_s: float,
         *,
-        variant: str = "eager",
+        warm: str | None = None,
         threads: int | None = None,
-        chained: bool = False,
         poison: int | None = None,
         keep: bool = False,
+    ) -> None:
+        """Has the process forget the last outputs (all but two with ``keep``) before contents are written.
+
+        Giving memory back takes as long as a short kernel, so it is kept off the clock, and so is a call of the variant
+        ``warm`` on what the first slot still holds: both sides begin a block in the same state, whatever ran between
+        their turns. The process is frozen after.
+        """
+        request = {"shape": self.key, "warm": warm, "threads": threads, "poison": poison, "keep": keep}
+        self.process.request(runner.READY, request, deadline_s)
+        self.process.freeze()
+
+    def block(
+        self, slots: list[int], deadline_s: float, *, variant: str = "eager", chained: bool = False
     ) -> Block:
-        """One call per slot. The process is frozen before and after.
+        """One call per slot, after :meth:`ready`. The process is frozen before and after.
 
         The clock starts before the process can read anything of the block (it is frozen while contents and request
         are written) and stops when the kernel says that every thread of it is stopped: from then on its memory is
@@ -229,11 +243,8 @@ class Side:
             "shape": self.key,
             "slots": slots,
             "variant": variant,
-            "threads": threads,
             "state": first_state,
             "chain": chained and self.chained,
-            "poison": poison,
-            "keep": keep,
         }
         sequence = process.send(runner.BLOCK, request)
         started = time.perf_counter_ns()
@@ -304,6 +315,7 @@ class Side:
         """Forgets the shape on both ends."""
         if not self.process.dead:
             self.process.request(runner.CLOSE, {"shape": self.key}, 30.0)
+        self._slots = []  # their views would keep the arena's memory
         self.arena.close()
 
 

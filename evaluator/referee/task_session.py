@@ -26,12 +26,14 @@ from evaluator.roles.values import is_encoded
 from evaluator.shapes.sampler import SPLITS, sample
 from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
 from evaluator.sources import TaskSource
+from evaluator.timing.statistics import fixed_cost_ns
 
 Progress = Callable[[str, int, int, str], None]
 _DRAWS = 3
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
+_MIN_CALLS = 4
 
 
 @dataclass
@@ -193,8 +195,7 @@ class TaskSession:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
         side = Side(process, key, inputs, self.fleet.chain, gpu=self.fleet.gpu)
         side.open(_BUILD_SECONDS)
-        for slot in range(side.slot_count if self.fleet.gpu else 1):
-            side.fill(slot)
+        side.fill(side.slot_count if self.fleet.gpu else 1)
         block = side.block([0], _CALL_SECONDS)
         return OpenShape(dims, key, inputs, side, block.report.metas)
 
@@ -276,50 +277,56 @@ class TaskSession:
         """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.
 
         Choosing a baseline that is not the fastest would flatter every candidate, so this must not be left to noise:
-        blocks are long enough for their slope to mean something, and near rivals are told apart again.
+        all get blocks of the same length, near rivals are told apart again, and times are only compared within a
+        round, which is shorter than the seconds for which a neighbor slows this machine.
         """
         rivals = [baseline for baseline in shape.baselines if not baseline.failure]
-        times: dict[str, list[float]] = {baseline.name: [] for baseline in rivals}
-        calls = {baseline.name: self._calls_for(shape.side, baseline) for baseline in rivals}
-        for rounds, keep in ((3, len(rivals)), (4, 3), (6, 2)):
-            rivals = sorted(rivals, key=lambda baseline: baseline.median_us)[:keep]
-            for _ in range(rounds):
-                for baseline in rivals:
-                    times[baseline.name].append(self.slope_us(shape.side, baseline, calls[baseline.name]))
-            for baseline in rivals:
-                # A slope of zero or less is noise, not speed.
-                valid = [slope for slope in times[baseline.name] if slope > 0]
-                baseline.median_us = statistics.median(valid) if valid else math.inf
+        everybody, side = list(rivals), shape.side
+        guesses_us = {baseline.name: self._guess_us(side, baseline) for baseline in rivals}
+        calls = math.ceil(self.fleet.device.block_target_us / 2 / min(guesses_us.values()))
+        calls = max(_MIN_CALLS, min(calls, side.slot_count))
+        rounds: list[dict[str, int]] = []
+        ones: list[int] = []
+        for count, keep in ((3, 3), (4, 2), (6, 1)):
+            for _ in range(count):
+                rounds.append({b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
+                ones.append(self.run(side, rivals[0], 1, chained=True).elapsed_ns)
+            names = [baseline.name for baseline in rivals]
+            rivals = sorted(rivals, key=lambda b: _relative(rounds, b.name, names))[:keep]
+        best = rivals[0]
+        median_ns = statistics.median(turn[best.name] for turn in rounds)
+        fixed_ns = fixed_cost_ns(statistics.median(ones), median_ns / calls, calls)
+        for baseline in everybody:
+            ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
+            baseline.median_us = (median_ns * ratio - fixed_ns) / calls / 1e3
 
-    def _calls_for(self, side: Side, baseline: Baseline) -> int:
-        """Calls per block that take about half of the device's target; warms the baseline up, too."""
+    def _guess_us(self, side: Side, baseline: Baseline) -> float:
+        """A first idea of the time per call; warms the baseline up, too."""
         many = min(16, side.slot_count)
         self.run(side, baseline, 1, chained=True)
         short = self.run(side, baseline, 1, chained=True).elapsed_ns
-        guess_us = max(
-            (self.run(side, baseline, many, chained=True).elapsed_ns - short) / (1e3 * (many - 1)), 1.0
-        )
-        return max(1, math.ceil(self.fleet.device.block_target_us / 2 / guess_us))
+        long = self.run(side, baseline, many, chained=True).elapsed_ns
+        return max((long - short) / (1e3 * (many - 1)), 1.0)
 
     def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
         """One block of a baseline with fresh contents."""
         slots = list(range(calls))
-        for slot in slots:
-            side.fill(slot)
-        return side.block(
-            slots, _CALL_SECONDS, variant=baseline.name, threads=baseline.threads, chained=chained
-        )
-
-    def slope_us(self, side: Side, baseline: Baseline, calls: int) -> float:
-        """Microseconds per call from blocks of ``calls`` and 3 x ``calls``."""
-        calls = max(1, min(calls, side.slot_count // 3))
-        short = self.run(side, baseline, calls, chained=True)
-        long = self.run(side, baseline, 3 * calls, chained=True)
-        return (long.elapsed_ns - short.elapsed_ns) / (2e3 * calls)
+        side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0)
+        side.fill(calls)
+        return side.block(slots, _CALL_SECONDS, variant=baseline.name, chained=chained)
 
     def close(self) -> None:
         """Ends the reference process."""
         self.process.close()
+
+
+def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:
+    """Median over rounds of how much slower (log) a variant was than the rivals' geometric mean in the same round."""
+    return statistics.median(
+        math.log(turn[name]) - statistics.fmean(math.log(turn[rival]) for rival in rivals)
+        for turn in rounds
+        if name in turn
+    )
 
 
 def _words(dims: Dims) -> str:

@@ -77,9 +77,8 @@ def run(
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """Calls ``forward`` once per slot. Returns the outputs of every call, all alive, and the chain's states.
 
-    Garbage is collected before, not during: the process that holds the compiler has many more objects to walk.
+    No garbage is collected meanwhile: the process that holds the compiler has many more objects to walk.
     """
-    gc.collect(0)
     gc.disable()
     try:
         if device.type == "cuda":

@@ -296,18 +296,31 @@ class ModuleHost:
         torch.cuda.synchronize()
         return b""
 
+    def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """What must not be on the clock: forgets the outputs of the last block, sets threads and poison, warms up.
+
+        The referee fills the slots afterwards, so that nothing of the next block can be seen meanwhile.
+        """
+        shape = self.shapes[request["shape"]]
+        threads = request["threads"]
+        if threads and torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if request["poison"] is not None:
+            blocks.poison_allocations(request["poison"])
+        shape.outputs = shape.outputs[-2:] if request["keep"] else []
+        gc.collect(0)
+        if request["warm"] is not None:
+            shape.forwards[request["warm"]](*shape.slots[0].arguments)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+        return b""
+
     def block(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Runs one block of calls and reports where the outputs are."""
         shape = self.shapes[request["shape"]]
-        threads = request.get("threads")
-        if threads and torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if request.get("poison") is not None:
-            blocks.poison_allocations(request["poison"])
         forward = shape.forwards[request.get("variant", "eager")]
         slots = [shape.slots[index] for index in request["slots"]]
-        kept = shape.outputs[-2:] if request.get("keep") else []
-        shape.outputs = []
+        kept = shape.outputs
         outputs, states = blocks.run(
             forward, slots, self.chain, request["state"], bool(request["chain"]), self.device
         )

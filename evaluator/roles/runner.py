@@ -14,9 +14,23 @@ from typing import Any
 
 from evaluator.roles import frames, wire
 
-LOAD, DESCRIBE, SIZES, BUILD, IMPORT, BIND, BLOCK, ORACLE, VARIANT, CLOSE, UPLOAD, FETCH, TOOL, PROBE = range(
-    1, 15
-)
+(
+    LOAD,
+    DESCRIBE,
+    SIZES,
+    BUILD,
+    IMPORT,
+    BIND,
+    READY,
+    BLOCK,
+    ORACLE,
+    VARIANT,
+    CLOSE,
+    UPLOAD,
+    FETCH,
+    TOOL,
+    PROBE,
+) = range(1, 16)
 
 #: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
 RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
@@ -70,6 +84,7 @@ def _operations(
         BUILD: host.build,
         IMPORT: host.import_state,
         BIND: host.bind,
+        READY: host.ready,
         BLOCK: host.block,
         ORACLE: host.oracle,
         VARIANT: host.variant,

@@ -61,12 +61,14 @@ def summarize(per_shape: Sequence[Sequence[float]], decisions: Sequence[str]) ->
     medians = np.array([np.median(values) for values in per_shape])
     generator = _generator()
     arrays = [np.asarray(values, dtype=np.float64) for values in per_shape]
-    resampled = np.empty(_RESAMPLES)
-    for index in range(_RESAMPLES):
-        shapes = generator.integers(0, len(arrays), len(arrays))
-        picked = [np.median(arrays[i][generator.integers(0, arrays[i].size, arrays[i].size)]) for i in shapes]
-        resampled[index] = np.mean(picked)
-    low, high = np.exp(np.quantile(resampled, [0.025, 0.975]))
+    # A shape drawn k times in one resample gets k draws of its quads of its own: as many columns as there are shapes.
+    chosen = generator.integers(0, len(arrays), (_RESAMPLES, len(arrays)))
+    picked = np.empty(chosen.shape)
+    for index, values in enumerate(arrays):
+        mine = chosen == index
+        draws = generator.integers(0, values.size, (int(mine.sum()), values.size))
+        picked[mine] = np.median(values[draws], axis=1)
+    low, high = np.exp(np.quantile(picked.mean(axis=1), [0.025, 0.975]))
     return {
         "geomean_speedup": float(np.exp(medians.mean())),
         "geomean_ci95": [float(low), float(high)],
@@ -76,3 +78,16 @@ def summarize(per_shape: Sequence[Sequence[float]], decisions: Sequence[str]) ->
         "share_faster": sum(decision == "faster" for decision in decisions) / len(decisions),
         "shapes": len(arrays),
     }
+
+
+def fixed_cost_ns(one_ns: float, each_ns: float, calls: float) -> float:
+    """What starting and stopping a block costs, from a block of one call and the time per call of blocks of many.
+
+    Args:
+        one_ns: duration of a block of one call.
+        each_ns: duration of a block of ``calls`` calls, divided by their number.
+        calls: at least 2.
+    """
+    per_call = (each_ns * calls - one_ns) / (calls - 1)
+    # Never more than a tenth of a block: beyond that it is noise of long calls, not a cost of starting.
+    return min(max(one_ns - per_call, 0.0), one_ns, 0.1 * each_ns * calls)

@@ -46,6 +46,9 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     assert verdict["reason"] and "\n" not in verdict["reason"]
     if rule is not None:
         assert rule in [finding["rule"] for finding in verdict["findings"]]
+    limit = re.search(r"^# at most: ([\d.]+)$", source, re.MULTILINE)
+    if limit is not None:
+        assert verdict["summary"]["geomean_speedup"] <= float(limit[1])
     if word != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []

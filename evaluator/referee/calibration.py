@@ -1,0 +1,76 @@
+"""A/A: the reference as its own candidate, in a candidate's process, must come out at 1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from evaluator.errors import RoleFailure
+from evaluator.referee import measure
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.correctness import Outcome, Rejected, cases, check
+from evaluator.referee.fleet import Fleet
+from evaluator.referee.task_session import OpenShape, Progress, TaskSession
+from evaluator.sources import CandidateSource
+from evaluator.timing.statistics import median_interval
+
+#: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
+LIMIT = 0.02
+#: A median farther off than this (log) means noise in which no figure means anything, whatever the interval says.
+_NOISE = 0.2
+_ATTEMPTS = 4
+_EFFORT = measure.Effort((8, 16), 0.01, 3.0)
+
+
+def gate(fleet: Fleet, session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str, Any]:
+    """Median, interval, shape and variant of an A/A run that came out at 1.
+
+    The caller holds the device's clock.
+
+    Raises:
+        RoleFailure: it did not, in several attempts; nothing can be timed here now.
+    """
+    median, low, high = math.nan, math.nan, math.nan
+    for attempt in range(_ATTEMPTS):
+        progress("aa", attempt, _ATTEMPTS, "measuring the reference against itself")
+        log_ratios, variant = run(fleet, session, shape, _EFFORT)
+        median, low, high = median_interval(log_ratios)
+        covers = low <= 1 + LIMIT and high >= 1 - LIMIT
+        if covers and abs(math.log(median)) <= _NOISE:
+            return {"median": median, "ci95": [low, high], "dims": shape.dims, "variant": variant}
+    raise RoleFailure(
+        "not_judged",
+        f"the reference against itself came out at {median:.3f} [{low:.3f}, {high:.3f}] instead of 1: "
+        "nothing can be timed on this machine now",
+    )
+
+
+def run(
+    fleet: Fleet, session: TaskSession, shape: OpenShape, effort: measure.Effort
+) -> tuple[tuple[float, ...], str]:
+    """Log ratios of one A/A run, eager against eager, and the name of that variant.
+
+    Raises:
+        RoleFailure: with ``task_rejected`` when the reference does not agree with itself.
+    """
+    twin = CandidateSource(session.task.source + "\n\nModelNew = Model\n", "reference", "A/A")
+    candidate = CandidateRun(fleet, session, twin)
+    eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == fleet.threads)
+    saved = shape.baselines
+    try:
+        candidate.start()
+        side = candidate.open(shape)
+        outcome = Outcome()
+        check(side, shape, cases(session, shape, []), outcome)
+        shape.baselines = [eager]
+        timing = measure.measure(session, shape, side, outcome, [], effort)
+    except Rejected as rejected:
+        raise RoleFailure(
+            "task_rejected",
+            f"the reference does not agree with itself ({rejected.sentence}); is it random?",
+            role="reference",
+        ) from None
+    finally:
+        shape.baselines = saved
+        candidate.close()
+    return timing.log_ratios, eager.name
