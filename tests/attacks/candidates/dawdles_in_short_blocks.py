@@ -1,7 +1,7 @@
 """Reads the length of its block from the harness's frame and sleeps in short ones, to inflate what a block costs."""
 
 # expects: accepted
-# at most: 1.15
+# at most: 1.05
 import sys
 import time
 
