@@ -1,9 +1,9 @@
 """Speed at one shape: the candidate and the best baseline in turn, every block of the candidate verified.
 
 A block is a chain of calls: what call i returned decides how the input of call i+1 is refreshed, so that calls cannot
-be computed ahead, batched or filled in late. Which call is verified is drawn after the process was stopped. What it costs
-to start and stop a block is learnt from the reference's own blocks of one call and taken off both sides alike: a
-candidate that dawdles in short blocks gains nothing.
+be computed ahead, batched or filled in late. Which call is verified is drawn after the process was stopped. What the harness
+itself costs (starting, stopping, chaining) is learnt from blocks of the reference's process that compute nothing, and
+taken off both sides alike; nothing that the candidate does can enlarge it.
 
 The sides alternate strictly. In ABBA order one side runs twice in a row and finds its memory still in the caches, while
 the other never does, because its blocks are verified in between: 1.5 % in its disfavor, measured on two cores.
@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from evaluator.errors import RoleFailure
 from evaluator.oracle.compare import compare, contract, dense, widen
 from evaluator.oracle.numbers import Array, is_inexact
 from evaluator.referee.correctness import Case, Outcome, Rejected, case_of, wrong
 from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import OpenShape, TaskSession
-from evaluator.timing.statistics import decide, fixed_cost_ns, median_interval
+from evaluator.timing.statistics import decide, median_interval
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
@@ -52,7 +51,7 @@ class Effort:
 
 EFFORTS = {
     "screen": Effort((5, 10), 0.015, 0.6, True),
-    "confirm": Effort((16, 32, 64, 96), 0.006, 6.0),
+    "confirm": Effort((16, 32, 48), 0.01, 3.5),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
 #: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
@@ -106,14 +105,14 @@ def measure(
                 break
             # How long a block is stays secret: a candidate cannot know where it ends.
             secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
-            ours, theirs, one_ns = [], [], 0
+            ours, theirs, null_ns = [], [], 0
             for is_candidate in (candidate_first, not candidate_first) * 2:
                 if is_candidate:
                     ours.append(checker.run(secret_calls).elapsed_ns)
                     continue
                 theirs.append(session.run(reference, baseline, secret_calls, chained=True).elapsed_ns)
-                one_ns = one_ns or session.run(reference, baseline, 1, chained=True).elapsed_ns
-            quads.append(_Quad(secret_calls, ours, theirs, one_ns))
+                null_ns = null_ns or session.null_ns(reference, secret_calls)
+            quads.append(_Quad(secret_calls, ours, theirs, null_ns))
         ratios, ours_us, theirs_us = _estimate(quads)
         speedup, low, high = median_interval(ratios)
         if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
@@ -135,37 +134,36 @@ def measure(
 
 @dataclass(frozen=True)
 class _Quad:
-    """Two blocks of either side in turn, and one of the reference with a single call; times in nanoseconds."""
+    """Two blocks of either side in turn, and one of the reference that computes nothing; all of the same length, in ns."""
 
     calls: int
     ours: list[int]
     theirs: list[int]
-    one: int
+    null: int
 
     @property
     def disturbed(self) -> bool:
         return any(abs(math.log(first / second)) > _DISTURBED for first, second in (self.ours, self.theirs))
 
+    @property
+    def us_per_call(self) -> tuple[float, float]:
+        """Candidate and baseline, without what the harness itself takes."""
+        # It is its own measurement with its own noise: never let it decide more than half of a figure.
+        null = min(self.null, min(*self.ours, *self.theirs) / 2)
+        return (
+            (sum(self.ours) / 2 - null) / self.calls / 1e3,
+            (sum(self.theirs) / 2 - null) / self.calls / 1e3,
+        )
+
 
 def _estimate(quads: list[_Quad]) -> tuple[list[float], float, float]:
     """Log ratio of every undisturbed quad, and the medians of both sides' microseconds per call."""
-    fixed_ns = fixed_cost_ns(
-        float(np.median([quad.one for quad in quads])),
-        float(np.median([sum(quad.theirs) / 2 / quad.calls for quad in quads])),
-        float(np.median([quad.calls for quad in quads])),
-    )
     used = [quad for quad in quads if not quad.disturbed]
     if len(used) < _MIN_QUADS:
         used = quads
-    ratios, ours_us, theirs_us = [], [], []
-    for quad in used:
-        ours, theirs = sum(quad.ours) / 2 - fixed_ns, sum(quad.theirs) / 2 - fixed_ns
-        if ours <= 0 or theirs <= 0:
-            raise RoleFailure("not_judged", "the machine is too noisy to time this shape")
-        ratios.append(math.log(theirs / ours))
-        ours_us.append(ours / quad.calls / 1e3)
-        theirs_us.append(theirs / quad.calls / 1e3)
-    return ratios, float(np.median(ours_us)), float(np.median(theirs_us))
+    times = np.array([quad.us_per_call for quad in used])
+    ours_us, theirs_us = np.median(times, axis=0)
+    return np.log(times[:, 1] / times[:, 0]).tolist(), float(ours_us), float(theirs_us)
 
 
 class _Checker:
@@ -283,9 +281,9 @@ def facts(effort: str) -> dict[str, Any]:
     """The protocol in words, for the verdict."""
     return {
         "protocol": (
-            "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the cost of "
-            "starting a block learnt from the reference alone; both processes stopped off turn; one drawn call of every "
-            "block verified; median of log ratios, bootstrap interval"
+            "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
+            "harness's own cost learnt in the reference's process and taken off both; both processes stopped off turn; one "
+            "drawn call of every block verified; median of log ratios, bootstrap interval"
         ),
         "effort": effort,
         "regime": "cold, rotating buffers",

@@ -217,8 +217,8 @@ class Side:
     ) -> None:
         """Has the process forget the last outputs (all but two with ``keep``) before contents are written.
 
-        Giving memory back takes as long as a short kernel, so it is kept off the clock, and so is a call of the variant
-        ``warm`` on what the first slot still holds: both sides begin a block in the same state, whatever ran between
+        Giving memory back takes as long as a short kernel, so it is kept off the clock, and so are some calls of the
+        variant ``warm`` on what the slots still hold: both sides begin a block in the same state, whatever ran between
         their turns. The process is frozen after.
         """
         request = {"shape": self.key, "warm": warm, "threads": threads, "poison": poison, "keep": keep}

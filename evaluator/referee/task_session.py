@@ -26,7 +26,6 @@ from evaluator.roles.values import is_encoded
 from evaluator.shapes.sampler import SPLITS, sample
 from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
 from evaluator.sources import TaskSource
-from evaluator.timing.statistics import fixed_cost_ns
 
 Progress = Callable[[str, int, int, str], None]
 _DRAWS = 3
@@ -34,6 +33,8 @@ _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
 _MIN_CALLS = 4
+#: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
+_CLEARLY_SLOWER = 0.35
 
 
 @dataclass
@@ -286,19 +287,23 @@ class TaskSession:
         calls = math.ceil(self.fleet.device.block_target_us / 2 / min(guesses_us.values()))
         calls = max(_MIN_CALLS, min(calls, side.slot_count))
         rounds: list[dict[str, int]] = []
-        ones: list[int] = []
+        nulls_ns: list[int] = []
         for count, keep in ((3, 3), (4, 2), (6, 1)):
             for _ in range(count):
                 rounds.append({b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
-                ones.append(self.run(side, rivals[0], 1, chained=True).elapsed_ns)
+                nulls_ns.append(self.null_ns(side, calls))
             names = [baseline.name for baseline in rivals]
-            rivals = sorted(rivals, key=lambda b: _relative(rounds, b.name, names))[:keep]
+            score = {name: _relative(rounds, name, names) for name in names}
+            near = min(score.values()) + _CLEARLY_SLOWER
+            rivals = sorted((b for b in rivals if score[b.name] <= near), key=lambda b: score[b.name])[:keep]
+            if len(rivals) == 1:
+                break
         best = rivals[0]
         median_ns = statistics.median(turn[best.name] for turn in rounds)
-        fixed_ns = fixed_cost_ns(statistics.median(ones), median_ns / calls, calls)
+        null_ns = min(statistics.median(nulls_ns), median_ns / 2)
         for baseline in everybody:
             ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
-            baseline.median_us = (median_ns * ratio - fixed_ns) / calls / 1e3
+            baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
 
     def _guess_us(self, side: Side, baseline: Baseline) -> float:
         """A first idea of the time per call; warms the baseline up, too."""
@@ -314,6 +319,13 @@ class TaskSession:
         side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0)
         side.fill(calls)
         return side.block(slots, _CALL_SECONDS, variant=baseline.name, chained=chained)
+
+    def null_ns(self, side: Side, calls: int) -> int:
+        """What a block of so many calls takes when the module does nothing."""
+        slots = list(range(calls))
+        side.ready(_CALL_SECONDS, warm=runner.NULL, poison=0)
+        side.fill(calls)
+        return side.block(slots, _CALL_SECONDS, variant=runner.NULL, chained=True).elapsed_ns
 
     def close(self) -> None:
         """Ends the reference process."""

@@ -78,16 +78,3 @@ def summarize(per_shape: Sequence[Sequence[float]], decisions: Sequence[str]) ->
         "share_faster": sum(decision == "faster" for decision in decisions) / len(decisions),
         "shapes": len(arrays),
     }
-
-
-def fixed_cost_ns(one_ns: float, each_ns: float, calls: float) -> float:
-    """What starting and stopping a block costs, from a block of one call and the time per call of blocks of many.
-
-    Args:
-        one_ns: duration of a block of one call.
-        each_ns: duration of a block of ``calls`` calls, divided by their number.
-        calls: at least 2.
-    """
-    per_call = (each_ns * calls - one_ns) / (calls - 1)
-    # Never more than a tenth of a block: beyond that it is noise of long calls, not a cost of starting.
-    return min(max(one_ns - per_call, 0.0), one_ns, 0.1 * each_ns * calls)

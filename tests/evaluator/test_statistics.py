@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evaluator.timing.statistics import decide, fixed_cost_ns, median_interval, summarize
+from evaluator.timing.statistics import decide, median_interval, summarize
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
@@ -43,13 +43,3 @@ def test_summary_is_the_geometric_mean_with_its_interval() -> None:
 
 def test_nothing_timed_is_nothing_claimed() -> None:
     assert summarize([], [])["geomean_speedup"] is None
-
-
-def test_the_cost_of_a_block_is_what_its_first_call_does_not_explain() -> None:
-    # 200 us to start, 50 us a call: one call takes 250 us, a hundred take 5200 us.
-    assert fixed_cost_ns(250e3, 5200e3 / 100, 100) == pytest.approx(200e3)
-
-
-def test_the_cost_of_a_block_is_never_negative_nor_most_of_a_block() -> None:
-    assert fixed_cost_ns(40e3, 50e3, 100) == 0.0  # one call was quicker than the others: noise
-    assert fixed_cost_ns(700e3, 70e3, 10) <= 70e3
