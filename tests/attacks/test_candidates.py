@@ -24,24 +24,24 @@ _DEADLINE_S = 90.0
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(240)]
 
 
-def expectation(source: str) -> tuple[str, str | None]:
-    """The verdict word and, if given, the rule of a finding that a planted file announces."""
-    found = re.search(r"^# expects: (\w+)(?: (\w+))?$", source, re.MULTILINE)
+def expectation(source: str) -> tuple[list[str], str | None]:
+    """The verdict words and, if given, the rule of a finding that a planted file announces."""
+    found = re.search(r"^# expects: (\w+(?:\|\w+)*)(?: (\w+))?$", source, re.MULTILINE)
     assert found is not None, "a planted candidate must announce its verdict"
-    return found[1], found[2]
+    return found[1].split("|"), found[2]
 
 
 @pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
 def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
     source = path.read_text(encoding="utf-8")
-    word, rule = expectation(source)
+    words, rule = expectation(source)
     deadline_s = 8.0 if path.stem == "hangs" else _DEADLINE_S
     started = time.monotonic()
     candidate = CandidateSource(source, "external", path.stem)
     verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
     if verdict["verdict"] == "not_judged" and "nothing can be timed" in verdict["reason"]:
         pytest.xfail(f"the A/A gate voided this run: {verdict['reason']}")
-    assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
+    assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
     assert time.monotonic() - started < deadline_s + 30
     assert verdict["reason"] and "\n" not in verdict["reason"]
     if rule is not None:
@@ -49,7 +49,7 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     limit = re.search(r"^# at most: ([\d.]+)$", source, re.MULTILINE)
     if limit is not None:
         assert verdict["summary"]["geomean_speedup"] <= float(limit[1])
-    if word != "accepted":
+    if verdict["verdict"] != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []
 
@@ -59,4 +59,4 @@ def test_every_planted_file_announces_a_verdict_that_exists() -> None:
 
     assert len(PLANTED) > 20
     for path in PLANTED:
-        assert expectation(path.read_text(encoding="utf-8"))[0] in WORDS
+        assert set(expectation(path.read_text(encoding="utf-8"))[0]) <= set(WORDS)

@@ -1,6 +1,6 @@
 """E32: looks at the caller's frames to tell a timed block from a check, and replays inside the block."""
 
-# expects: incorrect
+# expects: incorrect|cheating
 import sys
 
 import torch.nn.functional as F
