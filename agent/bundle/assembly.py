@@ -152,7 +152,7 @@ def assemble(
     parts = [
         _heading(task_name, members, device),
         *([f"from __future__ import {', '.join(futures)}\n"] if futures else []),
-        "import inspect\nimport threading\nimport warnings\n\nimport torch\n",
+        "import functools\nimport inspect\nimport threading\nimport warnings\n\nimport torch\n",
         _banner("1. The reference as it was given: the fall-back, and the owner of all parameters"),
         reference.text,
     ]
