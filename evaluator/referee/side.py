@@ -250,8 +250,7 @@ class Side:
         started = time.perf_counter_ns()
         process.thaw()
         payload = process.receive(runner.BLOCK, sequence, deadline_s)
-        process.freeze()
-        elapsed_ns = time.perf_counter_ns() - started
+        elapsed_ns = process.freeze() - started
         try:
             report = frames.decode_report(payload, len(slots))
         except frames.FrameError as error:

@@ -18,15 +18,33 @@ def _kernels() -> tuple[Any, Any, Any]:
     source = Path(__file__).with_name("chain.cu").read_text(encoding="utf-8")
     refresh = torch.cuda._compile_kernel(source, "kw_refresh")
     digest = torch.cuda._compile_kernel(source, "kw_digest")
-    return ctypes.CDLL("libcuda.so.1").cuLaunchKernel, refresh.func, digest.func
+    launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+    return launch, refresh.func, digest.func
 
 
-def _launch(kernel: Any, grid: tuple[int, int], arguments: Any) -> None:
-    launch = _kernels()[0]
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    status = launch(kernel, grid[0], grid[1], 1, _THREADS, 1, 1, 0, stream, arguments, None)
-    if status:
-        raise RuntimeError(f"cuLaunchKernel failed with error {status}")
+class _Launcher:
+    """One kernel with its argument cells, which are set before each launch: the driver copies them while it launches.
+
+    Args:
+        kernel: its handle.
+        cells: one ctypes object per argument.
+        stream: address of the stream of the whole block.
+    """
+
+    def __init__(self, kernel: Any, cells: tuple[Any, ...], stream: int) -> None:
+        self.cells = cells
+        self._kernel = kernel
+        self._stream = stream
+        self._pointers = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        self._launch = _kernels()[0]
+
+    def __call__(self, width: int, height: int) -> None:
+        status = self._launch(
+            self._kernel, width, height, 1, _THREADS, 1, 1, 0, self._stream, self._pointers, None
+        )
+        if status:
+            raise RuntimeError(f"cuLaunchKernel failed with error {status}")
 
 
 class Table:
@@ -39,6 +57,7 @@ class Table:
         ]
         self.count = len(rows)
         self.memory = torch.tensor(rows, dtype=torch.int64).to("cuda") if rows else None
+        self.address = self.memory.data_ptr() if self.memory is not None else 0
         most = max((-(-t.numel() // stride) for t, _, stride in entries), default=1)
         self.grid = (min(-(-most // _THREADS), 256), max(self.count, 1))
 
@@ -55,28 +74,26 @@ class States:
         self._words = torch.zeros(calls + 1, dtype=torch.int64, device="cuda")
         self._words[0] = first
         self._base = self._words.data_ptr()
+        stream = torch.cuda.current_stream().cuda_stream
+        pointer, number = ctypes.c_void_p, ctypes.c_uint64
+        _, refresh, digest = _kernels()
+        self._refresh = _Launcher(refresh, (pointer(), pointer()), stream)
+        self._digest = _Launcher(digest, (pointer(), number(), pointer(), pointer(), ctypes.c_int()), stream)
 
     def refresh(self, table: Table, call: int) -> None:
         """Replaces elements of the next inputs as the state before ``call`` says."""
-        if not table.count:
-            return
-        assert table.memory is not None
-        values = (ctypes.c_void_p(table.memory.data_ptr()), ctypes.c_void_p(self._base + 8 * call))
-        pointers = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
-        _launch(_kernels()[1], table.grid, pointers)
+        if table.count:
+            rows, state = self._refresh.cells
+            rows.value, state.value = table.address, self._base + 8 * call
+            self._refresh(*table.grid)
 
     def digest(self, tensor: torch.Tensor, span_bytes: int, call: int, *, first: bool) -> None:
         """Adds one output of ``call`` to the state after it."""
-        values = (
-            ctypes.c_void_p(tensor.data_ptr()),
-            ctypes.c_uint64(span_bytes),
-            ctypes.c_void_p(self._base + 8 * call),
-            ctypes.c_void_p(self._base + 8 * call + 8),
-            ctypes.c_int(int(first)),
-        )
-        pointers = (ctypes.c_void_p * 5)(*(ctypes.addressof(value) for value in values))
-        blocks = min(max(-(-span_bytes // (16 * _THREADS)), 1), 264)
-        _launch(_kernels()[2], (blocks, 1), pointers)
+        output, length, state, following, is_first = self._digest.cells
+        output.value, length.value = tensor.data_ptr(), span_bytes
+        state.value, following.value = self._base + 8 * call, self._base + 8 * call + 8
+        is_first.value = int(first)
+        self._digest(min(max(-(-span_bytes // (16 * _THREADS)), 1), 264), 1)
 
     def read(self) -> list[int]:
         """The states after each call, as unsigned 64-bit numbers; waits for the device."""

@@ -262,14 +262,25 @@ class RoleProcess:
 
     # -- freezing and reading ----------------------------------------------------------------------------------
 
-    def freeze(self) -> None:
-        """Stops every thread of the process and returns when the kernel says that all of them are stopped."""
+    def freeze(self) -> int:
+        """Stops every thread of the process, waits until the kernel says so, and returns when that was.
+
+        The signal stops all threads at once, within microseconds; to ask after each of them takes the referee longer the
+        more there are, and that is not the process's time. So the answer is the moment before the look that found all stopped.
+
+        Returns:
+            ``time.perf_counter_ns()`` of that moment.
+        """
+        stopped_ns = time.perf_counter_ns()
         if self.frozen or self.dead:
-            return
+            return stopped_ns
         self._signal(signal.SIGSTOP)
         limit = time.monotonic() + _FREEZE_SECONDS
         tries = 0
-        while not self._all_stopped():
+        while True:
+            stopped_ns = time.perf_counter_ns()
+            if self._all_stopped():
+                break
             # Stopping takes microseconds on an idle machine; on a busy one, let the process be scheduled to stop.
             tries += 1
             if tries > 20:
@@ -278,6 +289,7 @@ class RoleProcess:
                 self.kill()
                 raise RoleFailure("runtime_error", "its process could not be stopped", role=self.name)
         self.frozen = True
+        return stopped_ns
 
     def thaw(self) -> None:
         """Lets the process go on."""

@@ -1,6 +1,7 @@
-"""The referee's own cost and bias on a CPU: where a warm evaluation spends its time, and the reference against itself.
+"""The referee's own cost and bias: where a warm evaluation spends its time, and the reference against itself.
 
-    python -m benchmarks.referee_cpu --write
+    python -m benchmarks.referee --write
+    python -m benchmarks.referee --device cuda --out FOLDER
 
 The candidate is the library's kernel for the task, which needs no compilation after the first round: what is measured
 is the referee. Shapes are small and drawn anew, log-uniform, for each run.
@@ -95,17 +96,19 @@ def main(
     runs: Annotated[int, typer.Option(help="Warm evaluations.")] = 5,
     rounds: Annotated[int, typer.Option(help="A/A runs a shape, each with a process of its own.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
-    write: Annotated[bool, typer.Option(help="Write JSON to docs/measurements.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
 ) -> None:
     """Measure the referee itself."""
     console = Console(width=120)
     source = catalog.load(task).source
     reference = TaskSource(task, source)
-    candidate = CandidateSource(library_candidate(source), "human", "library")
+    candidate = CandidateSource(library_candidate(source, device), "human", "library")
     chosen = small_shapes(shapes, seed)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        core = RefereeCore("cpu", Path(folder), "landlock")
+        core = RefereeCore(device, Path(folder), "landlock")
         core.fleet.warm_up()
         console.print(f"referee up after {time.monotonic() - started:.1f} s, tier {core.fleet.tier}")
         try:
@@ -126,10 +129,17 @@ def main(
         f"worst shape {worst:.4f}; load {os.getloadavg()[0]:.1f}"
     )
     if write:
-        path = ROOT / "docs" / "measurements" / f"{datetime.now(UTC):%Y-%m-%d}-referee-cpu.json"
+        path = out / f"{datetime.now(UTC):%Y-%m-%d}-referee-{device}.json"
         report = {
-            "program": "benchmarks.referee_cpu",
-            "settings": {"task": task, "shapes": shapes, "runs": runs, "rounds": rounds, "seed": seed},
+            "program": "benchmarks.referee",
+            "settings": {
+                "device": device,
+                "task": task,
+                "shapes": shapes,
+                "runs": runs,
+                "rounds": rounds,
+                "seed": seed,
+            },
             "environment": {**environment(), **verdicts[-1]["environment"]},
             "warm_stages_s": warm,
             "evaluations": [
@@ -139,7 +149,7 @@ def main(
             "aa": {"median": median, "ci95": [low, high], "worst_shape_median": worst, "shapes": same},
         }
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {path.relative_to(ROOT)}")
+        console.print(f"wrote {path.name}")
 
 
 if __name__ == "__main__":
