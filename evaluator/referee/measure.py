@@ -40,7 +40,8 @@ class Effort:
         looks: quads after which it may stop; fixed beforehand, since peeking at will inflates errors.
         half_width: half of the interval's width, relative, at which it stops.
         max_seconds: it stops here in any case.
-        until_decided: it also stops when the interval says faster or slower.
+        until_decided: it also stops when the interval says faster or slower and fewer than half of the quads were
+            disturbed: a few quads that agree by luck in a storm decide nothing.
     """
 
     looks: tuple[int, ...]
@@ -50,7 +51,7 @@ class Effort:
 
 
 EFFORTS = {
-    "screen": Effort((5, 10), 0.015, 0.6, True),
+    "screen": Effort((6, 12, 24), 0.015, 1.0, True),
     "confirm": Effort((16, 32, 48), 0.01, 3.5),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
@@ -117,7 +118,8 @@ def measure(
         speedup, low, high = median_interval(ratios)
         if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
             break
-        if effort.until_decided and decide(low, high) in ("faster", "slower"):
+        calm = 2 * len(ratios) >= len(quads)
+        if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
             break
     return Timing(
         baseline.name,

