@@ -51,7 +51,7 @@ class Effort:
 
 
 EFFORTS = {
-    "screen": Effort((6, 12, 24), 0.015, 1.0, True),
+    "screen": Effort((6, 12, 24), 0.015, 0.6, True),
     "confirm": Effort((16, 32, 48), 0.01, 3.5),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
