@@ -138,8 +138,9 @@ def referee(
     device: Annotated[str, typer.Option()] = "cpu",
     work_dir: Annotated[str, typer.Option()] = "",
     minimum_tier: Annotated[str, typer.Option()] = "landlock",
+    client_pid: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """The process behind evaluator.client; speaks JSON lines on standard input and output."""
     from evaluator.daemon import serve
 
-    serve(device, work_dir, minimum_tier)
+    serve(device, work_dir, minimum_tier, client_pid)

@@ -77,6 +77,8 @@ class Referee:
             str(self._work_dir),
             "--minimum-tier",
             self._minimum_tier,
+            "--client-pid",
+            str(os.getpid()),
         ]
         process = subprocess.Popen(
             command,

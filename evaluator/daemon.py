@@ -22,10 +22,12 @@ from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
 
 
-def serve(device: str, work_dir: str, minimum_tier: str) -> None:
-    """Runs until the client is gone."""
+def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int) -> None:
+    """Runs until the client, whose process id is given, is gone."""
     # If the client is killed, nothing untrusted may go on: our own end takes every fork server with it.
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if client_pid and os.getppid() != client_pid:
+        return  # it was killed while we started
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 
