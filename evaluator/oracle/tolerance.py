@@ -4,7 +4,7 @@ Two things make an honest float32 kernel differ from the float64 oracle: roundin
 the problem's conditioning. The first is estimated by the *reference's own* error in the task's dtype, the second by
 how much the oracle moves when every input moves by one rounding error. One combined bound per row:
 
-    |candidate - oracle| <= (A * reference error + B * input sensitivity + C * eps) * (|oracle| + rms of the row)
+    |candidate - oracle| <= (A * reference error + B * input sensitivity + (C + D * terms) * eps) * (|oracle| + rms of the row)
 
 with both terms relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
 error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
@@ -21,6 +21,9 @@ from evaluator.oracle.numbers import Array, epsilon, is_inexact
 _OWN_ERROR_FACTOR = 4.0
 _SENSITIVITY_FACTOR = 4.0
 _FLOOR_EPSILONS = {"float32": 16.0, "float64": 64.0, "complex64": 16.0, "complex128": 64.0}
+#: A sum of n nearly equal terms, taken one after the other as compilers do over rows, was off by up to n/12 unit roundoffs of the scale,
+#: where the reference's pairwise sum is hardly off at all. Longer ones must be split to be right.
+_EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
 
 
 def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
@@ -50,12 +53,26 @@ class Expected:
     bound: Array
 
     @property
+    def rms(self) -> float:
+        """Root mean square of the finite values."""
+        finite = np.abs(self.exact[np.isfinite(self.exact)]).astype(np.float64)
+        return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+
+    @property
     def typical_bound(self) -> float:
         """The largest bound of any row."""
         return float(self.bound.max()) if self.bound.size else 0.0
 
 
-def expect(dtype: str, shape: tuple[int, ...], exact: Array, own: Array, moved: Array | None) -> Expected:
+def expect(
+    dtype: str,
+    shape: tuple[int, ...],
+    exact: Array,
+    own: Array,
+    moved: Array | None,
+    terms: int = 1,
+    usual: float = 0.0,
+) -> Expected:
     """Builds the expectation for one output from flat float64 (or integer) values.
 
     Args:
@@ -64,6 +81,9 @@ def expect(dtype: str, shape: tuple[int, ...], exact: Array, own: Array, moved: 
         exact: oracle in float64 (complex128 for complex outputs).
         own: the reference's own output, widened.
         moved: the oracle on inputs that were moved by one rounding error, or None where there is no inexact input.
+        terms: length of the longest sum that the module may take, as far as it is known.
+        usual: root mean square of this output on the task's own inputs. On others, which may drive a module to where
+            everything cancels, errors are relative to it as well: what is left there is rounding, in any order.
     """
     exact, own = as_rows(exact, shape), as_rows(own, shape)
     if not is_inexact(dtype) or exact.size == 0:
@@ -74,14 +94,17 @@ def expect(dtype: str, shape: tuple[int, ...], exact: Array, own: Array, moved: 
     rms = np.sqrt(np.mean(magnitude**2, axis=1, keepdims=True))
     overall = float(np.sqrt(np.mean(magnitude**2)))
     # A row that is zero everywhere still gets a scale, from the tensor as a whole, at the size of rounding noise.
-    scale = magnitude + rms + epsilon(dtype) * overall + np.finfo(np.float64).tiny
+    scale = magnitude + rms + usual + epsilon(dtype) * overall + np.finfo(np.float64).tiny
     own_error = _row_error(own, exact, finite, scale)
     typical = float(np.median(own_error)) if own_error.size else 0.0
     bound = _OWN_ERROR_FACTOR * np.maximum(own_error, 2.0 * typical)
     if moved is not None:
         moved = as_rows(moved, shape)
         bound = bound + _SENSITIVITY_FACTOR * _row_error(moved, exact, finite & np.isfinite(moved), scale)
-    floor = _FLOOR_EPSILONS.get(dtype, 2.0) * epsilon(dtype)
+    epsilons = _FLOOR_EPSILONS.get(dtype, 2.0)
+    if dtype in _FLOOR_EPSILONS:
+        epsilons += _EPSILONS_PER_TERM * min(terms, _MOST_TERMS)
+    floor = epsilons * epsilon(dtype)
     return Expected(dtype, shape, exact, own, scale, bound + floor)
 
 

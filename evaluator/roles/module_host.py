@@ -93,6 +93,7 @@ class ModuleHost:
         self.cpp.install()
         if self.role != "candidate" or b"torch.compile" in texts[0]:
             variants.raise_recompile_limit()
+            variants.use_shared_headers(self._headers)
         name = _CANDIDATE if self.role == "candidate" else _REFERENCE
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)
@@ -369,7 +370,6 @@ class ModuleHost:
         """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
         shape = self.shapes[request["shape"]]
         torch.set_num_threads(request["threads"])
-        variants.use_shared_headers(self._headers)
         variants.prepare(shape, request["variant"], request["mode"], request["threads"], self.device)
         return b""
 

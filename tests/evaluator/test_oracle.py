@@ -89,3 +89,24 @@ def test_numbers_of_every_dtype_round_as_torch_rounds(dtype: str) -> None:
     # Through float32 first there is a rare double rounding; never more than the dtype's own spacing.
     assert np.mean(ours == theirs) > 0.999
     assert np.allclose(ours, theirs, rtol=0.25, atol=0.02)
+
+
+def test_where_everything_cancels_errors_are_relative_to_the_usual_size_too() -> None:
+    exact = np.full(64, 1e-6)
+    got = (exact + 5e-7).astype(np.float32)
+    alone = expect("float32", (8, 8), exact, exact, None)
+    beside = expect("float32", (8, 8), exact, exact, None, usual=1.0)
+    assert not compare(got, alone).ok
+    assert compare(got, beside).ok
+    assert not compare((exact + 1e-4).astype(np.float32), beside).ok
+
+
+def test_a_long_sum_taken_in_order_is_right_and_a_lower_precision_is_not() -> None:
+    terms = np.full((4, 2048), 0.1, dtype=np.float32)
+    in_order = np.add.accumulate(terms, axis=1, dtype=np.float32)[:, -1]
+    exact = terms.astype(np.float64).sum(axis=1)
+    own = terms.sum(axis=1).astype(np.float64)
+    assert not compare(in_order, expect("float32", (4,), exact, own, None)).ok
+    expected = expect("float32", (4,), exact, own, None, terms=2048)
+    assert compare(in_order, expected).ok
+    assert not compare(terms.astype(np.float16).sum(axis=1, dtype=np.float32), expected).ok
