@@ -21,8 +21,8 @@ from evaluator.oracle.numbers import Array, epsilon, is_inexact
 _OWN_ERROR_FACTOR = 4.0
 _SENSITIVITY_FACTOR = 4.0
 _FLOOR_EPSILONS = {"float32": 16.0, "float64": 64.0, "complex64": 16.0, "complex128": 64.0}
-#: A sum of n nearly equal terms, taken one after the other as compilers do over rows, was off by up to n/12 unit roundoffs of the scale,
-#: where the reference's pairwise sum is hardly off at all. Longer ones must be split to be right.
+#: A sum of n nearly equal terms, taken one after the other as compilers do over rows, was off by up to n/12 unit
+#: roundoffs of the scale, where the reference's pairwise sum is hardly off at all. Longer ones must be split to be right.
 _EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
 
 
