@@ -4,9 +4,10 @@ Two things make an honest float32 kernel differ from the float64 oracle: roundin
 the problem's conditioning. The first is estimated by the *reference's own* error in the task's dtype, the second by
 how much the oracle moves when every input moves by one rounding error. One combined bound per row:
 
-    |candidate - oracle| <= (A * reference error + B * input sensitivity + (C + D * terms) * eps) * (|oracle| + rms of the row)
+    |candidate - oracle| <= (A * reference error + B * input sensitivity + (C + D * terms) * eps) * scale
+    scale = |oracle| + rms of the row, and on other inputs than the task's own + the output's usual rms
 
-with both terms relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
+with both errors relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
 error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
 """
 

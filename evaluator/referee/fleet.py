@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -20,13 +21,14 @@ from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
-from evaluator.timing.exclusive import DeviceLock
+from evaluator.timing.exclusive import DeviceLock, file_lock
 from evaluator.verdict import HARNESS_VERSION
 
 if TYPE_CHECKING:
     from evaluator.referee.task_session import Baseline
 
 TIERS = ("namespaces", "landlock")
+_log = logging.getLogger(__name__)
 
 
 class Fleet:
@@ -63,6 +65,7 @@ class Fleet:
         self._servers: dict[str, ForkServer] = {}
         self._lock = threading.Lock()
         self._headers_lock = threading.Lock()
+        self._headers_tried = False
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
         self.tier = self._choose_tier(minimum_tier)
@@ -163,32 +166,48 @@ class Fleet:
     def build_headers(self) -> None:
         """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores).
 
-        The caller holds the device's lock shared; taking it in here could wait for a referee that waits for us.
+        Without them every process that compiles pays that time. The caller holds the device's lock shared; taking it
+        in here could wait for a referee that waits for us.
         """
+        complete = self.headers / "complete"
         with self._headers_lock:
-            if self.gpu or any(self.headers.glob("*.gch")) or (self.headers / "tried").exists():
+            if self.gpu or self._headers_tried or complete.exists():
                 return
+            self._headers_tried = True
             make_accessible(self.headers)
-            process = self.server("compile").fork(
-                role="tool", limits=self.limits, builds_headers=True, may_compile=True
-            )
-            program = (
-                "import json, torch\n"
-                "from evaluator.roles import variants\n"
-                "variants.use_shared_headers(HEADERS)\n"
-                "f = torch.compile(lambda x: (x * 2 + 1).relu(), dynamic=False)\n"
-                "f(torch.ones(64))\n"
-            ).replace("HEADERS", repr(process_headers(self.tier, self.headers)))
-            text = sealed_text(_tool_text(program))
+            # Referees of several work folders share the result, and one alone makes it.
+            with file_lock(self.headers.with_name(f"{self.headers.name}.lock")):
+                if complete.exists():
+                    return
+                # What a build that was killed left behind may be half a header.
+                for remains in self.headers.iterdir():
+                    remains.unlink()
+                if self._precompile():
+                    complete.touch()
+
+    def _precompile(self) -> bool:
+        program = (
+            "import torch\n"
+            "from evaluator.roles import variants\n"
+            "variants.use_shared_headers(HEADERS, build=True)\n"
+            "f = torch.compile(lambda x: (x * 2 + 1).relu(), dynamic=False)\n"
+            "f(torch.ones(64))\n"
+        ).replace("HEADERS", repr(process_headers(self.tier, self.headers)))
+        process = self.server("compile").fork(
+            role="tool", limits=self.limits, builds_headers=True, may_compile=True
+        )
+        text = sealed_text(_tool_text(program))
+        try:
             with tempfile.TemporaryFile() as sink:
-                try:
-                    process.request_json(runner.TOOL, {}, 180.0, (text, sink.fileno()))
-                except RoleFailure:
-                    # No compiler here: Inductor's C++ baselines will be unavailable, and the verdict says so.
-                    (self.headers / "tried").touch()
-                finally:
-                    os.close(text)
-                    process.close()
+                process.request_json(runner.TOOL, {}, 180.0, (text, sink.fileno()))
+        except RoleFailure as failure:
+            # Usually no compiler; then Inductor's C++ baselines are unavailable, and every verdict says so.
+            _log.warning("Inductor's C++ headers were not precompiled: %s", failure)
+            return False
+        finally:
+            os.close(text)
+            process.close()
+        return any(self.headers.glob("*.gch"))
 
     def baselines(self) -> list[Baseline]:
         """Every way to run the reference on this device, without times yet."""

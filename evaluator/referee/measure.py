@@ -118,7 +118,7 @@ def measure(
         speedup, low, high = median_interval(ratios)
         if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
             break
-        calm = 2 * len(ratios) >= len(quads)
+        calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
         if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
             break
     return Timing(

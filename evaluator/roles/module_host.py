@@ -93,7 +93,8 @@ class ModuleHost:
         self.cpp.install()
         if self.role != "candidate" or b"torch.compile" in texts[0]:
             variants.raise_recompile_limit()
-            variants.use_shared_headers(self._headers)
+            if self.device.type == "cpu":
+                variants.use_shared_headers(self._headers)
         name = _CANDIDATE if self.role == "candidate" else _REFERENCE
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)

@@ -27,16 +27,24 @@ def raise_recompile_limit() -> None:
             setattr(dynamo_config, name, 4096)
 
 
-def use_shared_headers(folder: str) -> None:
-    """Points Inductor at precompiled headers built beforehand, and its locks at a private place.
+def use_shared_headers(folder: str, *, build: bool = False) -> None:
+    """Points Inductor at the C++ headers that were precompiled in ``folder``, and its locks at a private place.
 
     Building them takes about 18 s on two cores; without this each process, with its private /tmp, would pay again.
+    Only the process that builds them writes there. Everybody else gets a private folder of links, so that a header
+    that is missing (another instruction set, an interrupted build) is made anew instead of ending the evaluation.
     """
     import torch._inductor.codecache as codecache
 
-    if hasattr(codecache, "_HEADER_DIR"):
-        codecache._HEADER_DIR = folder
-        codecache._HEADER_LOCK_DIR = os.path.join(os.environ["TMPDIR"], "header-locks")
+    if not hasattr(codecache, "_HEADER_DIR"):
+        return
+    private = os.path.join(os.environ["TMPDIR"], "headers")
+    os.makedirs(private, exist_ok=True)
+    codecache._HEADER_LOCK_DIR = os.path.join(private, "locks")
+    codecache._HEADER_DIR = folder if build else private
+    if not build:
+        for entry in os.listdir(folder):
+            os.symlink(os.path.join(folder, entry), os.path.join(private, entry))
 
 
 def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device) -> None:

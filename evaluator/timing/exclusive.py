@@ -15,6 +15,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+@contextmanager
+def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Holds an advisory lock on an empty file that every user of the machine may lock."""
+    previous = os.umask(0)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    finally:
+        os.umask(previous)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class DeviceLock:
     """The lock of one device, by name (``cpu`` or a GPU's uuid)."""
 
@@ -24,24 +39,10 @@ class DeviceLock:
         self._lock = folder / f"kernelwright-{device}.lock"
 
     @contextmanager
-    def _held(self, path: Path, kind: int) -> Iterator[None]:
-        # Every user of the machine must be able to take part; the files are empty and hold nothing.
-        previous = os.umask(0)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        finally:
-            os.umask(previous)
-        try:
-            fcntl.flock(descriptor, kind)
-            yield
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
     def shared(self) -> Iterator[None]:
         """While we compute but do not time."""
-        with self._held(self._gate, fcntl.LOCK_EX):
-            lock = self._held(self._lock, fcntl.LOCK_SH)
+        with file_lock(self._gate):
+            lock = file_lock(self._lock, fcntl.LOCK_SH)
             lock.__enter__()
         try:
             yield
@@ -51,5 +52,5 @@ class DeviceLock:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """While we time."""
-        with self._held(self._gate, fcntl.LOCK_EX), self._held(self._lock, fcntl.LOCK_EX):
+        with file_lock(self._gate), file_lock(self._lock):
             yield

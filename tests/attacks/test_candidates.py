@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,12 @@ def expectation(source: str) -> tuple[list[str], str | None]:
     return found[1].split("|"), found[2]
 
 
+def xfail_if_voided(verdict: dict[str, Any]) -> None:
+    """A machine too noisy to time on is told so, and tells nothing about the candidate."""
+    if verdict["verdict"] == "not_judged" and "nothing can be timed" in verdict["reason"]:
+        pytest.xfail(f"the A/A gate voided this run: {verdict['reason']}")
+
+
 @pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
 def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
     source = path.read_text(encoding="utf-8")
@@ -39,17 +46,12 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     started = time.monotonic()
     candidate = CandidateSource(source, "external", path.stem)
     verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
-    if verdict["verdict"] == "not_judged" and "nothing can be timed" in verdict["reason"]:
-        pytest.xfail(f"the A/A gate voided this run: {verdict['reason']}")
+    xfail_if_voided(verdict)
     assert verdict["verdict"] in words, (verdict["reason"], verdict["detail"])
     assert time.monotonic() - started < deadline_s + 30
     assert verdict["reason"] and "\n" not in verdict["reason"]
     if rule is not None:
         assert rule in [finding["rule"] for finding in verdict["findings"]]
-    limit = re.search(r"^# at most: ([\d.]+)$", source, re.MULTILINE)
-    if limit is not None:
-        # The lower end of its interval: on a noisy machine a figure alone says little.
-        assert verdict["summary"]["geomean_ci95"][0] <= float(limit[1])
     if verdict["verdict"] != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []

@@ -62,7 +62,6 @@ Everything else (gradients, other dtypes, strides or configurations) is computed
 The kernels are plain source: edit, split or fuse them, and keep the checks in front of them true.
 """
 
-
     from torch._inductor.runtime import triton_helpers  # small functions that ship with torch
     from torch._inductor.runtime.triton_helpers import libdevice
     import inspect
@@ -70,11 +69,9 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
     import triton
     import triton.language as tl
 
-
     import torch
     import torch.nn as nn
     import torch.nn.functional as F
-
 
     class Model_1(nn.Module):
         def __init__(self, cols: int, eps: float = 1e-5):
@@ -84,22 +81,30 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
         def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
             return F.relu(self.norm(x)) + residual
 
-
     def reduction_blocks(rows, length, along_rows):
         """Rows and elements of a row that a program holds at a time, and its warps.
 
-    `along_rows`: neighbours in memory belong to neighbouring rows, so that a program should take many of them.
-    """
+        `along_rows`: neighbours in memory belong to neighbouring rows, so that a program should take many of them.
+        """
         if along_rows:
             return min(64, triton.next_power_of_2(rows)), min(32, triton.next_power_of_2(length)), 4
         deep = min(2048, triton.next_power_of_2(length))
         wide = max(1, min(512 // deep, triton.next_power_of_2(rows)))
         return wide, deep, max(1, min(8, wide * deep // 256))
 
-
     @triton.jit
-    def fused_add_native_layer_norm_relu(x, norm_weight, norm_bias, residual, buf3, cols, xnumel, r0_numel,
-            XBLOCK : tl.constexpr, R0_BLOCK : tl.constexpr):
+    def fused_add_native_layer_norm_relu(
+        x,
+        norm_weight,
+        norm_bias,
+        residual,
+        buf3,
+        cols,
+        xnumel,
+        r0_numel,
+        XBLOCK: tl.constexpr,
+        R0_BLOCK: tl.constexpr,
+    ):
         """Computes, in one kernel: add native layer norm relu."""
         xoffset = tl.program_id(0) * XBLOCK
         xindex = xoffset + tl.arange(0, XBLOCK)[:, None]
@@ -114,7 +119,7 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
             r0_mask = r0_index < r0_numel
             roffset = r0_offset
             r0_1 = r0_index
-            tmp0 = tl.load(x + (r0_1 + cols*x0), r0_mask & xmask, eviction_policy='evict_last', other=0.0)
+            tmp0 = tl.load(x + (r0_1 + cols * x0), r0_mask & xmask, eviction_policy="evict_last", other=0.0)
             tmp1 = tl.broadcast_to(tmp0, [XBLOCK, R0_BLOCK])
             tmp2_mean_next, tmp2_m2_next, tmp2_weight_next = triton_helpers.welford_reduce(
                 tmp1, tmp2_mean, tmp2_m2, tmp2_weight, roffset == 0
@@ -131,14 +136,16 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
             r0_mask = r0_index < r0_numel
             roffset = r0_offset
             r0_1 = r0_index
-            tmp8 = tl.load(x + (r0_1 + cols*x0), r0_mask & xmask, eviction_policy='evict_first', other=0.0)
-            tmp17 = tl.load(norm_weight + (r0_1), r0_mask, eviction_policy='evict_last', other=0.0)
-            tmp19 = tl.load(norm_bias + (r0_1), r0_mask, eviction_policy='evict_last', other=0.0)
-            tmp23 = tl.load(residual + (r0_1 + cols*x0), r0_mask & xmask, eviction_policy='evict_first', other=0.0)
+            tmp8 = tl.load(x + (r0_1 + cols * x0), r0_mask & xmask, eviction_policy="evict_first", other=0.0)
+            tmp17 = tl.load(norm_weight + (r0_1), r0_mask, eviction_policy="evict_last", other=0.0)
+            tmp19 = tl.load(norm_bias + (r0_1), r0_mask, eviction_policy="evict_last", other=0.0)
+            tmp23 = tl.load(
+                residual + (r0_1 + cols * x0), r0_mask & xmask, eviction_policy="evict_first", other=0.0
+            )
             tmp9 = tmp8 - tmp2
             tmp10 = cols
             tmp11 = tmp10.to(tl.float32)
-            tmp12 = (tmp6 / tmp11)
+            tmp12 = tmp6 / tmp11
             tmp13 = tl.full([1, 1], 1e-05, tl.float32)
             tmp14 = tmp12 + tmp13
             tmp15 = libdevice.rsqrt(tmp14)
@@ -148,8 +155,7 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
             tmp21 = tl.full([1, 1], 0, tl.int32)
             tmp22 = triton_helpers.maximum(tmp21, tmp20)
             tmp24 = tmp22 + tmp23
-            tl.store(buf3 + (r0_1 + cols*x0), tmp24, r0_mask & xmask)
-
+            tl.store(buf3 + (r0_1 + cols * x0), tmp24, r0_mask & xmask)
 
     def usable(tensor, dtype, dimensions, dense=True):
         """Whether a tensor is what the kernels read: plain, of this dtype, and with no gradient to record."""
@@ -162,11 +168,10 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
             and not (tensor.requires_grad and torch.is_grad_enabled())
         )
 
-
     def run_kernels(model, x, residual):
         """layer_norm + relu + add; None for inputs it was not made for."""
-        norm_weight = model._modules['norm']._parameters['weight']
-        norm_bias = model._modules['norm']._parameters['bias']
+        norm_weight = model._modules["norm"]._parameters["weight"]
+        norm_bias = model._modules["norm"]._parameters["bias"]
         if not (
             usable(x, torch.float32, 2)
             and usable(residual, torch.float32, 2)
@@ -179,7 +184,7 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
             residual.shape != (rows, cols)
             or norm_weight.shape != (cols,)
             or norm_bias.shape != (cols,)
-            or model._configuration['cols'] != cols
+            or model._configuration["cols"] != cols
             or not 8 <= cols <= 8192
             or not 1 <= rows <= 16384
         ):
@@ -187,11 +192,19 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
         buf3 = torch.empty_like(x)
         wide, deep, warps = reduction_blocks(rows, cols, False)
         fused_add_native_layer_norm_relu[(triton.cdiv(rows, wide),)](
-            x, norm_weight, norm_bias, residual, buf3, cols, rows, cols, XBLOCK=wide, R0_BLOCK=deep,
+            x,
+            norm_weight,
+            norm_bias,
+            residual,
+            buf3,
+            cols,
+            rows,
+            cols,
+            XBLOCK=wide,
+            R0_BLOCK=deep,
             num_warps=warps,
         )
         return buf3
-
 
     class Member1(Model_1):
         """The reference with generated kernels: same constructor, same weights, same results."""
@@ -202,7 +215,9 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
             given.apply_defaults()
             self._configuration = dict(given.arguments)
             # Another configuration is another computation, for which the kernels were not made.
-            self._made_for_this = all(self._configuration[name] == value for name, value in {'eps': 1e-05}.items())
+            self._made_for_this = all(
+                self._configuration[name] == value for name, value in {"eps": 1e-05}.items()
+            )
 
         def forward(self, x, residual):
             if self._made_for_this:
@@ -218,7 +233,7 @@ except Exception as error:
     warnings.warn(f"kernelwright: member 1 cannot be loaded here ({error})", RuntimeWarning)
 
 MEMBERS = [Member1]
-MEMBER_NAMES = ['inductor Triton (compiler)']
+MEMBER_NAMES = ["inductor Triton (compiler)"]
 KEEPS_NO_WEIGHTS = [False]  # members that need not be built anew when parameters change
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -236,7 +251,9 @@ INPUT_DTYPES = {
 # Asked at every call, so by the shortest way that this torch has.
 _is_compiling = torch.compiler.is_compiling
 _is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
-_is_autocasting = getattr(torch._C, "_is_any_autocast_enabled", functools.partial(torch.is_autocast_enabled, DEVICE))
+_is_autocasting = getattr(
+    torch._C, "_is_any_autocast_enabled", functools.partial(torch.is_autocast_enabled, DEVICE)
+)
 
 
 def _fixed_dims(cols, eps):
@@ -245,43 +262,43 @@ def _fixed_dims(cols, eps):
         return None
     if type(eps) is not float or eps != 1e-05:
         return None
-    return {'cols': cols}
+    return {"cols": cols}
 
 
 def _outside(fixed, x, residual):
     """Why these inputs go to the reference, or None when they lie in the domain that was judged."""
     if type(x) is not torch.Tensor:
-        return 'an input is not a plain tensor'
+        return "an input is not a plain tensor"
     if not x.is_cuda:
-        return 'an input is on another device'
+        return "an input is on another device"
     if x.device.index != torch.cuda.current_device():
-        return 'an input is not on the current GPU'
+        return "an input is not on the current GPU"
     if not x.is_contiguous() or x.data_ptr() % ALIGNMENT_BYTES:
-        return 'an input has another layout'
+        return "an input has another layout"
     if type(residual) is not torch.Tensor:
-        return 'an input is not a plain tensor'
+        return "an input is not a plain tensor"
     if not residual.is_cuda:
-        return 'an input is on another device'
+        return "an input is on another device"
     if residual.device.index != torch.cuda.current_device():
-        return 'an input is not on the current GPU'
+        return "an input is not on the current GPU"
     if not residual.is_contiguous() or residual.data_ptr() % ALIGNMENT_BYTES:
-        return 'an input has another layout'
+        return "an input has another layout"
     if x.dtype != torch.float32 or residual.dtype != torch.float32:
-        return 'an input has another dtype'
+        return "an input has another dtype"
     shape0 = x.shape
     if len(shape0) != 2:
-        return 'an input has another number of dimensions'
+        return "an input has another number of dimensions"
     shape1 = residual.shape
     if len(shape1) != 2:
-        return 'an input has another number of dimensions'
+        return "an input has another number of dimensions"
     rows, cols = shape0
     if shape1 != shape0:
-        return 'the sizes of the inputs do not belong together'
+        return "the sizes of the inputs do not belong together"
     if not 8 <= cols <= 8192:
-        return 'cols lies outside its range'
+        return "cols lies outside its range"
     if not 1 <= rows <= 16384:
-        return 'rows lies outside its range'
-    if cols != fixed['cols']:
+        return "rows lies outside its range"
+    if cols != fixed["cols"]:
         return "cols does not fit the constructor's arguments"
     return None
 
@@ -342,7 +359,9 @@ class _Dispatch:
             if any(tensor.is_inference() for tensor in tensors):
                 self.reason = "parameters made under inference_mode hide when they change"
             judged = not (EVAL_ONLY and module.training)
-            judged = judged and all(_judged(tensor, dtype) for tensor, dtype in zip(tensors, module.__dict__["_kw_dtypes"]))
+            judged = judged and all(
+                _judged(tensor, dtype) for tensor, dtype in zip(tensors, module.__dict__["_kw_dtypes"])
+            )
             runs = [self._build(index, module, tensors) if judged else None for index in range(len(MEMBERS))]
             self.state = _state_of(module)  # last: loading a member may touch the tensors it shares
             self.runs = runs
@@ -372,7 +391,9 @@ class _Dispatch:
     def give_up(self, error):
         """Use the reference from now on, and say so once."""
         self.reason = f"a member failed: {type(error).__name__}: {error}"
-        warnings.warn(f"kernelwright: {self.reason}; the reference is used instead", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            f"kernelwright: {self.reason}; the reference is used instead", RuntimeWarning, stacklevel=4
+        )
 
 
 def _constructor_values(arguments, named):
@@ -410,7 +431,9 @@ def _judged(tensor, dtype):
 
 
 def _wants_gradient(module, tensors):
-    return any(tensor.requires_grad for tensor in tensors) or any(p.requires_grad for p in module.parameters())
+    return any(tensor.requires_grad for tensor in tensors) or any(
+        p.requires_grad for p in module.parameters()
+    )
 
 
 def _share(module, member):

@@ -1,0 +1,26 @@
+"""Inductor's precompiled headers are a saving, never a condition: a compiled candidate is judged without them too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.referee.fleet import headers_folder
+from evaluator.sources import CandidateSource
+from tests.attacks.test_candidates import HERE, SHAPES, TASK, xfail_if_voided
+
+
+def test_compiled_candidate_without_the_header_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the cache was filled for another instruction set: complete, yet not what is asked for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    headers_folder().mkdir(parents=True)
+    (headers_folder() / "complete").touch()
+    source = (HERE / "candidates" / "honest_compiled.py").read_text(encoding="utf-8")
+    with Referee("cpu", work_dir=tmp_path / "referee") as referee:
+        verdict = referee.evaluate(TASK, CandidateSource(source, "external", "compiled"), shapes=SHAPES)
+    xfail_if_voided(verdict)
+    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
