@@ -62,7 +62,8 @@ def names(inputs: list[TensorInput]) -> list[str]:
 def fill(name: str, tensor: TensorInput, target: Array) -> None:
     """Writes a fresh content of the named distribution into ``target`` (flat, carrier dtype)."""
     generator = np.random.default_rng(secrets.randbits(128))
-    tensor.write(target, *tensor.draw(1, generator)[0])
+    draws, offsets = tensor.draw(1, generator)
+    target[:] = tensor.rebuild(int(draws[0]), int(offsets[0]))
     if name == "task" or not is_floating(tensor.meta.dtype) or not tensor.rollable:
         return
     transform = _constant_rows if name == "constant_rows" else _FOR_SIGNED[name]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.oracle.numbers import is_floating, to_float64
-from evaluator.roles.arena import carrier
+from evaluator.roles.chain import Chain
 from evaluator.roles.frames import TensorMeta
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,7 @@ class TensorInput:
 
     def __post_init__(self) -> None:
         first = self.draws[0]
+        self._addresses = np.array([draw.ctypes.data for draw in self.draws], dtype=np.uint64)
         if not self.meta.contiguous or first.size < 2 or self.meta.dtype == "bool":
             return
         if is_floating(self.meta.dtype):
@@ -51,34 +52,28 @@ class TensorInput:
         """Every how many elements the chain replaces one: at most about 2048 places per call, never all."""
         return max(61, self.meta.elements // 2048) | 1
 
-    def draw(self, count: int, generator: np.random.Generator) -> list[tuple[int, int]]:
-        """Contents never used before, as (draw, offset): :meth:`write` and :meth:`rebuild` make them.
+    def draw(self, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
+        """Contents never used before, as indices of draws and offsets in elements, one of either per content.
 
         Args:
             count: how many.
             generator: seeded from the operating system's randomness, and known to the referee alone.
         """
-        draws = generator.integers(0, len(self.draws), count).tolist()
+        draws = generator.integers(0, len(self.draws), count)
         if not self.rollable:
-            return [(draw, 0) for draw in draws]
+            return draws, np.zeros(count, dtype=np.int64)
         offsets = generator.integers(0, self.meta.elements, count)
         row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
         if row > 1:
             offsets += offsets % row == 0
-        return list(zip(draws, offsets.tolist(), strict=True))
+        return draws, offsets
 
-    def write(self, target: Array, draw: int, offset: int) -> None:
-        """Writes the draw rolled left by ``offset`` elements into ``target``."""
-        source = self.draws[draw]
-        if offset == 0:
-            target[:] = source
-            return
-        head = source.size - offset
-        target[:head] = source[offset:]
-        target[head:] = source[:offset]
+    def write_all(self, chain: Chain, address: int, stride_bytes: int, draws: Array, offsets: Array) -> None:
+        """Writes drawn contents to this process's memory, the first at ``address``, ``stride_bytes`` apart."""
+        item_bytes = self.draws[0].itemsize
+        rolls_bytes = (offsets * item_bytes).astype(np.uint64)
+        chain.fill(address, stride_bytes, self._addresses[draws], rolls_bytes, self.draws[0].nbytes)
 
     def rebuild(self, draw: int, offset: int) -> Array:
-        """The content that :meth:`write` wrote, in private memory."""
-        content = np.empty(self.draws[draw].size, dtype=carrier(self.meta.dtype))
-        self.write(content, draw, offset)
-        return content
+        """One drawn content, in private memory."""
+        return np.roll(self.draws[draw], -offset)

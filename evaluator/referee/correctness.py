@@ -6,7 +6,6 @@ must come back unchanged, and a wrong answer that is right for an *earlier* cont
 
 from __future__ import annotations
 
-import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,13 +228,9 @@ def _checked_outputs(side: Side, block: Block, expected: tuple[TensorMeta, ...])
 
 def _check_alias(side: Side, block: Block) -> None:
     """Outputs may not lie in the memory of the inputs."""
-    maps = Path(f"/proc/{side.process.pid}/maps").read_text(encoding="utf-8", errors="replace")
-    shared = [
-        (int(low, 16), int(high, 16))
-        for low, high in re.findall(
-            r"^([0-9a-f]+)-([0-9a-f]+) .*memfd:kernelwright-arena", maps, re.MULTILINE
-        )
-    ]
+    maps = Path(f"/proc/{side.process.pid}/maps").read_bytes().splitlines()
+    ranges = [line.split(b" ", 1)[0].split(b"-") for line in maps if b"memfd:kernelwright-arena" in line]
+    shared = [(int(low, 16), int(high, 16)) for low, high in ranges]
     for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True):
         if any(address < high and address + meta.span_bytes > low for low, high in shared):
             sentence = "it returns a view of its input's memory instead of a fresh tensor"

@@ -24,6 +24,7 @@ from evaluator.oracle.numbers import Array, is_inexact
 from evaluator.referee.correctness import Case, Outcome, Rejected, case_of, wrong
 from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.roles.frames import TensorMeta
 from evaluator.timing.statistics import decide, median_interval
 from evaluator.verdict import Finding
 
@@ -51,7 +52,7 @@ class Effort:
 
 
 EFFORTS = {
-    "screen": Effort((6, 12, 24), 0.015, 0.6, True),
+    "screen": Effort((6, 12, 24), 0.015, 0.5, True),
     "confirm": Effort((16, 32, 48), 0.01, 3.5),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
@@ -59,6 +60,9 @@ EFFORTS = {
 #: core slows either side by a factor of 1.5 to 2 for 50 to 200 ms, so quads are shorter than that.
 _DISTURBED = 0.15
 _MIN_QUADS = 5
+#: Drawn outputs wait to be compared until there are so many of them, or so many bytes.
+_PENDING = 16
+_PENDING_BYTES = 32 << 20
 _MIN_CALLS = 4
 
 
@@ -121,6 +125,7 @@ def measure(
         calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
         if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
             break
+    checker.compare_pending()
     return Timing(
         baseline.name,
         theirs_us,
@@ -169,7 +174,10 @@ def _estimate(quads: list[_Quad]) -> tuple[list[float], float, float]:
 
 
 class _Checker:
-    """Runs the candidate's blocks and verifies one randomly drawn call of each."""
+    """Runs the candidate's blocks and verifies one randomly drawn call of each.
+
+    Contract and chain at once; the values some blocks later, several in one block of the reference.
+    """
 
     def __init__(
         self, session: TaskSession, shape: OpenShape, side: Side, outcome: Outcome, earlier: list[Case]
@@ -179,6 +187,7 @@ class _Checker:
         self.side = side
         self.outcome = outcome
         self.earlier = earlier
+        self._pending: list[tuple[tuple[TensorMeta, ...], list[Array], list[Array]]] = []
 
     def run(self, calls: int) -> Block:
         """One verified block."""
@@ -222,7 +231,10 @@ class _Checker:
         if side.chained and not side.gpu and not side.holds(block.slots[call], contents):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
-        self._compare(block, spans, contents)
+        self._pending.append((block.report.metas, spans, contents))
+        waiting_bytes = len(self._pending) * (shape.inputs.input_bytes + sum(span.nbytes for span in spans))
+        if len(self._pending) == min(_PENDING, shape.side.slot_count) or waiting_bytes > _PENDING_BYTES:
+            self.compare_pending()
 
     def _broken_chain(self) -> Rejected:
         sentence = (
@@ -231,30 +243,42 @@ class _Checker:
         )
         return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
 
-    def _compare(self, block: Block, spans: list[Array], contents: list[Array]) -> None:
-        """A quick look against the reference's own result; only what looks wrong goes to the float64 oracle."""
-        reference, shape = self.shape.side, self.shape
+    def compare_pending(self) -> None:
+        """A quick look against the reference's own results; only what looks wrong goes to the float64 oracle.
+
+        Raises:
+            Rejected: a drawn output was wrong.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        reference = self.shape.side
         self.side.process.freeze()
         reference.ready(_CALL_SECONDS)
-        reference.write(0, contents)
-        own_block = reference.block([0], _CALL_SECONDS)
-        own_spans = reference.outputs(own_block, 0, _CALL_SECONDS)
-        self.outcome.checks += 1
-        metas = block.report.metas
-        close = all(
-            _close(dense(span, meta), dense(own, own_meta), meta.dtype, bound)
-            for span, meta, own, own_meta, bound in zip(
-                spans, metas, own_spans, own_block.report.metas, self.outcome.bounds, strict=True
+        for slot, (_, _, contents) in enumerate(pending):
+            reference.write(slot, contents)
+        own_block = reference.block(list(range(len(pending))), _CALL_SECONDS)
+        own_metas = own_block.report.metas
+        for slot, (metas, spans, contents) in enumerate(pending):
+            own_spans = reference.outputs(own_block, slot, _CALL_SECONDS)
+            self.outcome.checks += 1
+            close = all(
+                _close(dense(span, meta), dense(own, own_meta), meta.dtype, bound)
+                for span, meta, own, own_meta, bound in zip(
+                    spans, metas, own_spans, own_metas, self.outcome.bounds, strict=True
+                )
             )
-        )
-        if close:
-            return
-        case = case_of(self.session, shape, "timed", contents, [])
+            if not close:
+                self._judge(metas, spans, contents)
+
+    def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Array], contents: list[Array]) -> None:
+        """The float64 oracle's word on an output that differs from the reference's."""
+        case = case_of(self.session, self.shape, "timed", contents, [])
         values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
         for value, expected in zip(values, case.expected, strict=True):
             comparison = compare(value, expected, slack=2.0)
             if not comparison.ok:
-                rejected = wrong(shape, case, comparison, values, self.earlier)
+                rejected = wrong(self.shape, case, comparison, values, self.earlier)
                 raise Rejected(rejected.word, "in a timed call: " + rejected.sentence, rejected.findings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,13 +68,6 @@ class Block:
     variant: str
 
 
-@dataclass
-class _Slot:
-    offsets: list[int]
-    targets: list[Array] = field(default_factory=list)
-    fills: list[tuple[int, int]] = field(default_factory=list)
-
-
 class Side:
     """One process at one shape.
 
@@ -96,27 +89,29 @@ class Side:
         self._chain = chain
         tensors = inputs.tensors
         count = _SLOT_BYTES // max(inputs.input_bytes, 64)
+        self.slot_count = min(max(count, _MIN_SLOTS), _MAX_SLOTS)
         layouter = Layouter()
         self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in inputs.state]
         self._pool_offsets = [
             layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
         ]
-        self._slots = [
-            _Slot([layouter.take(tensor.meta.span_bytes) for tensor in tensors])
-            for _ in range(min(max(count, _MIN_SLOTS), _MAX_SLOTS))
-        ]
-        self.arena = Arena(layouter.used_bytes)
-        for slot in self._slots:
-            slot.targets = [
-                self.arena.tensor(offset, tensor.meta)
-                for tensor, offset in zip(tensors, slot.offsets, strict=True)
-            ]
+        # All slots are alike and one after the other: what slot 0 holds at x, slot i holds at x + i * slot_bytes.
+        before_bytes = layouter.used_bytes
+        self._offsets = [layouter.take(tensor.meta.span_bytes) for tensor in tensors]
+        self._slot_bytes = layouter.used_bytes - before_bytes
+        self.arena = Arena(before_bytes + self.slot_count * self._slot_bytes)
+        #: Per tensor what :meth:`fill` drew for each slot: indices of draws, and offsets in elements.
+        self._drawn: list[tuple[Array, Array]] = []
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
 
-    @property
-    def slot_count(self) -> int:
-        return len(self._slots)
+    def _target(self, index: int, position: int) -> Array:
+        """The memory of one tensor of a slot, flat."""
+        offset = self._offsets[position] + index * self._slot_bytes
+        return self.arena.tensor(offset, self.inputs.tensors[position].meta)
+
+    def _targets(self, index: int) -> list[Array]:
+        return [self._target(index, position) for position in range(len(self._offsets))]
 
     def open(self, deadline_s: float) -> float:
         """Loads the weights and binds the slots; returns the seconds that constructing the module took."""
@@ -135,57 +130,60 @@ class Side:
             if tensor.rollable:
                 self.arena.view(offset, tensor.pool.nbytes).view(carrier(tensor.meta.dtype))[:] = tensor.pool
                 refresh.append([position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride])
-        slots = []
-        for slot in self._slots:
-            offsets = iter(slot.offsets)
-            arguments = [
-                {"tensor": _meta_json(argument.meta), "offset": next(offsets)}
-                if isinstance(argument, TensorInput)
-                else {"value": argument.value}
-                for argument in self.inputs.arguments
-            ]
-            slots.append({"arguments": arguments, "refresh": refresh})
-        self.process.request(runner.BIND, {"shape": self.key, "slots": slots}, deadline_s)
+        offsets = iter(self._offsets)
+        arguments = [
+            {"tensor": _meta_json(argument.meta), "offset": next(offsets)}
+            if isinstance(argument, TensorInput)
+            else {"value": argument.value}
+            for argument in self.inputs.arguments
+        ]
+        binding = {
+            "shape": self.key,
+            "arguments": arguments,
+            "refresh": refresh,
+            "slots": self.slot_count,
+            "slot_bytes": self._slot_bytes,
+        }
+        self.process.request(runner.BIND, binding, deadline_s)
         return setup_s
 
     # -- contents ----------------------------------------------------------------------------------------------
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
-        tensors = self.inputs.tensors
-        drawn = [tensor.draw(count, self._generator) for tensor in tensors]
-        for slot, fills in zip(self._slots, zip(*drawn, strict=True), strict=False):
-            slot.fills = list(fills)
-            for tensor, target, (draw, offset) in zip(tensors, slot.targets, fills, strict=True):
-                tensor.write(target, draw, offset)
+        self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
+        for position, (tensor, (draws, offsets)) in enumerate(
+            zip(self.inputs.tensors, self._drawn, strict=True)
+        ):
+            first = self._target(0, position).ctypes.data
+            tensor.write_all(self._chain, first, self._slot_bytes, draws, offsets)
 
     def fill_from(self, distribution: str) -> None:
         """Writes fresh contents of a named distribution into the first slot."""
-        for tensor, target in zip(self.inputs.tensors, self._slots[0].targets, strict=True):
+        for tensor, target in zip(self.inputs.tensors, self._targets(0), strict=True):
             distributions.fill(distribution, tensor, target)
 
     def contents(self, index: int) -> list[Array]:
         """Private copies of a slot's tensors as they are now, in memory order."""
-        return [target.copy() for target in self._slots[index].targets]
+        return [target.copy() for target in self._targets(index)]
 
     def write(self, index: int, contents: list[Array]) -> None:
         """Writes given contents into a slot."""
-        for target, content in zip(self._slots[index].targets, contents, strict=True):
+        for target, content in zip(self._targets(index), contents, strict=True):
             target[:] = content
 
     def holds(self, index: int, contents: list[Array]) -> bool:
         """Whether a slot still holds exactly these contents (bit for bit)."""
         return all(
             np.array_equal(target.view(np.uint8), content.view(np.uint8))
-            for target, content in zip(self._slots[index].targets, contents, strict=True)
+            for target, content in zip(self._targets(index), contents, strict=True)
         )
 
     def refreshed(self, index: int, state: int) -> list[Array]:
         """What a slot must hold after the chain has refreshed it in state ``state``."""
         contents, entries = [], []
-        slot = self._slots[index]
-        for tensor, (draw, offset) in zip(self.inputs.tensors, slot.fills, strict=True):
-            content = tensor.rebuild(draw, offset)
+        for tensor, (draws, offsets) in zip(self.inputs.tensors, self._drawn, strict=True):
+            content = tensor.rebuild(int(draws[index]), int(offsets[index]))
             contents.append(content)
             if tensor.rollable:
                 entries.append((content, tensor))
@@ -314,7 +312,6 @@ class Side:
         """Forgets the shape on both ends."""
         if not self.process.dead:
             self.process.request(runner.CLOSE, {"shape": self.key}, 30.0)
-        self._slots = []  # their views would keep the arena's memory
         self.arena.close()
 
 

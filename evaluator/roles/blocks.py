@@ -21,6 +21,7 @@ class Slot:
         arguments: what ``forward`` gets.
         views: the arena's tensors behind the tensor arguments, in order.
         pools: (position among the tensor arguments, pool of legal values, stride) per refreshed tensor.
+        device_pools: the same pools on the device.
         device: where the module runs.
     """
 
@@ -29,6 +30,7 @@ class Slot:
         arguments: list[Any],
         views: list[torch.Tensor],
         pools: list[tuple[int, torch.Tensor, int]],
+        device_pools: list[torch.Tensor],
         device: torch.device,
     ) -> None:
         self.arguments = arguments
@@ -38,7 +40,7 @@ class Slot:
         self.entries = (Refresh * max(self.count, 1))()
         self.address = ctypes.addressof(self.entries)
         self.pools = pools
-        self.device_pools: list[torch.Tensor] = []
+        self.device_pools = device_pools
         for entry, (position, pool, stride) in zip(self.entries, pools, strict=False):
             view = views[position]
             entry.data, entry.pool = view.data_ptr(), pool.data_ptr()
@@ -47,11 +49,10 @@ class Slot:
         if device.type == "cuda":
             from evaluator.roles.device_chain import Table
 
-            self.device_pools = [pool.to(device) for _, pool, _ in pools]
             self.table = Table(
                 [
                     (self.tensors[position], on_device, stride)
-                    for (position, _, stride), on_device in zip(pools, self.device_pools, strict=True)
+                    for (position, _, stride), on_device in zip(pools, device_pools, strict=True)
                 ]
             )
 

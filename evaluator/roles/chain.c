@@ -60,3 +60,13 @@ void kw_refresh(const refresh_t *inputs, uint64_t inputs_count, uint64_t state) 
         }
     }
 }
+
+/* Writes count contents, stride bytes apart: each a source of the given length rolled left by its own offset. */
+void kw_fill(uint8_t *target, uint64_t stride, uint64_t count, const uint64_t *sources, const uint64_t *rolls,
+             uint64_t bytes) {
+    for (uint64_t i = 0; i < count; ++i, target += stride) {
+        const uint8_t *source = (const uint8_t *)(uintptr_t)sources[i];
+        memcpy(target, source + rolls[i], bytes - rolls[i]);
+        memcpy(target + (bytes - rolls[i]), source, rolls[i]);
+    }
+}

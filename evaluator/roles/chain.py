@@ -1,4 +1,4 @@
-"""Builds and binds `chain.c`: the digest and the refresh that tie the calls of a timed block together.
+"""Builds and binds `chain.c`: the digest and the refresh that tie the calls of a timed block together, and their inputs.
 
 The same code runs in the roles (inside the clock) and in the referee (to check a claimed chain). Where no C compiler
 exists, :class:`NumpyChain` does the same arithmetic; it is slower per call, for both sides alike.
@@ -14,6 +14,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 SOURCE = Path(__file__).with_name("chain.c")
 WHOLE_BYTES = 16384
@@ -34,11 +36,17 @@ class Refresh(ctypes.Structure):
     ]
 
 
+Addresses = np.ndarray[Any, np.dtype[np.uint64]]
+
+
 class Chain(Protocol):
-    """Digest and refresh over raw memory of this process."""
+    """Digest, refresh and fill over raw memory of this process."""
 
     def digest(self, address: int, length_bytes: int, state: int) -> int: ...
     def refresh(self, inputs: Any, count: int, state: int) -> None: ...
+    def fill(
+        self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
+    ) -> None: ...
 
 
 class CompiledChain:
@@ -52,6 +60,18 @@ class CompiledChain:
         self.refresh = loaded.kw_refresh
         self.refresh.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
         self.refresh.restype = None
+        self._fill = loaded.kw_fill
+        pointer, number = ctypes.c_void_p, ctypes.c_uint64
+        self._fill.argtypes = [pointer, number, number, pointer, pointer, number]
+        self._fill.restype = None
+
+    def fill(
+        self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
+    ) -> None:
+        """Writes one rolled source after the other, ``stride_bytes`` apart."""
+        self._fill(
+            address, stride_bytes, sources.size, sources.ctypes.data, rolls_bytes.ctypes.data, length_bytes
+        )
 
 
 def _mix(state: int, value: int) -> int:
@@ -91,6 +111,14 @@ class NumpyChain:
                 width = entry.item_bytes
                 ctypes.memmove(entry.data + width * at, entry.pool + width * source, width)
                 source = (source + 1) % entry.pool_count
+
+    def fill(
+        self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
+    ) -> None:
+        for index, (source, roll) in enumerate(zip(sources.tolist(), rolls_bytes.tolist(), strict=True)):
+            target = address + index * stride_bytes
+            ctypes.memmove(target, source + roll, length_bytes - roll)
+            ctypes.memmove(target + length_bytes - roll, source, roll)
 
 
 def build(folder: Path) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 
 MAGIC = 0x4B575246
 MAX_FRAME_BYTES = 1 << 20
@@ -42,18 +43,18 @@ class TensorMeta:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    @property
+    @cached_property
     def elements(self) -> int:
         count = 1
         for size in self.shape:
             count *= size
         return count
 
-    @property
+    @cached_property
     def item_bytes(self) -> int:
         return ITEM_BYTES[DTYPES.index(self.dtype)]
 
-    @property
+    @cached_property
     def span_bytes(self) -> int:
         """Bytes from the first element to the end of the last one in memory."""
         if self.elements == 0:
@@ -61,7 +62,7 @@ class TensorMeta:
         reach = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         return (reach + 1) * self.item_bytes
 
-    @property
+    @cached_property
     def contiguous(self) -> bool:
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):

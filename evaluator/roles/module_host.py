@@ -280,21 +280,26 @@ class ModuleHost:
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Creates the arguments of every slot as views of the arena (copies on the GPU, see upload)."""
         shape = self.shapes[request["shape"]]
+        items = [
+            (_meta(item["tensor"]), item["offset"]) if "tensor" in item else item["value"]
+            for item in request["arguments"]
+        ]
+        pools = [
+            (position, self._view(shape, offset, frames.TensorMeta(dtype, (count,), (1,))), stride)
+            for position, offset, dtype, count, stride in request["refresh"]
+        ]
+        device_pools = [pool.to(self.device) for _, pool, _ in pools]
         shape.slots = []
-        for entry in request["slots"]:
+        for start in range(0, request["slots"] * request["slot_bytes"], request["slot_bytes"]):
             views, arguments = [], []
-            for item in entry["arguments"]:
-                if "tensor" in item:
-                    view = self._view(shape, item["offset"], _meta(item["tensor"]))
+            for item in items:
+                if isinstance(item, tuple):
+                    view = self._view(shape, item[1] + start, item[0])
                     views.append(view)
                     arguments.append(view if self.device.type == "cpu" else _like_on(view, self.device))
                 else:
-                    arguments.append(decode_value(item["value"]))
-            pools = [
-                (position, self._view(shape, offset, frames.TensorMeta(dtype, (count,), (1,))), stride)
-                for position, offset, dtype, count, stride in entry["refresh"]
-            ]
-            shape.slots.append(blocks.Slot(arguments, views, pools, self.device))
+                    arguments.append(decode_value(item))
+            shape.slots.append(blocks.Slot(arguments, views, pools, device_pools, self.device))
         return b""
 
     def upload(self, request: dict[str, Any], descriptors: list[int]) -> bytes:

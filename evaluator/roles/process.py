@@ -29,6 +29,7 @@ _WORDS = {
 _KEPT_OUTPUT_BYTES = 64 << 10
 _MAX_OUTPUT_BYTES = 16 << 20
 _FREEZE_SECONDS = 2.0
+_MAX_OPEN_STATES = 32
 
 
 class OutputDrain:
@@ -94,6 +95,9 @@ class RoleProcess:
         self.dead = False
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
+        #: Open stat files of its threads, and the thread that last held up a freeze.
+        self._states: dict[str, int] = {}
+        self._running = ""
         self.drain = OutputDrain(output, self.kill)
         for line in (channel, control):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -303,15 +307,34 @@ class RoleProcess:
             raise self._ended() from None
 
     def _all_stopped(self) -> bool:
+        """Whether the kernel calls every thread stopped; the one that still ran when last asked is asked first."""
+        if self._running in self._states and not self._is_stopped(self._running):
+            return False
         try:
-            for thread in os.listdir(f"/proc/{self.pid}/task"):
-                with open(f"/proc/{self.pid}/task/{thread}/stat", "rb") as file:
-                    state = file.read().rpartition(b")")[2].split()[0]
-                if state not in (b"T", b"t"):
-                    return False
+            threads = os.listdir(f"/proc/{self.pid}/task")
         except (FileNotFoundError, ProcessLookupError):
             raise self._ended() from None
+        for thread in threads:
+            if not self._is_stopped(thread):
+                self._running = thread
+                return False
         return True
+
+    def _is_stopped(self, thread: str) -> bool:
+        """Opening a file of /proc takes longer than reading it, and a process is asked thousands of times."""
+        try:
+            if thread not in self._states:
+                path = f"/proc/{self.pid}/task/{thread}/stat"
+                self._states[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            state = os.pread(self._states[thread], 1024, 0).rpartition(b")")[2].split(None, 1)[0]
+        except (FileNotFoundError, ProcessLookupError):
+            # That thread is gone. Its number may come back as another one's, so the descriptor goes, too.
+            if thread in self._states:
+                os.close(self._states.pop(thread))
+            return False
+        if len(self._states) > _MAX_OPEN_STATES:
+            os.close(self._states.pop(thread))
+        return state in (b"T", b"t")
 
     def stop_others(self) -> int:
         """Stops every other process of the sandbox and returns how many there are (0 for an honest candidate)."""
@@ -389,5 +412,7 @@ class RoleProcess:
     def close(self) -> None:
         """Kills the process and closes the lines to it."""
         self.kill()
+        while self._states:
+            os.close(self._states.popitem()[1])
         self._channel.close()
         self._control.close()

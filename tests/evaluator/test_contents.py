@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from evaluator.content import distributions
 from evaluator.content.pools import TensorInput
 from evaluator.content.weights import redraw
+from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 
 
@@ -16,14 +20,18 @@ def _normal(shape: tuple[int, int] = (40, 50)) -> TensorInput:
     return TensorInput(TensorMeta("float32", shape, (shape[1], 1)), draws)
 
 
-def test_contents_differ_from_call_to_call_and_can_be_rebuilt() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_contents_differ_from_call_to_call_and_can_be_rebuilt(tmp_path: Path, compiled: bool) -> None:
     tensor = _normal()
     seen = set()
-    for plan in tensor.draw(50, np.random.default_rng()):
-        target = np.empty(2000, dtype=np.float32)
-        tensor.write(target, *plan)
-        assert np.array_equal(tensor.rebuild(*plan), target)
-        assert plan[1] % 50 != 0
+    draws, offsets = tensor.draw(50, np.random.default_rng())
+    targets = np.zeros((50, 2016), dtype=np.float32)
+    library = chain.load(chain.build(tmp_path) if compiled else None)
+    tensor.write_all(library, targets.ctypes.data, 2016 * 4, draws, offsets)
+    for target, draw, offset in zip(targets, draws.tolist(), offsets.tolist(), strict=True):
+        assert np.array_equal(tensor.rebuild(draw, offset), target[:2000])
+        assert not target[2000:].any()
+        assert offset % 50 != 0
         seen.add(target.tobytes())
     assert len(seen) > 45
 
