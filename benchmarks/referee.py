@@ -44,6 +44,15 @@ def small_shapes(count: int, seed: int) -> list[dict[str, Any]]:
     return shapes
 
 
+def unused(path: Path) -> Path:
+    """The path, numbered if an earlier measurement has it."""
+    number = 2
+    while path.exists():
+        path = path.with_stem(f"{path.stem.removesuffix(f'-{number - 1}')}-{number}")
+        number += 1
+    return path
+
+
 def quiet(*_: Any) -> None:
     """Progress that nobody reads."""
 
@@ -129,7 +138,7 @@ def main(
         f"worst shape {worst:.4f}; load {os.getloadavg()[0]:.1f}"
     )
     if write:
-        path = out / f"{datetime.now(UTC):%Y-%m-%d}-referee-{device}.json"
+        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-referee-{device}.json")
         report = {
             "program": "benchmarks.referee",
             "settings": {

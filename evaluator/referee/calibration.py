@@ -8,10 +8,10 @@ from typing import Any
 from evaluator.errors import RoleFailure
 from evaluator.referee import measure
 from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.control import Control, twin
 from evaluator.referee.correctness import Outcome, Rejected, cases, check
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.task_session import OpenShape, Progress, TaskSession
-from evaluator.sources import CandidateSource
 from evaluator.timing.statistics import median_interval
 
 #: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
@@ -53,8 +53,8 @@ def run(
     Raises:
         RoleFailure: with ``task_rejected`` when the reference does not agree with itself.
     """
-    twin = CandidateSource(session.task.source + "\n\nModelNew = Model\n", "reference", "A/A")
-    candidate = CandidateRun(fleet, session, twin)
+    candidate = CandidateRun(fleet, session, twin(session.task), name="reference")
+    control = Control(fleet, session)
     eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == fleet.threads)
     saved = shape.baselines
     try:
@@ -63,7 +63,7 @@ def run(
         outcome = Outcome()
         check(side, shape, cases(session, shape, []), outcome)
         shape.baselines = [eager]
-        timing = measure.measure(session, shape, side, outcome, [], effort)
+        timing = measure.measure(session, shape, side, control.side(shape), outcome, [], effort)
     except Rejected as rejected:
         raise RoleFailure(
             "task_rejected",
@@ -73,4 +73,5 @@ def run(
     finally:
         shape.baselines = saved
         candidate.close()
+        control.close()
     return timing.log_ratios, eager.name

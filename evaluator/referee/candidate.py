@@ -25,11 +25,25 @@ _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
 
 
 class CandidateRun:
-    """One candidate under evaluation against one task session."""
+    """One candidate under evaluation against one task session.
+
+    Args:
+        fleet: starts its processes.
+        session: of the task.
+        candidate: its source.
+        expires_at: monotonic time at which the evaluation ends.
+        name: who is to blame for what its process does.
+    """
 
     def __init__(
-        self, fleet: Fleet, session: TaskSession, candidate: CandidateSource, expires_at: float = math.inf
+        self,
+        fleet: Fleet,
+        session: TaskSession,
+        candidate: CandidateSource,
+        expires_at: float = math.inf,
+        name: str = "candidate",
     ) -> None:
+        self.name = name
         self.expires_at = expires_at
         self.fleet = fleet
         self.session = session
@@ -99,6 +113,7 @@ class CandidateRun:
             limits=self.fleet.limits,
             may_compile=compiling,
         )
+        process.name = self.name
         process.expires_at = self.expires_at
         texts = [
             sealed_text(source.encode("utf-8", "surrogatepass"))

@@ -11,6 +11,7 @@ from typing import Any
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.control import Control
 from evaluator.referee.correctness import Case, Outcome, Rejected, cases, check, make_case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.task_session import OpenShape, Progress, TaskSession
@@ -53,7 +54,9 @@ class Evaluation:
         self.progress = progress
         self.run_state = _Run()
         self._started = time.monotonic()
-        self.candidate = CandidateRun(fleet, session, request.candidate, self._started + request.deadline_s)
+        expires_at = self._started + request.deadline_s
+        self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
+        self.control = Control(fleet, session, expires_at)
 
     def judge(self) -> Verdict:
         """The verdict."""
@@ -71,6 +74,7 @@ class Evaluation:
             word, reason, detail = "not_judged", str(failure), ""
         finally:
             self.candidate.close()
+            self.control.close()
             if self.session.process.frozen and not self.session.process.dead:
                 self.session.process.thaw()
         return self._verdict(word, reason, detail)
@@ -168,7 +172,8 @@ class Evaluation:
             self.progress("timing", done, len(order), f"timing {_words(shape.dims)}")
             outcome = self.run_state.outcomes[shape.key]
             side = self.candidate.sides[shape.key]
-            timing = measure.measure(self.session, shape, side, outcome, self._earlier(shape), effort)
+            rival = self.control.side(shape)
+            timing = measure.measure(self.session, shape, side, rival, outcome, self._earlier(shape), effort)
             self.run_state.results.append(
                 ShapeResult(
                     dims=shape.dims,

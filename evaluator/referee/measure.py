@@ -2,7 +2,7 @@
 
 A block is a chain of calls: what call i returned decides how the input of call i+1 is refreshed, so that calls cannot
 be computed ahead, batched or filled in late. Which call is verified is drawn after the process was stopped. What the harness
-itself costs (starting, stopping, chaining) is learnt from blocks of the reference's process that compute nothing, and
+itself costs (starting, stopping, chaining) is learnt from blocks of the baseline's process that compute nothing, and
 taken off both sides alike; nothing that the candidate does can enlarge it.
 
 The sides alternate strictly. In ABBA order one side runs twice in a row and finds its memory still in the caches, while
@@ -82,24 +82,29 @@ class Timing:
 
 
 def measure(
-    session: TaskSession, shape: OpenShape, side: Side, outcome: Outcome, earlier: list[Case], effort: Effort
+    session: TaskSession,
+    shape: OpenShape,
+    side: Side,
+    rival: Side,
+    outcome: Outcome,
+    earlier: list[Case],
+    effort: Effort,
 ) -> Timing:
-    """Times the candidate against the shape's best baseline.
+    """Times the candidate in ``side`` against the shape's best baseline in ``rival``.
 
     Raises:
         Rejected: a timed output was wrong.
     """
     checker = _Checker(session, shape, side, outcome, earlier)
     baseline = shape.best
-    reference = shape.side
-    reference.process.freeze()
+    shape.side.process.freeze()
     many = min(16, side.slot_count)
     short, long = checker.run(1), checker.run(many)
-    session.run(reference, baseline, 1, chained=True)
+    session.run(rival, baseline, 1, chained=True)
     guess_us = max((long.elapsed_ns - short.elapsed_ns) / (1e3 * (many - 1)), 1.0)
     guess_us = min(guess_us, max(baseline.median_us, 1.0))
     calls = math.ceil(session.fleet.device.block_target_us / guess_us)
-    most = min(side.slot_count, reference.slot_count)
+    most = side.slot_count
     calls = max(_MIN_CALLS, min(calls, most * 4 // 5))
     candidate_first = bool(secrets.randbelow(2))
     quads: list[_Quad] = []
@@ -115,8 +120,8 @@ def measure(
                 if is_candidate:
                     ours.append(checker.run(secret_calls).elapsed_ns)
                     continue
-                theirs.append(session.run(reference, baseline, secret_calls, chained=True).elapsed_ns)
-                null_ns = null_ns or session.null_ns(reference, secret_calls)
+                theirs.append(session.run(rival, baseline, secret_calls, chained=True).elapsed_ns)
+                null_ns = null_ns or session.null_ns(rival, secret_calls)
             quads.append(_Quad(secret_calls, ours, theirs, null_ns))
         ratios, ours_us, theirs_us = _estimate(quads)
         speedup, low, high = median_interval(ratios)

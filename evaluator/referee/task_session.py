@@ -252,15 +252,19 @@ class TaskSession:
                 continue
         self.compiled.update(freeze_dims(shape.dims) for shape in shapes)
 
-    def _prepare(self, shape: OpenShape, baseline: Baseline) -> None:
+    def prepare(self, side: Side, baseline: Baseline) -> None:
+        """Makes a baseline ready to be called at a shape; compiles it if need be."""
         request = {
-            "shape": shape.key,
+            "shape": side.key,
             "variant": baseline.name,
             "mode": baseline.mode,
             "threads": baseline.threads,
         }
+        side.process.request(runner.VARIANT, request, _COMPILE_SECONDS)
+
+    def _prepare(self, shape: OpenShape, baseline: Baseline) -> None:
         try:
-            shape.side.process.request(runner.VARIANT, request, _COMPILE_SECONDS)
+            self.prepare(shape.side, baseline)
         except RoleFailure as failure:
             if shape.side.process.dead or baseline.mode == "eager":
                 raise

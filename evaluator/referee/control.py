@@ -1,0 +1,58 @@
+"""The reference once more, in a process as young as the candidate's: there its uncompiled baselines are timed.
+
+The process that describes the task, runs the oracle and holds the compiler has a heap full of remains, and the same
+module takes 1 to 2 % longer in it (measured on two cores). That is no merit of the candidate.
+"""
+
+from __future__ import annotations
+
+import math
+
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.fleet import Fleet
+from evaluator.referee.side import Side
+from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.sources import CandidateSource, TaskSource
+
+#: Modes that need no compiler, so that they are ready in milliseconds in a new process.
+_UNCOMPILED = ("eager", "cuda_graph")
+
+
+def twin(task: TaskSource) -> CandidateSource:
+    """The reference as its own candidate."""
+    return CandidateSource(f"{task.source}\n\nModelNew = Model\n", "reference", "the reference")
+
+
+class Control:
+    """Where the best baselines of one evaluation are timed.
+
+    Args:
+        fleet: starts the process, once a shape needs it.
+        session: the task's.
+        expires_at: monotonic time at which the evaluation ends.
+    """
+
+    def __init__(self, fleet: Fleet, session: TaskSession, expires_at: float = math.inf) -> None:
+        self._session = session
+        self._run = CandidateRun(fleet, session, twin(session.task), expires_at, name="reference")
+        self._prepared: set[tuple[int, str]] = set()
+
+    def side(self, shape: OpenShape) -> Side:
+        """The process and slots in which the shape's best baseline is ready to be timed, frozen."""
+        best = shape.best
+        if best.mode not in _UNCOMPILED:
+            shape.side.process.freeze()
+            return shape.side
+        if self._run.process is None:
+            self._run.start()
+        side = self._run.open(shape)
+        if (shape.key, best.name) not in self._prepared:
+            side.fill(1)
+            self._session.prepare(side, best)
+            self._prepared.add((shape.key, best.name))
+        side.process.freeze()
+        return side
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._run.close()
