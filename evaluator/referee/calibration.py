@@ -63,7 +63,7 @@ def run(
         outcome = Outcome()
         check(side, shape, cases(session, shape, []), outcome)
         shape.baselines = [eager]
-        timing = measure.measure(session, shape, side, control.side(shape), outcome, [], effort)
+        timing = measure.measure(session, shape, side, control.rivals(shape), outcome, [], effort)
     except Rejected as rejected:
         raise RoleFailure(
             "task_rejected",

@@ -11,7 +11,7 @@ import math
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
 from evaluator.sources import CandidateSource, TaskSource
 
 #: Modes that need no compiler, so that they are ready in milliseconds in a new process.
@@ -37,19 +37,21 @@ class Control:
         self._run = CandidateRun(fleet, session, twin(session.task), expires_at, name="reference")
         self._prepared: set[tuple[int, str]] = set()
 
-    def side(self, shape: OpenShape) -> Side:
-        """The process and slots in which the shape's best baseline is ready to be timed, frozen."""
-        best = shape.best
-        if best.mode not in _UNCOMPILED:
+    def rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
+        """The shape's rivals, each with the process and slots where it is ready to be timed, frozen."""
+        return [(baseline, self._side(shape, baseline)) for baseline in shape.rivals]
+
+    def _side(self, shape: OpenShape, baseline: Baseline) -> Side:
+        if baseline.mode not in _UNCOMPILED:
             shape.side.process.freeze()
             return shape.side
         if self._run.process is None:
             self._run.start()
         side = self._run.open(shape)
-        if (shape.key, best.name) not in self._prepared:
+        if (shape.key, baseline.name) not in self._prepared:
             side.fill(1)
-            self._session.prepare(side, best)
-            self._prepared.add((shape.key, best.name))
+            self._session.prepare(side, baseline)
+            self._prepared.add((shape.key, baseline.name))
         side.process.freeze()
         return side
 

@@ -172,8 +172,8 @@ class Evaluation:
             self.progress("timing", done, len(order), f"timing {_words(shape.dims)}")
             outcome = self.run_state.outcomes[shape.key]
             side = self.candidate.sides[shape.key]
-            rival = self.control.side(shape)
-            timing = measure.measure(self.session, shape, side, rival, outcome, self._earlier(shape), effort)
+            rivals = self.control.rivals(shape)
+            timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
             self.run_state.results.append(
                 ShapeResult(
                     dims=shape.dims,

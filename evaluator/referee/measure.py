@@ -23,7 +23,7 @@ from evaluator.oracle.compare import compare, contract, dense, widen
 from evaluator.oracle.numbers import Array, is_inexact
 from evaluator.referee.correctness import Case, Outcome, Rejected, case_of, wrong
 from evaluator.referee.side import Block, Side
-from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
 from evaluator.roles.frames import TensorMeta
 from evaluator.timing.statistics import decide, median_interval
 from evaluator.verdict import Finding
@@ -85,18 +85,18 @@ def measure(
     session: TaskSession,
     shape: OpenShape,
     side: Side,
-    rival: Side,
+    rivals: list[tuple[Baseline, Side]],
     outcome: Outcome,
     earlier: list[Case],
     effort: Effort,
 ) -> Timing:
-    """Times the candidate in ``side`` against the shape's best baseline in ``rival``.
+    """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
 
     Raises:
         Rejected: a timed output was wrong.
     """
     checker = _Checker(session, shape, side, outcome, earlier)
-    baseline = shape.best
+    (baseline, rival), *others = rivals
     shape.side.process.freeze()
     many = min(16, side.slot_count)
     short, long = checker.run(1), checker.run(many)
@@ -122,8 +122,14 @@ def measure(
                     continue
                 theirs.append(session.run(rival, baseline, secret_calls, chained=True).elapsed_ns)
                 null_ns = null_ns or session.null_ns(rival, secret_calls)
-            quads.append(_Quad(secret_calls, ours, theirs, null_ns))
-        ratios, ours_us, theirs_us = _estimate(quads)
+            # The other rival in every second quad: it is there to be noticed should it be the faster one now.
+            asked = others[: len(quads) % 2 == 0]
+            other_ns = [
+                session.run(side_of, b, secret_calls, chained=True).elapsed_ns for b, side_of in asked
+            ]
+            quads.append(_Quad(secret_calls, ours, theirs, null_ns, *other_ns))
+        estimate = _estimate(quads)
+        ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
         if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
             break
@@ -132,9 +138,9 @@ def measure(
             break
     checker.compare_pending()
     return Timing(
-        baseline.name,
-        theirs_us,
-        ours_us,
+        others[0][0].name if estimate.by_other else baseline.name,
+        estimate.theirs_us,
+        estimate.ours_us,
         speedup,
         (low, high),
         decide(low, high),
@@ -146,36 +152,56 @@ def measure(
 
 @dataclass(frozen=True)
 class _Quad:
-    """Two blocks of either side in turn, and one of the reference that computes nothing; all of the same length, in ns."""
+    """Two blocks of either side in turn, one that computes nothing, and one of the other rival; all of the same length.
+
+    Times are in ns.
+    """
 
     calls: int
     ours: list[int]
     theirs: list[int]
     null: int
+    other: int | None = None
 
     @property
     def disturbed(self) -> bool:
         return any(abs(math.log(first / second)) > _DISTURBED for first, second in (self.ours, self.theirs))
 
     @property
-    def us_per_call(self) -> tuple[float, float]:
-        """Candidate and baseline, without what the harness itself takes."""
+    def us_per_call(self) -> tuple[float, float, float]:
+        """Candidate, baseline and other rival (NaN if there is none), without what the harness itself takes."""
         # It is its own measurement with its own noise: never let it decide more than half of a figure.
         null = min(self.null, min(*self.ours, *self.theirs) / 2)
         return (
             (sum(self.ours) / 2 - null) / self.calls / 1e3,
             (sum(self.theirs) / 2 - null) / self.calls / 1e3,
+            math.nan if self.other is None else max(self.other - null, self.other / 2) / self.calls / 1e3,
         )
 
 
-def _estimate(quads: list[_Quad]) -> tuple[list[float], float, float]:
+@dataclass(frozen=True)
+class _Estimate:
+    """What the quads say, against the faster of the rivals."""
+
+    log_ratios: list[float]
+    ours_us: float
+    theirs_us: float
+    by_other: bool
+
+
+def _estimate(quads: list[_Quad]) -> _Estimate:
     """Log ratio of every undisturbed quad, and the medians of both sides' microseconds per call."""
     used = [quad for quad in quads if not quad.disturbed]
     if len(used) < _MIN_QUADS:
         used = quads
     times = np.array([quad.us_per_call for quad in used])
-    ours_us, theirs_us = np.median(times, axis=0)
-    return np.log(times[:, 1] / times[:, 0]).tolist(), float(ours_us), float(theirs_us)
+    with_other = times[~np.isnan(times[:, 2])]
+    by_other = bool(with_other.size and np.median(np.log(with_other[:, 1] / with_other[:, 2])) > 0)
+    if by_other:
+        times = with_other
+    theirs = times[:, 2 if by_other else 1]
+    ours_us = float(np.median(times[:, 0]))
+    return _Estimate(np.log(theirs / times[:, 0]).tolist(), ours_us, float(np.median(theirs)), by_other)
 
 
 class _Checker:
