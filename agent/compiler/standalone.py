@@ -58,6 +58,8 @@ def standalone_source(capture: Capture, reference: str, title: str, device: str)
     except AssemblyError as error:
         raise ProposalFailed(str(error)) from error
     forward = forward_parameters(section.text)
+    if any(parameter.name == "checked" for parameter in forward):
+        raise ProposalFailed("an argument of forward is called like one of ours: checked")
     make = cpu_kernels.library if device == "cpu" else triton_kernels.library
     library = make(capture)
     functions, mm_plus_mm = [], False
@@ -139,7 +141,7 @@ def variant_function(name: str, variant: Variant, body: Body, forward: Sequence[
             raise ProposalFailed(f"forward's parameter {parameter.name} was not among the inputs")
         checks.refuse(f"{parameter.name} is not {parameter.default}")
     lines = [
-        f"def {name}(model, {', '.join(parameter.name for parameter in forward)}):",
+        f"def {name}(model, {', '.join(parameter.name for parameter in forward)}, checked):",
         f'    """{_one_line(" + ".join(checks.fusions) or "torch calls")}; None for inputs it was not made for."""',
         *("    " + line for line in checks.lines()),
         *("    " + line for statement in body.lines for line in statement.split("\n")),
@@ -154,6 +156,7 @@ class _Checks:
         self.variant, self.body, self.names = variant, body, body.names
         self.fusions = [name.removeprefix("aten.").split(".")[0] for name in variant.operators]
         self.first: list[str] = []  # before any size is known
+        self.checked: list[str] = []  # what is left of them after a dispatcher has looked at the tensors
         self.sizes: list[str] = []
         self.later: list[str] = []
         self.known: set[str] = set()
@@ -176,6 +179,7 @@ class _Checks:
             self.tensor(name, value)
         elif value.kind == "size":
             self.first.append(f"type({name}) is int")
+            self.checked.append(f"type({name}) is int")
             self.solve_or_compare(name, value.text)
         elif value.kind == "literal":
             self.later.append(_differs(name, value.text))
@@ -192,6 +196,7 @@ class _Checks:
     def tensor(self, name: str, value: Value) -> None:
         dense = "" if is_contiguous(value.shape, value.stride) else ", dense=False"
         self.first.append(f"usable({name}, torch.{value.dtype}, {len(value.shape)}{dense})")
+        self.checked.append(f"{name}.dtype is torch.{value.dtype}")
         shape = [self.text(size) for size in value.shape]
         plain = self.symbols_by_name()
         fresh = [size for size in shape if size in plain and size not in self.known]
@@ -261,7 +266,9 @@ class _Checks:
 
     def lines(self) -> list[str]:
         lines = list(self.fetch)
-        lines += _condition(True, self.first) if self.first else []
+        if self.checked:
+            lines += ["if checked:", *(f"    {line}" for line in _condition(True, self.checked)), "else:"]
+            lines += [f"    {line}" for line in _condition(True, self.first)]
         lines += self.sizes
         later = list(dict.fromkeys(self.later))
         lines += _condition(False, later) if later else []
@@ -338,16 +345,21 @@ def model_class(variants: Sequence[Variant], forward: Sequence[Parameter], guard
         )
         tests += [guard] * bool(guard)
         lines.append(f"        self.{flag} = {' and '.join(tests) or 'True'}")
-    lines += ["", f"    def forward(self, {signature}):"]
     mode = " and not self.training" * any(variant.mode_matters for variant in variants)
-    for index, flag in enumerate(flags):
-        name = "run_kernels" if len(variants) == 1 else f"run_kernels_{index + 1}"
-        if not same or index == 0:
-            lines.append(f"        if self.{flag}{mode}:")
-        lines += [
-            f"            result = {name}(self, {call})",
-            "            if result is not None:",
-            "                return result",
-        ]
-    lines.append(f"        return super().forward({call})")
+    for method, checked in (("forward", False), ("forward_checked", True)):
+        lines += ["", f"    def {method}(self, {signature}):"]
+        if checked:
+            lines.append(
+                '        """For a dispatcher that has looked at device, layout, sizes and gradients already."""'
+            )
+        for index, flag in enumerate(flags):
+            name = "run_kernels" if len(variants) == 1 else f"run_kernels_{index + 1}"
+            if not same or index == 0:
+                lines.append(f"        if self.{flag}{mode}:")
+            lines += [
+                f"            result = {name}(self, {call}, {checked})",
+                "            if result is not None:",
+                "                return result",
+            ]
+        lines.append(f"        return super().forward({call})")
     return "\n".join(lines)

@@ -52,7 +52,7 @@ def assemble(match: Match, device: str, reference_source: str) -> str:
         f"{_RULE}the kernel",
         *(part.body(()) for part in parts),
         f"{_RULE}the module",
-        _module(match),
+        _module(match, checked=f"library_{match.exemplar.name}_checked" in kernel.names()),
     ]
     return "\n\n\n".join(section.strip("\n") for section in sections if section.strip()) + "\n"
 
@@ -62,8 +62,13 @@ def _kernel_files(exemplar: Exemplar, device: str) -> list[Path]:
     return [path.with_name("runtime.py"), path]
 
 
-def _module(match: Match) -> str:
-    """The class that calls the kernel with the module's own tensors."""
+def _module(match: Match, *, checked: bool) -> str:
+    """The class that calls the kernel with the module's own tensors.
+
+    Args:
+        match: what was recognized, and where its tensors are.
+        checked: whether the kernel also comes without the checks that a bundle's dispatcher has made already.
+    """
     names = list(match.arguments)
     if any(keyword.iskeyword(name) or name in ("self", "extra", "named") for name in names):
         raise CannotAssemble("an argument of forward has a name that cannot be used")
@@ -80,21 +85,17 @@ def _module(match: Match) -> str:
     if match.exemplar.output == "row":
         values.append(f"keepdim={match.keeps_dim}")
     listed = ", ".join(names)
-    call = f"{function}({', '.join(values)})"
-    if match.open_ended:
-        signature, passed = f"self, {listed}, *extra, **named", f"{listed}, *extra, **named"
-        body = [f"y = None if extra or named else {call}"]
-    else:
-        signature, passed = f"self, {listed}", listed
-        body = [f"y = {call}"]
-    return "\n".join(
-        [
-            "class ModelNew(Model):",
-            f"    def forward({signature}):",
-            *(f"        {line}" for line in body),
-            f"        return super().forward({passed}) if y is None else y",
+    extra = ", *extra, **named" * match.open_ended
+    lines = ["class ModelNew(Model):"]
+    for method, suffix in (("forward", ""), ("forward_checked", "_checked"))[: 1 + checked]:
+        call = f"{function}{suffix}({', '.join(values)})"
+        lines += [
+            f"    def {method}(self, {listed}{extra}):",
+            f"        y = {'None if extra or named else ' * match.open_ended}{call}",
+            f"        return super().forward({listed}{extra}) if y is None else y",
+            "",
         ]
-    )
+    return "\n".join(lines)
 
 
 def _lookup(where: str, path: str) -> str:

@@ -134,7 +134,8 @@ def measure(
         if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
             break
         calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
-        if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
+        enough = calm and len(ratios) >= _MIN_QUADS
+        if effort.until_decided and enough and decide(low, high) in ("faster", "slower"):
             break
     checker.compare_pending()
     return Timing(

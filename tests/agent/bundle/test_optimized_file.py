@@ -252,6 +252,25 @@ class ModelNew(nn.Module):
             torch.testing.assert_close(model(x, residual), module.Model.forward(model, x, residual))
 
 
+def test_a_member_is_called_past_its_own_checks_where_the_dispatcher_has_made_them(tmp_path: Path) -> None:
+    source = MEMBER.replace("calls = []", "calls = []\nunchecked = []") + (
+        "\n    def forward_checked(self, x, residual):\n"
+        "        unchecked.append(1)\n"
+        "        return self.forward(x, residual)\n"
+    )
+    module = imported(tmp_path, optimized_text([Candidate(source, "llm", "two ways")]))
+    model = module.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x, residual), module.Model.forward(model, x, residual))
+        assert len(module.unchecked) == 1
+        # Dense parameters are among what the dispatcher vouches for.
+        model.weight = torch.nn.Parameter(torch.randn(128)[::2])
+        assert ran(module, lambda: model(x, residual))
+        torch.testing.assert_close(model(x, residual), module.Model.forward(model, x, residual))
+    assert len(module.unchecked) == 1
+
+
 def test_two_members_share_the_sizes_by_the_threshold(tmp_path: Path) -> None:
     large = MEMBER.replace("calls", "big_calls")
     members = [Candidate(MEMBER, "human", "small one"), Candidate(large, "compiler", "large one")]

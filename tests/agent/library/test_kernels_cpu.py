@@ -179,6 +179,23 @@ def test_what_a_kernel_cannot_do_it_refuses(
         assert kernel(*arguments(name, torch.tensor(1.0), torch.tensor(1.0), w, b)) is None
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_after_a_dispatcher_s_checks_the_same_comes_out(
+    name: str, kernels: dict[str, Callable[..., Tensor | None]]
+) -> None:
+    x, r, w, b = torch.randn(9, 40), torch.randn(9, 40), torch.rand(40), torch.randn(40)
+    checked = getattr(
+        importlib.import_module(f"agent.library.exemplars.cpu.{name}"), f"library_{name}_checked"
+    )
+    usual = kernels[name](*arguments(name, x, r, w, b))
+    assert usual is not None
+    assert torch.equal(checked(*arguments(name, x, r, w, b)), usual)
+    # A dispatcher knows several dtypes, and cannot see that somebody gave a parameter another memory.
+    assert checked(*arguments(name, x.double(), r.double(), w.double(), b.double())) is None
+    if "norm" in name or name == "bias_gelu":
+        assert checked(*arguments(name, x, r, w[:8].clone(), b[:8].clone())) is None
+
+
 def test_a_sum_may_keep_its_dimension(kernels: dict[str, Callable[..., Tensor]]) -> None:
     x = torch.randn(3, 5, 40)
     for keep in (False, True):

@@ -24,7 +24,14 @@ def library_bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | Non
     shape, cols = x.shape, bias.numel()
     if not shape or shape[-1] != cols or cols == 0 or not computable(x, bias):
         return None
-    x, bias = x.contiguous(), bias.contiguous()
+    return library_bias_gelu_checked(x.contiguous(), bias.contiguous())
+
+
+def library_bias_gelu_checked(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    cols = bias.numel()
+    if x.size(-1) != cols or x.dtype is not torch.float32 or bias.dtype is not torch.float32:
+        return None
     y = empty_output(x)
     _bias_gelu(_bias_gelu_arguments(x.data_ptr(), bias.data_ptr(), y.data_ptr(), x.numel() // cols, cols))
     return y

@@ -30,7 +30,25 @@ def library_layernorm_relu_add(
         return None
     if not computable(x, residual, weight, bias):
         return None
-    x, residual, weight, bias = x.contiguous(), residual.contiguous(), weight.contiguous(), bias.contiguous()
+    return library_layernorm_relu_add_checked(
+        x.contiguous(), residual.contiguous(), weight.contiguous(), bias.contiguous(), eps
+    )
+
+
+def library_layernorm_relu_add_checked(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    cols = weight.numel()
+    if (
+        x.size(-1) != cols
+        or x.dtype is not torch.float32
+        or residual.dtype is not torch.float32
+        or weight.dtype is not torch.float32
+        or bias.dtype is not torch.float32
+        or bias.numel() != cols
+    ):
+        return None
     y = empty_output(x)
     _layernorm_relu_add(
         _layernorm_relu_add_arguments(

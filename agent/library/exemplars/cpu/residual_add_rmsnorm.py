@@ -28,7 +28,23 @@ def library_residual_add_rmsnorm(
         return None
     if not computable(x, residual, weight):
         return None
-    x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
+    return library_residual_add_rmsnorm_checked(
+        x.contiguous(), residual.contiguous(), weight.contiguous(), eps
+    )
+
+
+def library_residual_add_rmsnorm_checked(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    cols = weight.numel()
+    if (
+        x.size(-1) != cols
+        or x.dtype is not torch.float32
+        or residual.dtype is not torch.float32
+        or weight.dtype is not torch.float32
+    ):
+        return None
     y = empty_output(x)
     _residual_add_rmsnorm(
         _residual_add_rmsnorm_arguments(

@@ -24,7 +24,14 @@ def library_rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.
     shape, cols = x.shape, weight.numel()
     if not shape or shape[-1] != cols or cols == 0 or not computable(x, weight):
         return None
-    x, weight = x.contiguous(), weight.contiguous()
+    return library_rmsnorm_checked(x.contiguous(), weight.contiguous(), eps)
+
+
+def library_rmsnorm_checked(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    cols = weight.numel()
+    if x.size(-1) != cols or x.dtype is not torch.float32 or weight.dtype is not torch.float32:
+        return None
     y = empty_output(x)
     _rmsnorm(_rmsnorm_arguments(x.data_ptr(), weight.data_ptr(), y.data_ptr(), x.numel() // cols, cols, eps))
     return y

@@ -24,7 +24,14 @@ def library_row_sum(x: torch.Tensor, keepdim: bool) -> torch.Tensor | None:
     shape = x.shape
     if not shape or shape[-1] == 0 or not computable(x):
         return None
-    x = x.contiguous()
+    return library_row_sum_checked(x.contiguous(), keepdim)
+
+
+def library_row_sum_checked(x: torch.Tensor, keepdim: bool) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    shape = x.shape
+    if x.dtype is not torch.float32:
+        return None
     cols = shape[-1]
     y = torch.empty((*shape[:-1], 1) if keepdim else shape[:-1])
     _row_sum(_row_sum_arguments(x.data_ptr(), y.data_ptr(), x.numel() // cols, cols))

@@ -24,7 +24,14 @@ def library_softmax(x: torch.Tensor) -> torch.Tensor | None:
     shape = x.shape
     if not shape or shape[-1] == 0 or not computable(x):
         return None
-    x = x.contiguous()
+    return library_softmax_checked(x.contiguous())
+
+
+def library_softmax_checked(x: torch.Tensor) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    shape = x.shape
+    if x.dtype is not torch.float32:
+        return None
     y = empty_output(x)
     cols = shape[-1]
     _softmax(_softmax_arguments(x.data_ptr(), y.data_ptr(), x.numel() // cols, cols))

@@ -23,7 +23,13 @@ def library_swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
     """The output, or None where the kernel does not apply: other dtypes and devices, broadcasting, gradients."""
     if gate.shape != up.shape or not computable(gate, up):
         return None
-    gate, up = gate.contiguous(), up.contiguous()
+    return library_swiglu_checked(gate.contiguous(), up.contiguous())
+
+
+def library_swiglu_checked(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
+    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    if gate.dtype is not torch.float32 or up.dtype is not torch.float32:
+        return None
     y = empty_output(gate)
     _swiglu(_swiglu_arguments(gate.data_ptr(), up.data_ptr(), y.data_ptr(), gate.numel()))
     return y
