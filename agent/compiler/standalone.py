@@ -63,15 +63,15 @@ def standalone_source(capture: Capture, reference: str, title: str, device: str)
     make = cpu_kernels.library if device == "cpu" else triton_kernels.library
     library = make(capture)
     functions, mm_plus_mm = [], False
+    test = "is_cpu" if device == "cpu" else "is_cuda"
     for index, variant in enumerate(capture.variants):
         body = rewrite(variant, library.printers[index], device, library.scratch[index])
         mm_plus_mm |= body.uses_mm_plus_mm
         name = "run_kernels" if len(capture.variants) == 1 else f"run_kernels_{index + 1}"
-        functions.append(variant_function(name, variant, body, forward))
+        functions.append(variant_function(name, variant, body, forward, test))
     taken = set(section.names) & {"usable", "mm_plus_mm", "ModelNew", *library.names}
     if taken:
         raise ProposalFailed(f"the reference uses the name {sorted(taken)[0]} itself")
-    test = "is_cpu" if device == "cpu" else "is_cuda"
     parts = [
         header(capture, title, device),
         "\n".join(sorted(["import inspect", "import torch", *library.imports])),
@@ -131,11 +131,13 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:80]
 
 
-def variant_function(name: str, variant: Variant, body: Body, forward: Sequence[Parameter]) -> str:
+def variant_function(
+    name: str, variant: Variant, body: Body, forward: Sequence[Parameter], device_test: str
+) -> str:
     """The function of one variant: checks, sizes, then the generated calls."""
     if [value.name for value in variant.arguments] != [p.name for p in forward[: len(variant.arguments)]]:
         raise ProposalFailed("the traced inputs are not forward's first parameters")
-    checks = _Checks(variant, body)
+    checks = _Checks(variant, body, device_test)
     for parameter in forward[len(variant.arguments) :]:
         if parameter.default not in ("None", "True", "False"):
             raise ProposalFailed(f"forward's parameter {parameter.name} was not among the inputs")
@@ -152,7 +154,8 @@ def variant_function(name: str, variant: Variant, body: Body, forward: Sequence[
 class _Checks:
     """Collects the statements that find the sizes and refuse what the kernels were not made for."""
 
-    def __init__(self, variant: Variant, body: Body) -> None:
+    def __init__(self, variant: Variant, body: Body, device_test: str) -> None:
+        self.device_test = device_test
         self.variant, self.body, self.names = variant, body, body.names
         self.fusions = [name.removeprefix("aten.").split(".")[0] for name in variant.operators]
         self.first: list[str] = []  # before any size is known
@@ -192,6 +195,10 @@ class _Checks:
         if used:
             self.fetch.append(f"{name} = {_lookup(value)}")
             self.tensor(name, value)
+            # A parameter's `.data` can be replaced without any trace that a dispatcher could see.
+            self.checked.append(f"{name}.{self.device_test}")
+            if is_contiguous(value.shape, value.stride):
+                self.checked.append(f"{name}.is_contiguous()")
 
     def tensor(self, name: str, value: Value) -> None:
         dense = "" if is_contiguous(value.shape, value.stride) else ", dense=False"

@@ -84,6 +84,10 @@ def _module(match: Match, *, checked: bool) -> str:
         values.append(names[int(name)] if where == "input" else _lookup(where, name))
     if match.exemplar.output == "row":
         values.append(f"keepdim={match.keeps_dim}")
+    # A dispatcher looks at inputs; only of a column do the kernels expect that it is a parameter.
+    checked &= all(
+        match.tensors[role][0] == "input" for role, kind in match.exemplar.roles.items() if kind == "full"
+    )
     listed = ", ".join(names)
     extra = ", *extra, **named" * match.open_ended
     lines = ["class ModelNew(Model):"]

@@ -6,8 +6,6 @@ module takes 1 to 2 % longer in it (measured on two cores). That is no merit of 
 
 from __future__ import annotations
 
-import math
-
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
@@ -29,12 +27,14 @@ class Control:
     Args:
         fleet: starts the process, once a shape needs it.
         session: the task's.
-        expires_at: monotonic time at which the evaluation ends.
+
+    What goes wrong in it is nobody's fault for certain (a candidate may hold all of a GPU's memory, or use up the
+    evaluation's time): it is reported under the name ``control``, and the evaluation is void.
     """
 
-    def __init__(self, fleet: Fleet, session: TaskSession, expires_at: float = math.inf) -> None:
+    def __init__(self, fleet: Fleet, session: TaskSession) -> None:
         self._session = session
-        self._run = CandidateRun(fleet, session, twin(session.task), expires_at, name="reference")
+        self._run = CandidateRun(fleet, session, twin(session.task), name="control")
         self._prepared: set[tuple[int, str]] = set()
 
     def rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:

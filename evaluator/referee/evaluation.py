@@ -56,7 +56,7 @@ class Evaluation:
         self._started = time.monotonic()
         expires_at = self._started + request.deadline_s
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
-        self.control = Control(fleet, session, expires_at)
+        self.control = Control(fleet, session)
 
     def judge(self) -> Verdict:
         """The verdict."""
@@ -70,6 +70,8 @@ class Evaluation:
             if failure.role == "reference":
                 word = word if word == "not_judged" else "task_rejected"
                 reason = f"the reference itself failed: {reason}"
+            elif failure.role == "control":
+                word, reason = "not_judged", f"the baseline could not be timed beside the candidate: {reason}"
         except SandboxUnavailable as failure:
             word, reason, detail = "not_judged", str(failure), ""
         finally:

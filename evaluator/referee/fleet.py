@@ -181,7 +181,10 @@ class Fleet:
                     return
                 # What a build that was killed left behind may be half a header.
                 for remains in self.headers.iterdir():
-                    remains.unlink()
+                    if remains.is_dir() and not remains.is_symlink():
+                        shutil.rmtree(remains)
+                    else:
+                        remains.unlink()
                 if self._precompile():
                     complete.touch()
 

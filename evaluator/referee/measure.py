@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -122,8 +123,9 @@ def measure(
                     continue
                 theirs.append(session.run(rival, baseline, secret_calls, chained=True).elapsed_ns)
                 null_ns = null_ns or session.null_ns(rival, secret_calls)
-            # The other rival in every second quad: it is there to be noticed should it be the faster one now.
-            asked = others[: len(quads) % 2 == 0]
+            # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
+            few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
+            asked = others if few or secrets.randbelow(2) else []
             other_ns = [
                 session.run(side_of, b, secret_calls, chained=True).elapsed_ns for b, side_of in asked
             ]
@@ -131,11 +133,14 @@ def measure(
         estimate = _estimate(quads)
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
-        if (high - low) / 2 <= effort.half_width * speedup or time.monotonic() - started > effort.max_seconds:
+        if time.monotonic() - started > effort.max_seconds:
             break
+        if len(ratios) < _MIN_QUADS:
+            continue
         calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
-        enough = calm and len(ratios) >= _MIN_QUADS
-        if effort.until_decided and enough and decide(low, high) in ("faster", "slower"):
+        if (high - low) / 2 <= effort.half_width * speedup:
+            break
+        if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
             break
     checker.compare_pending()
     return Timing(
@@ -144,7 +149,7 @@ def measure(
         estimate.ours_us,
         speedup,
         (low, high),
-        decide(low, high),
+        decide(low, high) if len(ratios) >= _MIN_QUADS else "undecided",
         tuple(ratios),
         calls,
         sum(quad.disturbed for quad in quads),
@@ -192,17 +197,23 @@ class _Estimate:
 
 def _estimate(quads: list[_Quad]) -> _Estimate:
     """Log ratio of every undisturbed quad, and the medians of both sides' microseconds per call."""
-    used = [quad for quad in quads if not quad.disturbed]
+    asked = [quad for quad in quads if quad.other is not None]
+    # From all of them: which quads count as disturbed is partly in the candidate's hand.
+    by_other = bool(asked) and statistics.median(_advantage(quad) for quad in asked) > 0
+    counted = asked if by_other else quads
+    used = [quad for quad in counted if not quad.disturbed]
     if len(used) < _MIN_QUADS:
-        used = quads
+        used = counted
     times = np.array([quad.us_per_call for quad in used])
-    with_other = times[~np.isnan(times[:, 2])]
-    by_other = bool(with_other.size and np.median(np.log(with_other[:, 1] / with_other[:, 2])) > 0)
-    if by_other:
-        times = with_other
     theirs = times[:, 2 if by_other else 1]
     ours_us = float(np.median(times[:, 0]))
     return _Estimate(np.log(theirs / times[:, 0]).tolist(), ours_us, float(np.median(theirs)), by_other)
+
+
+def _advantage(quad: _Quad) -> float:
+    """By how much (log) the other rival was faster than the first."""
+    _, first, other = quad.us_per_call
+    return math.log(first / other)
 
 
 class _Checker:
@@ -291,6 +302,7 @@ class _Checker:
             reference.write(slot, contents)
         own_block = reference.block(list(range(len(pending))), _CALL_SECONDS)
         own_metas = own_block.report.metas
+        doubtful = []
         for slot, (metas, spans, contents) in enumerate(pending):
             own_spans = reference.outputs(own_block, slot, _CALL_SECONDS)
             self.outcome.checks += 1
@@ -301,7 +313,13 @@ class _Checker:
                 )
             )
             if not close:
-                self._judge(metas, spans, contents)
+                doubtful.append((metas, spans, contents))
+        for (
+            metas,
+            spans,
+            contents,
+        ) in doubtful:  # afterwards: the oracle's block replaces the outputs read above
+            self._judge(metas, spans, contents)
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Array], contents: list[Array]) -> None:
         """The float64 oracle's word on an output that differs from the reference's."""

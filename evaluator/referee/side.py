@@ -151,6 +151,7 @@ class Side:
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
+        assert count <= self.slot_count
         self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
         for position, (tensor, (draws, offsets)) in enumerate(
             zip(self.inputs.tensors, self._drawn, strict=True)

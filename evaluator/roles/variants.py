@@ -42,7 +42,8 @@ def use_shared_headers(folder: str, *, build: bool = False) -> None:
     os.makedirs(private, exist_ok=True)
     codecache._HEADER_LOCK_DIR = os.path.join(private, "locks")
     codecache._HEADER_DIR = folder if build else private
-    if not build:
+    # An unfinished build may still take back what it wrote.
+    if not build and os.path.exists(os.path.join(folder, "complete")):
         for entry in os.listdir(folder):
             os.symlink(os.path.join(folder, entry), os.path.join(private, entry))
 

@@ -69,6 +69,13 @@ with torch.no_grad():
         truth = (copy.deepcopy(model).double() if name == "dtype" else model)(*map(change, inputs))
         close = torch.allclose(other(*map(change, inputs)), truth)
         outside[name] = bool(eager_calls) and close
+    # Parameters whose data somebody replaced: neither identity nor version changes, so no dispatcher can see it.
+    swapped = copy.deepcopy(new)
+    for parameter in swapped.parameters():
+        parameter.data = torch.stack([parameter.data, torch.full_like(parameter.data, 7)], -1)[..., 0]
+    eager_calls.clear()
+    close = torch.allclose(swapped.forward_checked(*inputs), model(*inputs), rtol=1e-4, atol=1e-5)
+    outside["swapped"] = bool(eager_calls) and close
 print(json.dumps({"rows": rows, "outside": outside}))
 """
 
@@ -106,7 +113,7 @@ def check(answer: dict[str, Any]) -> None:
         assert row["by_kernels"], f"the reference ran in place of the kernels at {row['dims']}"
         assert row["form"] and row["fresh"] and row["same"], row
         assert row["error"] <= 4 * row["eager_error"] + 1e-6 * row["scale"], row
-    assert answer["outside"] == {"gradients": True, "dtype": True, "layout": True}
+    assert answer["outside"] == {"gradients": True, "dtype": True, "layout": True, "swapped": True}
 
 
 @pytest.mark.slow

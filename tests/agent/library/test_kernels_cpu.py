@@ -190,10 +190,15 @@ def test_after_a_dispatcher_s_checks_the_same_comes_out(
     usual = kernels[name](*arguments(name, x, r, w, b))
     assert usual is not None
     assert torch.equal(checked(*arguments(name, x, r, w, b)), usual)
-    # A dispatcher knows several dtypes, and cannot see that somebody gave a parameter another memory.
+    # A dispatcher knows several dtypes, and cannot see that somebody gave a parameter's data another memory.
     assert checked(*arguments(name, x.double(), r.double(), w.double(), b.double())) is None
     if "norm" in name or name == "bias_gelu":
         assert checked(*arguments(name, x, r, w[:8].clone(), b[:8].clone())) is None
+        spread = torch.ones(1).expand(40)
+        assert checked(*arguments(name, x, r, spread, spread)) is None
+        assert checked(*arguments(name, x, r, w.to("meta"), b.to("meta"))) is None
+    if name in ("layernorm_relu_add", "residual_add_rmsnorm", "swiglu"):
+        assert checked(*arguments(name, x, r[:1].clone(), w, b)) is None
 
 
 def test_a_sum_may_keep_its_dimension(kernels: dict[str, Callable[..., Tensor]]) -> None:

@@ -28,9 +28,15 @@ def library_bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | Non
 
 
 def library_bias_gelu_checked(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
     cols = bias.numel()
-    if x.size(-1) != cols or x.dtype is not torch.float32 or bias.dtype is not torch.float32:
+    if (
+        not cols
+        or x.size(-1) != cols
+        or x.dtype is not torch.float32
+        or bias.dtype is not torch.float32
+        or not (bias.is_cpu and bias.is_contiguous())
+    ):
         return None
     y = empty_output(x)
     _bias_gelu(_bias_gelu_arguments(x.data_ptr(), bias.data_ptr(), y.data_ptr(), x.numel() // cols, cols))

@@ -38,15 +38,19 @@ def library_layernorm_relu_add(
 def library_layernorm_relu_add_checked(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
     cols = weight.numel()
     if (
-        x.size(-1) != cols
+        residual.shape != x.shape
+        or not cols
+        or x.size(-1) != cols
         or x.dtype is not torch.float32
         or residual.dtype is not torch.float32
         or weight.dtype is not torch.float32
         or bias.dtype is not torch.float32
         or bias.numel() != cols
+        or not (weight.is_cpu and weight.is_contiguous())
+        or not (bias.is_cpu and bias.is_contiguous())
     ):
         return None
     y = empty_output(x)

@@ -36,13 +36,16 @@ def library_residual_add_rmsnorm(
 def library_residual_add_rmsnorm_checked(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
     cols = weight.numel()
     if (
-        x.size(-1) != cols
+        residual.shape != x.shape
+        or not cols
+        or x.size(-1) != cols
         or x.dtype is not torch.float32
         or residual.dtype is not torch.float32
         or weight.dtype is not torch.float32
+        or not (weight.is_cpu and weight.is_contiguous())
     ):
         return None
     y = empty_output(x)

@@ -28,9 +28,15 @@ def library_rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.
 
 
 def library_rmsnorm_checked(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
     cols = weight.numel()
-    if x.size(-1) != cols or x.dtype is not torch.float32 or weight.dtype is not torch.float32:
+    if (
+        not cols
+        or x.size(-1) != cols
+        or x.dtype is not torch.float32
+        or weight.dtype is not torch.float32
+        or not (weight.is_cpu and weight.is_contiguous())
+    ):
         return None
     y = empty_output(x)
     _rmsnorm(_rmsnorm_arguments(x.data_ptr(), weight.data_ptr(), y.data_ptr(), x.numel() // cols, cols, eps))

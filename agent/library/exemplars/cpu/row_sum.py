@@ -28,9 +28,9 @@ def library_row_sum(x: torch.Tensor, keepdim: bool) -> torch.Tensor | None:
 
 
 def library_row_sum_checked(x: torch.Tensor, keepdim: bool) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
     shape = x.shape
-    if x.dtype is not torch.float32:
+    if not shape[-1] or x.dtype is not torch.float32:
         return None
     cols = shape[-1]
     y = torch.empty((*shape[:-1], 1) if keepdim else shape[:-1])

@@ -28,9 +28,9 @@ def library_softmax(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def library_softmax_checked(x: torch.Tensor) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
     shape = x.shape
-    if x.dtype is not torch.float32:
+    if not shape[-1] or x.dtype is not torch.float32:
         return None
     y = empty_output(x)
     cols = shape[-1]

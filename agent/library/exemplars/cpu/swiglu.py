@@ -27,8 +27,8 @@ def library_swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
 
 
 def library_swiglu_checked(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:
-    """The same for contiguous tensors on the CPU whose sizes belong together and that need no gradient."""
-    if gate.dtype is not torch.float32 or up.dtype is not torch.float32:
+    """The same for contiguous inputs on the CPU, where nothing needs a gradient. Parameters may have been changed."""
+    if up.shape != gate.shape or gate.dtype is not torch.float32 or up.dtype is not torch.float32:
         return None
     y = empty_output(gate)
     _swiglu(_swiglu_arguments(gate.data_ptr(), up.data_ptr(), y.data_ptr(), gate.numel()))
