@@ -63,10 +63,11 @@ class ModelNew(nn.Module):
 """
 WRONG = GOOD.replace("* self.weight", "* self.weight.abs()")
 BROKEN = GOOD.replace("torch.sort", "torch.sorted")
-# as good, and one line longer: the shorter one wins
-LONGER = GOOD.replace(
+# Right, and so much slower than the other that noise cannot make it the winner: what a job delivers, and with it what is
+# judged, must be the same every time.
+SLOWER = GOOD.replace(
     "        return torch.sort(x, dim=1).values *",
-    "        values = torch.sort(x, dim=1).values\n        return values *",
+    "        values = torch.sort(torch.sort(x, dim=1).values.flip(1), dim=1).values\n        return values *",
 )
 
 SHAPES = {
@@ -87,7 +88,7 @@ def scripted(request: dict[str, Any]) -> Answer:
     first = request["model"] == "first"
     if len(request["messages"]) == 2:
         return fenced(WRONG if first else BROKEN)
-    return fenced(GOOD if first else LONGER)
+    return fenced(GOOD if first else SLOWER)
 
 
 def spec(base_url: str | None = None, **more: Any) -> JobSpec:
