@@ -25,6 +25,9 @@ _FLOOR_EPSILONS = {"float32": 16.0, "float64": 64.0, "complex64": 16.0, "complex
 #: A sum of n nearly equal terms, taken one after the other as compilers do over rows, was off by up to n/12 unit
 #: roundoffs of the scale, where the reference's pairwise sum is hardly off at all. Longer ones must be split to be right.
 _EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
+#: Equal terms are all rounded the same way, so that the error of their mean grows with their number, up to n/12 unit roundoffs
+#: again; where the problem magnifies it (LayerNorm of a constant row, by 1/sqrt(eps)), it counts as so many moved inputs.
+_SENSITIVITY_PER_EQUAL_TERM = 1.0 / 12.0
 
 
 def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
@@ -73,6 +76,8 @@ def expect(
     moved: Array | None,
     terms: int = 1,
     usual: float = 0.0,
+    *,
+    equal_terms: bool = False,
 ) -> Expected:
     """Builds the expectation for one output from flat float64 (or integer) values.
 
@@ -85,6 +90,7 @@ def expect(
         terms: length of the longest sum that the module may take, as far as it is known.
         usual: root mean square of this output on the task's own inputs. On others, which may drive a module to where
             everything cancels, errors are relative to it as well: what is left there is rounding, in any order.
+        equal_terms: whether the inputs are constant along their rows.
     """
     exact, own = as_rows(exact, shape), as_rows(own, shape)
     if not is_inexact(dtype) or exact.size == 0:
@@ -101,7 +107,8 @@ def expect(
     bound = _OWN_ERROR_FACTOR * np.maximum(own_error, 2.0 * typical)
     if moved is not None:
         moved = as_rows(moved, shape)
-        bound = bound + _SENSITIVITY_FACTOR * _row_error(moved, exact, finite & np.isfinite(moved), scale)
+        factor = _SENSITIVITY_FACTOR + equal_terms * _SENSITIVITY_PER_EQUAL_TERM * min(terms, _MOST_TERMS)
+        bound = bound + factor * _row_error(moved, exact, finite & np.isfinite(moved), scale)
     epsilons = _FLOOR_EPSILONS.get(dtype, 2.0)
     if dtype in _FLOOR_EPSILONS:
         epsilons += _EPSILONS_PER_TERM * min(terms, _MOST_TERMS)

@@ -314,11 +314,8 @@ class _Checker:
             )
             if not close:
                 doubtful.append((metas, spans, contents))
-        for (
-            metas,
-            spans,
-            contents,
-        ) in doubtful:  # afterwards: the oracle's block replaces the outputs read above
+        # Afterwards: the oracle's block replaces the outputs that were read above.
+        for metas, spans, contents in doubtful:
             self._judge(metas, spans, contents)
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Array], contents: list[Array]) -> None:

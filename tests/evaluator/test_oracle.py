@@ -110,3 +110,32 @@ def test_a_long_sum_taken_in_order_is_right_and_a_lower_precision_is_not() -> No
     expected = expect("float32", (4,), exact, own, None, terms=2048)
     assert compare(in_order, expected).ok
     assert not compare(terms.astype(np.float16).sum(axis=1, dtype=np.float32), expected).ok
+
+
+def test_the_mean_of_equal_terms_may_be_off_as_far_as_its_rounding_goes_and_no_further() -> None:
+    """LayerNorm of constant rows, with a mean that was summed over sixteen lanes one term after the other."""
+    cols, eps = 1024, 1e-5
+    x = np.repeat(np.random.default_rng(1).normal(3.0, 1.0, (64, 1)).astype(np.float32), cols, axis=1)
+
+    def layer_norm(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        deviation = values - mean
+        return deviation / np.sqrt((deviation.astype(np.float64) ** 2).mean(1, keepdims=True) + eps)
+
+    def in_lanes(values: np.ndarray) -> np.ndarray:
+        lanes = np.zeros((values.shape[0], 16), dtype=values.dtype)
+        for start in range(0, cols, 16):
+            lanes = lanes + values[:, start : start + 16]
+        return (lanes.sum(1, keepdims=True) / values.dtype.type(cols)).astype(values.dtype)
+
+    wide = x.astype(np.float64)
+    exact = layer_norm(wide, wide.mean(1, keepdims=True))
+    signs = np.random.default_rng(2).integers(0, 2, x.shape) * 2 - 1
+    near = wide * (1 + np.finfo(np.float32).eps * signs)
+    moved = layer_norm(near, near.mean(1, keepdims=True))
+    own = layer_norm(x, x[:, :1]).astype(np.float64)
+    found = layer_norm(x, in_lanes(x)).astype(np.float64)
+    given = ("float32", x.shape, exact.ravel(), own.ravel(), moved.ravel(), cols, 1.0)
+    assert not compare(found.ravel(), expect(*given)).ok
+    assert compare(found.ravel(), expect(*given, equal_terms=True)).ok
+    half = layer_norm(x, x[:, :1] * np.float32(1 + 2**-11)).astype(np.float64)
+    assert not compare(half.ravel(), expect(*given, equal_terms=True)).ok
