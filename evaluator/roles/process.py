@@ -95,6 +95,8 @@ class RoleProcess:
         self.dead = False
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
+        #: On a GPU: the memory in which the referee reads its outputs, an :class:`evaluator.referee.keeper.Region`.
+        self.exchange: Any = None
         #: Open stat files of its threads, and the thread that last held up a freeze.
         self._states: dict[str, int] = {}
         self._running = ""
@@ -412,6 +414,9 @@ class RoleProcess:
     def close(self) -> None:
         """Kills the process and closes the lines to it."""
         self.kill()
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
         while self._states:
             os.close(self._states.popitem()[1])
         self._channel.close()
