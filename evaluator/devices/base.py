@@ -35,7 +35,7 @@ class Device(Protocol):
         baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
         memory_limit_bytes: private memory that one untrusted process may use.
-        exchange_bytes: device memory in which a process leaves the outputs of a block, 0 on the CPU.
+        share_bytes: device memory for the inputs of one process, and for its outputs; 0 on the CPU.
         block_target_us: how long the shorter block of a pair should take.
     """
 
@@ -50,7 +50,7 @@ class Device(Protocol):
     @property
     def memory_limit_bytes(self) -> int: ...
     @property
-    def exchange_bytes(self) -> int: ...
+    def share_bytes(self) -> int: ...
     @property
     def block_target_us(self) -> float: ...
 

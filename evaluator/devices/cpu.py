@@ -17,7 +17,7 @@ class CpuDevice:
     #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
     input_cap_bytes = 32 << 20
-    exchange_bytes = 0
+    share_bytes = 0
     block_target_us = 2500.0
 
     def __init__(self) -> None:

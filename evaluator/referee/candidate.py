@@ -98,7 +98,7 @@ class CandidateRun:
                 side = self._open(process, shape)
                 side.fill(1)
                 process.freeze()
-                side.block([0], _COMPILE_SECONDS)
+                side.block(1, _COMPILE_SECONDS)
                 process.thaw()
                 side.close()
         finally:

@@ -20,7 +20,7 @@ from evaluator.roles import runner
 _CAPTURE_SECONDS = 120.0
 #: Forms of the reference that a user could capture as they are.
 _MODES = ("eager", "compile_default")
-_MOST_CALLS = 128
+_MOST_CALLS = 256
 _ROUNDS = 5
 
 
@@ -41,7 +41,7 @@ def measure_captured(
     """
     # Captured calls take at most what eager ones do; far less where those wait for the host.
     shortest_us = max(min(eager.candidate_us, eager.baseline_us) / 2, 1.0)
-    calls = math.ceil(session.fleet.device.block_target_us / shortest_us)
+    calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / shortest_us)
     calls = max(1, min(calls, _MOST_CALLS, side.most_calls(shape.output_metas)))
     try:
         side.capture("eager", calls, _CAPTURE_SECONDS)

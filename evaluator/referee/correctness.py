@@ -92,7 +92,7 @@ def case_of(
     side = shape.side
     side.ready(_CALL_SECONDS)
     side.write(0, contents)
-    block = side.block([0], _CALL_SECONDS)
+    block = side.block(1, _CALL_SECONDS)
     metas = block.report.metas
     own = [
         widen(dense(span, meta), meta.dtype)
@@ -163,7 +163,7 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
         side.write(0, case.contents)
         # The first call of a process may load libraries or compile.
         deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
-        block = side.block([0], deadline_s)
+        block = side.block(1, deadline_s)
         outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
         spans = _checked_outputs(side, block, case.metas)
         if not side.holds(0, case.contents):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import secrets
+import statistics
+from collections import deque
 from typing import Any
 
 import numpy as np
 import torch
 
 from evaluator.content.pools import Array
-from evaluator.errors import ProtocolViolation
+from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.oracle.numbers import is_inexact
-from evaluator.referee.keeper import Keeper, Region, upload
-from evaluator.referee.side import Block, ShapeInputs, Side
+from evaluator.referee.keeper import Keeper, ProcessMemory, upload
+from evaluator.referee.side import MAX_SLOTS, Block, ShapeInputs, Side
 from evaluator.roles import runner
 from evaluator.roles.arena import carrier
 from evaluator.roles.chain import Chain
@@ -22,6 +24,7 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 
 _EXCHANGE_SECONDS = 60.0
+_NULLS = 15
 _CHUNK, _CHUNKS = 1 << 16, 256
 
 
@@ -29,48 +32,58 @@ class DeviceSide(Side):
     """See :class:`evaluator.referee.side.Side`; spans and contents of timed calls stay on the device as flat bytes."""
 
     gpu = True
-    #: Rotating over so much leaves nothing of an input in the L2 cache (50 to 60 MB) when its turn comes again.
-    _all_slots_bytes = 160 << 20
 
     def __init__(
         self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, keeper: Keeper
     ) -> None:
         self._keeper = keeper
         self._measured_link_us: float | None = None
+        self._nulls_ns: dict[tuple[int, bool], deque[int]] = {}
         super().__init__(process, key, inputs, chain)
 
     # -- memory ------------------------------------------------------------------------------------------------
 
-    def _allocate(self, length_bytes: int) -> None:
-        self._region = self._keeper.region(length_bytes)
+    def _memory(self) -> ProcessMemory:
+        """What this process shares with us over all shapes, made when its first one is opened."""
+        process = self.process
+        if process.memory is None:
+            process.memory, request = self._keeper.process_memory()
+            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor)
+            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+        assert isinstance(process.memory, ProcessMemory)
+        return process.memory
+
+    def _count_slots(self) -> int:
+        """As many as fit: rotating over them leaves nothing of an input in the L2 cache when its turn comes again."""
+        each_bytes = sum(-(-tensor.meta.span_bytes // 64) * 64 + 64 for tensor in self.inputs.tensors)
+        count = self._memory().inputs.length_bytes // each_bytes
+        if count == 0:
+            raise RoleFailure(
+                "task_rejected", "the inputs do not fit into the share of the GPU's memory for them"
+            )
+        return min(count, MAX_SLOTS)
+
+    def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
+        self._region = self._keeper.region(fixed_bytes)
+        #: Slots of all shapes lie over each other: contents are written anew before every block.
+        self._slots = self._memory().inputs
+        assert slots_bytes <= self._slots.length_bytes
 
     def _shared(self) -> tuple[int, int]:
         return self._region.descriptor, self._region.length_bytes
 
-    def _put(self, offset: int, values: Array | torch.Tensor) -> None:
-        source = values if isinstance(values, torch.Tensor) else upload(values)
+    def _put(self, offset: int, values: Array) -> None:
+        source = upload(values)
         self._region.bytes[offset : offset + source.numel()].copy_(source)
         self._keeper.wait()
 
+    def _slot_offset(self, index: int, position: int) -> int:
+        return self._offsets[position] - self._slots_from + index * self._slot_bytes
+
     def _span(self, index: int, position: int) -> torch.Tensor:
         """The memory of one tensor of a slot."""
-        offset = self._offsets[position] + index * self._slot_bytes
-        return self._region.bytes[offset : offset + self.inputs.tensors[position].meta.span_bytes]
-
-    def _exchange(self) -> Region:
-        """The memory for this process's outputs, made when its first shape is opened."""
-        process = self.process
-        if not isinstance(process.exchange, Region):
-            region, request = self._keeper.exchange()
-            process.exchange = region
-            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, (region.descriptor,))
-        assert isinstance(process.exchange, Region)
-        return process.exchange
-
-    def open(self, deadline_s: float) -> float:
-        """See :meth:`Side.open`."""
-        self._exchange()
-        return super().open(deadline_s)
+        offset = self._slot_offset(index, position)
+        return self._slots.bytes[offset : offset + self.inputs.tensors[position].meta.span_bytes]
 
     def release(self) -> None:
         """Gives our end of the shared memory back."""
@@ -79,20 +92,50 @@ class DeviceSide(Side):
     def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
         """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
         each_bytes = sum(meta.span_bytes for meta in metas)
-        return max(1, min(self.slot_count, self._exchange().length_bytes // 3 // max(each_bytes, 1)))
+        # Eager and captured blocks do not share memory: they run on different streams.
+        room_bytes = self._memory().outputs.length_bytes // 4
+        return max(1, min(self.slot_count, room_bytes // max(each_bytes, 1)))
 
     # -- contents ----------------------------------------------------------------------------------------------
+
+    def own(self) -> None:
+        """Fills every slot if another shape's contents lie there: as indices they would lead anywhere."""
+        memory = self._memory()
+        if memory.owner != self.key:
+            memory.owner = self.key
+            self.fill(self.slot_count)
+
+    def ready(
+        self,
+        deadline_s: float,
+        *,
+        warm: str | None = None,
+        threads: int | None = None,
+        poison: int | None = None,
+        keep: bool = False,
+        captured: bool = False,
+    ) -> None:
+        """See :meth:`Side.ready`."""
+        self.own()
+        super().ready(deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured)
+
+    def capture(self, variant: str, calls: int, deadline_s: float) -> None:
+        """See :meth:`Side.capture`."""
+        self.own()
+        super().capture(variant, calls, deadline_s)
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
+        self.own()
         self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
         for position, (tensor, (draws, offsets)) in enumerate(
             zip(self.inputs.tensors, self._drawn, strict=True)
         ):
-            target = self._region.pointer + self._offsets[position]
+            target = self._slots.pointer + self._slot_offset(0, position)
             self._keeper.fill(tensor, target, self._slot_bytes, draws, offsets)
         self._keeper.wait()
+        self.look = self._keeper.look()
 
     def contents(self, index: int) -> list[Array]:
         """Private copies of a slot's tensors as they are now, on the host."""
@@ -103,8 +146,11 @@ class DeviceSide(Side):
 
     def write(self, index: int, contents: list[Any]) -> None:
         """Writes given contents (of the host or the device) into a slot."""
+        self.own()
         for position, content in enumerate(contents):
-            self._put(self._offsets[position] + index * self._slot_bytes, content)
+            source = content if isinstance(content, torch.Tensor) else upload(content)
+            self._span(index, position).copy_(source)
+        self._keeper.wait()
 
     def holds(self, index: int, contents: list[Any]) -> bool:
         """Whether a slot still holds exactly these contents (bit for bit)."""
@@ -152,10 +198,11 @@ class DeviceSide(Side):
         the device needs for a link is taken off, since that is never hidden and the host's part is larger: too little
         rather than too much.
         """
-        if captured:
-            return super().null_ns(calls, metas, deadline_s, captured=True)
-        ends_ns = super().null_ns(1, metas, deadline_s, captured=False)
-        return ends_ns + round((calls - 1) * self._link_us(metas) * 1e3)
+        seen = self._nulls_ns.setdefault((calls if captured else 1, captured), deque(maxlen=_NULLS))
+        seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
+        # It is the same thing every time, and its noise should not be that of the figure.
+        ends_ns = int(statistics.median(seen))
+        return ends_ns if captured else ends_ns + round((calls - 1) * self._link_us(metas) * 1e3)
 
     def _link_us(self, metas: tuple[TensorMeta, ...]) -> float:
         """Device time of one link of the chain, measured once by the referee's own process."""
@@ -164,7 +211,7 @@ class DeviceSide(Side):
             rows = [
                 [
                     (
-                        self._region.pointer + self._offsets[position] + index * self._slot_bytes,
+                        self._slots.pointer + self._slot_offset(index, position),
                         self._region.pointer + self._pool_offsets[position],
                         tensor.pool.itemsize,
                         tensor.meta.elements,
@@ -187,7 +234,7 @@ class DeviceSide(Side):
         return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
 
     def _claimed(self, address: int, meta: TensorMeta) -> torch.Tensor:
-        region = self._exchange()
+        region = self._memory().outputs
         if address + meta.span_bytes > region.length_bytes:
             self.process.kill()
             raise ProtocolViolation(

@@ -20,7 +20,7 @@ from evaluator.referee.task_session import OpenShape, Progress, TaskSession
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.timing.cores import on_core, unpin
+from evaluator.timing.cores import on_core
 from evaluator.timing.statistics import summarize
 from evaluator.verdict import Finding, ShapeResult, Verdict
 
@@ -104,7 +104,7 @@ class Evaluation:
             clock.lap("aa")
             self._time_all(timed)
             clock.lap("timing")
-        unpin(self.session.process.pid)
+        self.fleet.unpin(self.session.process)
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]

@@ -80,7 +80,7 @@ class Fleet:
             from evaluator.referee.keeper import Keeper
 
             pool_library = chain.build(work_dir / "trusted", chain.SOURCE.with_name("pool.c"))
-            self.keeper = Keeper(device.exchange_bytes, pool_library)
+            self.keeper = Keeper(device.share_bytes, pool_library)
 
     def _sweep(self) -> None:
         """Removes private folders that processes of an earlier run left behind."""
@@ -176,6 +176,16 @@ class Fleet:
         from evaluator.referee.device_side import DeviceSide
 
         return DeviceSide(process, key, inputs, self.chain, self.keeper)
+
+    def pin(self, process: RoleProcess) -> None:
+        """On a GPU machine: the process shares the referee's core from now on."""
+        if self.core is not None and not process.pinned:
+            process.pinned = cores.pin(process.pid, self.core)
+
+    def unpin(self, process: RoleProcess) -> None:
+        """It may run everywhere again."""
+        if process.pinned:
+            process.pinned = not cores.unpin(process.pid, os.sched_getaffinity(0))
 
     def tool(self, memory_bytes: int | None, *, device: bool) -> RoleProcess:
         """A disposable process for a trusted program beside untrusted files."""

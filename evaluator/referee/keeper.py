@@ -22,8 +22,6 @@ from evaluator.roles import device_chain, device_memory
 from evaluator.roles.device_chain import States, Table
 
 _BUSY_US = 500.0
-#: Longer than a tiny kernel ever takes alone, shorter than it takes beside another process's work.
-_SUSPICIOUS_US = 150.0
 _TRIES = 5
 _POOL_SHARE = 2 / 3
 
@@ -53,17 +51,50 @@ class Region:
             device_memory.detach(self.pointer, self._handle, self.length_bytes)
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a tiny kernel of ours met.
+
+    Attributes:
+        first_us: how long the first one took: with the end of whatever ran, and the switch from it to us.
+        busy: that one after the other was held up.
+    """
+
+    first_us: float
+    busy: bool
+
+
+@dataclass
+class ProcessMemory:
+    """What one process shares with the referee over all shapes.
+
+    Attributes:
+        inputs: the slots; those of all shapes lie over each other.
+        outputs: the exchange.
+        owner: number of the shape whose contents lie in the slots.
+    """
+
+    inputs: Region
+    outputs: Region
+    owner: int = 0
+
+    def close(self) -> None:
+        """Gives up our mappings."""
+        self.inputs.close()
+        self.outputs.close()
+
+
 class Keeper:
     """One per referee of a GPU.
 
     Args:
-        exchange_bytes: size of the memory in which a process leaves its outputs.
+        share_bytes: size of the memory for a process's inputs, and of that for its outputs.
         library: path of the compiled `pool.c`, None without a C compiler.
     """
 
-    def __init__(self, exchange_bytes: int, library: str | None) -> None:
+    def __init__(self, share_bytes: int, library: str | None) -> None:
         torch.cuda.init()
-        self._exchange_bytes = device_memory.rounded(exchange_bytes)
+        self._share_bytes = device_memory.rounded(share_bytes)
         self._library = library
         self._cell = torch.zeros(64, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
@@ -82,13 +113,13 @@ class Keeper:
             descriptor, length_bytes, device_memory.as_bytes(pointer, length_bytes), pointer, handle
         )
 
-    def exchange(self) -> tuple[Region, dict[str, Any]]:
-        """Memory for a process's outputs, and what it must be told with it."""
-        region = self.region(self._exchange_bytes)
-        pool_bytes = device_memory.rounded(int(region.length_bytes * _POOL_SHARE))
-        return region, {
-            "length_bytes": region.length_bytes,
-            "pool_bytes": pool_bytes,
+    def process_memory(self) -> tuple[ProcessMemory, dict[str, Any]]:
+        """Memory for a process, and what it must be told with the two descriptors (outputs first)."""
+        memory = ProcessMemory(self.region(self._share_bytes), self.region(self._share_bytes))
+        return memory, {
+            "outputs_bytes": memory.outputs.length_bytes,
+            "inputs_bytes": memory.inputs.length_bytes,
+            "pool_bytes": device_memory.rounded(int(memory.outputs.length_bytes * _POOL_SHARE)),
             "library": self._library,
         }
 
@@ -101,14 +132,14 @@ class Keeper:
         torch.cuda.synchronize()
         return (time.perf_counter_ns() - started) / 1e3
 
-    def look(self) -> str:
-        """``quiet``, ``doubtful`` or ``busy``: whether anybody else's work runs on the device now."""
-        first_us = elapsed_us = self.foreign_us()
-        for _ in range(_TRIES - 1):
-            if elapsed_us < _BUSY_US:
-                return "quiet" if first_us < _SUSPICIOUS_US else "doubtful"
+    def look(self) -> Look:
+        """Whether anybody else's work runs on the device now."""
+        first_us = self.foreign_us()
+        for _ in range(_TRIES):
             elapsed_us = self.foreign_us()
-        return "busy" if elapsed_us >= _BUSY_US else "doubtful"
+            if elapsed_us < _BUSY_US:
+                return Look(first_us, busy=False)
+        return Look(first_us, busy=True)
 
     # -- contents ----------------------------------------------------------------------------------------------
 

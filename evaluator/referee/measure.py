@@ -25,7 +25,6 @@ from evaluator.referee.correctness import Case, Outcome
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
 from evaluator.referee.verify import Checker
-from evaluator.timing.cores import pin
 from evaluator.timing.statistics import decide, median_interval
 
 
@@ -39,17 +38,19 @@ class Effort:
         max_seconds: it stops here in any case.
         until_decided: it also stops when the interval says faster or slower and fewer than half of the quads were
             disturbed: a few quads that agree by luck in a storm decide nothing.
+        blocks: how long blocks are, in multiples of what the device needs.
     """
 
     looks: tuple[int, ...]
     half_width: float
     max_seconds: float
     until_decided: bool = False
+    blocks: float = 1.0
 
 
 EFFORTS = {
     "screen": Effort((6, 12, 24), 0.015, 0.5, True),
-    "confirm": Effort((16, 32, 48), 0.01, 3.5),
+    "confirm": Effort((16, 32, 48), 0.01, 3.5, blocks=2.0),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
 #: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
@@ -104,11 +105,10 @@ def measure(
     checker = Checker(session, shape, side, outcome, earlier, captured=captured)
     (baseline, rival), *others = rivals
     shape.side.process.freeze()
-    if session.fleet.core is not None:
-        for process in (side.process, *(at.process for _, at in rivals)):
-            pin(process.pid, session.fleet.core)
+    for process in (side.process, *(at.process for _, at in rivals)):
+        session.fleet.pin(process)
     if calls is None:
-        calls = _calls(session, shape, checker, rivals[0])
+        calls = _calls(session, shape, checker, rivals[0], effort)
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
     quads: list[_Quad] = []
@@ -176,7 +176,9 @@ def _clock_facts(clocks: list[Clock]) -> dict[str, Any] | None:
     }
 
 
-def _calls(session: TaskSession, shape: OpenShape, checker: Checker, first: tuple[Baseline, Side]) -> int:
+def _calls(
+    session: TaskSession, shape: OpenShape, checker: Checker, first: tuple[Baseline, Side], effort: Effort
+) -> int:
     """Calls of a block that takes the time that the device needs; also warms both sides up."""
     baseline, rival = first
     most = checker.side.most_calls(shape.output_metas)
@@ -185,7 +187,7 @@ def _calls(session: TaskSession, shape: OpenShape, checker: Checker, first: tupl
     checker.run_rival(rival, baseline, 1)
     guess_us = max((long.elapsed_ns - short.elapsed_ns) / (1e3 * (many - 1)), 1.0)
     guess_us = min(guess_us, max(baseline.median_us, 1.0))
-    calls = math.ceil(session.fleet.device.block_target_us / guess_us)
+    calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / guess_us)
     return max(min(_MIN_CALLS, most), min(calls, most * 4 // 5))
 
 

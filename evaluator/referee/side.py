@@ -23,7 +23,8 @@ from evaluator.roles.chain import Chain, Refresh
 from evaluator.roles.frames import BlockReport, TensorMeta
 from evaluator.roles.process import RoleProcess
 
-_MIN_SLOTS, _MAX_SLOTS = 6, 384
+_ALL_SLOTS_BYTES = 96 << 20
+_MIN_SLOTS, MAX_SLOTS = 6, 384
 _SAMPLED_ELEMENTS, _CHUNK = 1 << 17, 2048
 _NO_STATE = 0
 
@@ -66,7 +67,7 @@ class Block:
     """A finished block: what was claimed and how long it took."""
 
     report: BlockReport
-    slots: list[int]
+    calls: int
     first_state: int
     elapsed_ns: int
     variant: str
@@ -85,7 +86,6 @@ class Side:
     """
 
     gpu = False
-    _all_slots_bytes = 96 << 20
 
     def __init__(self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain) -> None:
         self.process = process
@@ -93,8 +93,7 @@ class Side:
         self.inputs = inputs
         self._chain = chain
         tensors = inputs.tensors
-        count = self._all_slots_bytes // max(inputs.input_bytes, 64)
-        self.slot_count = min(max(count, _MIN_SLOTS), _MAX_SLOTS)
+        self.slot_count = self._count_slots()
         layouter = Layouter()
         self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in inputs.state]
         self._pool_offsets = [
@@ -104,16 +103,24 @@ class Side:
         before_bytes = layouter.used_bytes
         self._offsets = [layouter.take(tensor.meta.span_bytes) for tensor in tensors]
         self._slot_bytes = layouter.used_bytes - before_bytes
-        self._allocate(before_bytes + self.slot_count * self._slot_bytes)
+        self._slots_from = before_bytes
+        self._allocate(before_bytes, self.slot_count * self._slot_bytes)
         #: Per tensor what :meth:`fill` drew for each slot: indices of draws, and offsets in elements.
         self._drawn: list[tuple[Array, Array]] = []
+        #: What was seen on a GPU when contents had been written, see :class:`evaluator.referee.keeper.Look`.
+        self.look: Any = None
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
 
     # -- memory ------------------------------------------------------------------------------------------------
 
-    def _allocate(self, length_bytes: int) -> None:
-        self.arena = Arena(length_bytes)
+    def _count_slots(self) -> int:
+        count = _ALL_SLOTS_BYTES // max(self.inputs.input_bytes, 64)
+        return min(max(count, _MIN_SLOTS), MAX_SLOTS)
+
+    def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
+        """Memory for what stays (weights, pools) and, behind it, for the slots."""
+        self.arena = Arena(fixed_bytes + slots_bytes)
 
     def _shared(self) -> tuple[int, int]:
         """Descriptor and size of the memory that the role is given."""
@@ -161,12 +168,16 @@ class Side:
             "arguments": arguments,
             "refresh": refresh,
             "slots": self.slot_count,
+            "slots_from": self._slots_from,
             "slot_bytes": self._slot_bytes,
         }
         self.process.request(runner.BIND, binding, deadline_s)
         return setup_s
 
     # -- contents ----------------------------------------------------------------------------------------------
+
+    def own(self) -> None:
+        """Every slot holds contents of this shape from now on (here they always do, once filled)."""
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
@@ -229,8 +240,7 @@ class Side:
         """What a block of so many calls takes when the module does nothing."""
         self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured)
         self.fill(calls)
-        slots = list(range(calls))
-        return self.block(slots, deadline_s, variant=runner.NULL, chained=True, captured=captured).elapsed_ns
+        return self.block(calls, deadline_s, variant=runner.NULL, chained=True, captured=captured).elapsed_ns
 
     def capture(self, variant: str, calls: int, deadline_s: float) -> None:
         """GPU only: has the process record so many chained calls of a variant as a CUDA graph.
@@ -271,14 +281,14 @@ class Side:
 
     def block(
         self,
-        slots: list[int],
+        calls: int,
         deadline_s: float,
         *,
         variant: str = "eager",
         chained: bool = False,
         captured: bool = False,
     ) -> Block:
-        """One call per slot, after :meth:`ready`. The process is frozen before and after.
+        """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
 
         The clock starts before the process can read anything of the block (it is frozen while contents and request
         are written) and stops when the kernel says that every thread of it is stopped: from then on its memory is
@@ -289,7 +299,7 @@ class Side:
         first_state = secrets.randbits(62) if chained and self.chained else _NO_STATE
         request = {
             "shape": self.key,
-            "slots": slots,
+            "calls": calls,
             "variant": variant,
             "state": first_state,
             "chain": chained and self.chained,
@@ -300,8 +310,8 @@ class Side:
         process.thaw()
         payload = process.receive(runner.BLOCK, sequence, deadline_s)
         elapsed_ns = process.freeze() - started
-        report = self._report(payload, len(slots))
-        return Block(report, slots, first_state, elapsed_ns, variant)
+        report = self._report(payload, calls)
+        return Block(report, calls, first_state, elapsed_ns, variant)
 
     def outputs(self, block: Block, call: int, deadline_s: float) -> list[Array]:
         """Private copies of the outputs of one call: flat spans in their carrier dtypes, in memory order."""

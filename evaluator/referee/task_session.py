@@ -26,7 +26,6 @@ from evaluator.roles.values import is_encoded
 from evaluator.shapes.sampler import SPLITS, sample
 from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
 from evaluator.sources import TaskSource
-from evaluator.timing.cores import pin
 
 Progress = Callable[[str, int, int, str], None]
 _DRAWS = 3
@@ -208,8 +207,8 @@ class TaskSession:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
         side = self.fleet.side(process, key, inputs)
         side.open(_BUILD_SECONDS)
-        side.fill(side.slot_count if self.fleet.gpu else 1)
-        block = side.block([0], _CALL_SECONDS)
+        side.fill(1)
+        block = side.block(1, _CALL_SECONDS)
         return OpenShape(dims, key, inputs, side, block.report.metas)
 
     # -- baselines ---------------------------------------------------------------------------------------------
@@ -266,6 +265,7 @@ class TaskSession:
 
     def prepare(self, side: Side, baseline: Baseline) -> None:
         """Makes a baseline ready to be called at a shape; compiles it if need be."""
+        side.own()
         request = {
             "shape": side.key,
             "variant": baseline.name,
@@ -299,8 +299,7 @@ class TaskSession:
         """
         rivals = [baseline for baseline in shape.baselines if not baseline.failure]
         everybody, side = list(rivals), shape.side
-        if self.fleet.core is not None:
-            pin(side.process.pid, self.fleet.core)
+        self.fleet.pin(side.process)
         guesses_us = {baseline.name: self._guess_us(shape, baseline) for baseline in rivals}
         calls = math.ceil(self.fleet.device.block_target_us / 2 / min(guesses_us.values()))
         most = side.most_calls(shape.output_metas)
@@ -337,10 +336,9 @@ class TaskSession:
         self, side: Side, baseline: Baseline, calls: int, *, chained: bool, captured: bool = False
     ) -> Block:
         """One block of a baseline with fresh contents."""
-        slots = list(range(calls))
         side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0, captured=captured)
         side.fill(calls)
-        return side.block(slots, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
+        return side.block(calls, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
 
     def null_ns(
         self, side: Side, calls: int, metas: tuple[TensorMeta, ...], *, captured: bool = False

@@ -55,12 +55,11 @@ class Checker:
     def run(self, calls: int) -> Block:
         """One verified block."""
         side = self.side
-        slots = list(range(calls))
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured)
         side.fill(calls)
-        self._watch.before(candidate=True)
-        block = side.block(slots, _CALL_SECONDS, chained=True, captured=self.captured)
-        self._watch.after()
+        self._watch.before(side)
+        block = side.block(calls, _CALL_SECONDS, chained=True, captured=self.captured)
+        self._watch.after(side)
         if side.process.stop_others():
             sentence = "it left a process of its own running between calls"
             raise Rejected(
@@ -72,7 +71,8 @@ class Checker:
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline, for which the candidate has to keep still."""
         block = self.session.run(rival, baseline, calls, chained=True, captured=self.captured)
-        self._watch.before(candidate=False)
+        self._watch.before(rival)
+        self._watch.after(rival)
         return block
 
     def _verify(self, block: Block) -> None:
@@ -86,7 +86,7 @@ class Checker:
                 raise Rejected(
                     "contract_violation", sentence, (Finding("output_contract", "error", sentence),)
                 )
-        call = secrets.randbelow(len(block.slots))
+        call = secrets.randbelow(block.calls)
         spans = side.snapshot(block, call)
         state = block.first_state if call == 0 else report.states[call - 1]
         if side.chained:
@@ -96,10 +96,8 @@ class Checker:
                 before = block.first_state if call == 1 else report.states[call - 2]
                 if side.digest(side.snapshot(block, call - 1), before) != state:
                     raise self._broken_chain()
-        contents = (
-            side.refreshed(block.slots[call], state) if side.chained else side.contents(block.slots[call])
-        )
-        if side.chained and not side.holds(block.slots[call], contents):
+        contents = side.refreshed(call, state) if side.chained else side.contents(call)
+        if side.chained and not side.holds(call, contents):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
         self._pending.append((block.report.metas, spans, contents))
@@ -133,7 +131,7 @@ class Checker:
         reference.ready(_CALL_SECONDS)
         for slot, (_, _, contents) in enumerate(pending):
             reference.write(slot, contents)
-        own_block = reference.block(list(range(len(pending))), _CALL_SECONDS)
+        own_block = reference.block(len(pending), _CALL_SECONDS)
         own_metas = own_block.report.metas
         doubtful = []
         for slot, (metas, spans, contents) in enumerate(pending):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from evaluator.errors import RoleFailure
@@ -11,9 +12,10 @@ from evaluator.verdict import Finding
 
 if TYPE_CHECKING:
     from evaluator.referee.keeper import Keeper
+    from evaluator.referee.side import Side
 
-#: So many doubtful looks, and so many times their share off the candidate's turn, are no accident.
-_MANY, _TIMES = 5, 3
+#: From so many looks after either side's blocks on, medians are compared; a candidate's may be later by so much.
+_ENOUGH, _LATER_US = 8, 100.0
 
 
 class Watch:
@@ -27,28 +29,27 @@ class Watch:
     def __init__(self, keeper: Keeper | None, candidate: RoleProcess) -> None:
         self._keeper = keeper
         self._candidate = candidate
-        self._looks = {True: 0, False: 0}
-        self._doubtful = {True: 0, False: 0}
+        self._after_us: dict[bool, list[float]] = {True: [], False: []}
 
-    def before(self, *, candidate: bool) -> None:
-        """Contents have been written and the clock has not started (or a baseline's has stopped)."""
-        self._look("before its turn" if candidate else "during a baseline's turn", candidate)
+    def before(self, side: Side) -> None:
+        """Contents have been written, and ``side`` is about to start its clock."""
+        if side.look is not None and side.look.busy:
+            self._blame("before its turn" if side.process is self._candidate else "before a baseline's turn")
 
-    def after(self) -> None:
-        """The candidate's clock has stopped."""
-        self._look("after its turn", candidate=True)
-
-    def _look(self, when: str, candidate: bool) -> None:
+    def after(self, side: Side) -> None:
+        """The clock of ``side`` has just stopped."""
         if self._keeper is None:
             return
-        seen = self._keeper.look()
-        self._looks[candidate] += 1
-        self._doubtful[candidate] += seen != "quiet"
-        if seen == "busy":
-            self._blame(when)
-        mine, others = (self._doubtful[whose] / max(self._looks[whose], 1) for whose in (True, False))
-        if self._doubtful[True] >= _MANY and mine > _TIMES * max(others, 1 / max(self._looks[False], 1)):
-            raise _rejected("again and again just before or after its turn")
+        look = self._keeper.look()
+        candidate = side.process is self._candidate
+        if look.busy:
+            self._blame("after its turn" if candidate else "during a baseline's turn")
+        self._after_us[candidate].append(look.first_us)
+        if min(map(len, self._after_us.values())) < _ENOUGH:
+            return
+        mine_us, others_us = (statistics.median(self._after_us[whose]) for whose in (True, False))
+        if mine_us > others_us + _LATER_US:
+            raise _rejected("after its turn, again and again,")
 
     def _blame(self, when: str) -> None:
         """Somebody computes although all are stopped: it is the candidate's work if it ends with the candidate.
@@ -60,7 +61,7 @@ class Watch:
         assert self._keeper is not None
         self._candidate.kill()
         for _ in range(50):
-            if self._keeper.look() != "busy":
+            if not self._keeper.look().busy:
                 raise _rejected(when)
         raise RoleFailure("not_judged", "another program computes on this GPU: nothing can be timed now")
 

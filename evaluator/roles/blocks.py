@@ -66,8 +66,7 @@ def run(
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """Calls ``forward`` once per slot. Returns the outputs of every call, all alive, and the chain's states.
 
-    On a GPU the work may still be under way; reading the states waits for it. No garbage is collected meanwhile: the
-    process that holds the compiler has many more objects to walk.
+    No garbage is collected meanwhile: the process that holds the compiler has many more objects to walk.
     """
     gc.disable()
     try:
@@ -112,10 +111,16 @@ def _run_on_gpu(
 
     with torch.no_grad():
         if not chained:
-            return [flatten(forward(*slot.arguments)) for slot in slots], [0] * len(slots)
+            outputs = [flatten(forward(*slot.arguments)) for slot in slots]
+            torch.cuda.synchronize()
+            return outputs, [0] * len(slots)
         states = States(len(slots))
         states.begin(state)
-        return _chain_on_gpu(forward, slots, states), states.read()
+        outputs = _chain_on_gpu(forward, slots, states)
+        read = states.read()
+        # Other streams than the current one have to be done, too.
+        torch.cuda.synchronize()
+        return outputs, read
 
 
 def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any) -> list[list[torch.Tensor]]:
@@ -163,7 +168,9 @@ class Captured:
         """One replay: the same as :func:`run` with chained calls."""
         self._states.begin(state)
         self._graph.replay()
-        return self._outputs, self._states.read()
+        states = self._states.read()
+        torch.cuda.synchronize()
+        return self._outputs, states
 
 
 def poison_allocations(byte: int) -> None:

@@ -1,6 +1,6 @@
 /* The chain of chain.c for the GPU, compiled by NVRTC in the role and in the referee: one short kernel between two calls
- * digests what the last one returned and refreshes the inputs of the next one; no host wait in between. One block of
- * threads, because a kernel of this size is all latency.
+ * digests what the last one returned and refreshes the inputs of the next one; no host wait in between. Every block of
+ * threads computes the whole digest for itself and refreshes its share: a kernel of this size is all latency.
  *
  * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state: it makes the
  * calls depend on each other. That outputs are complete is checked in the memory itself, after the process was stopped. */
@@ -10,14 +10,15 @@ struct refresh_t {
     unsigned long long item_bytes, count, pool_count, stride;
 };
 
-struct outputs_t {
-    const unsigned char *data[64];
-    unsigned long long bytes[64];
-};
-
-#define THREADS 1024
+#define PER_LINK 8
+#define THREADS 256
 #define WHOLE_BYTES 16384ull
 #define SAMPLES 1024ull
+
+struct outputs_t {
+    const unsigned char *data[PER_LINK];
+    unsigned long long bytes[PER_LINK];
+};
 
 __device__ unsigned long long mix(unsigned long long hash, unsigned long long value) {
     hash ^= value;
@@ -39,7 +40,8 @@ __device__ unsigned long long part(const unsigned char *data, unsigned long long
         if (threadIdx.x < bytes % 4) sum += mix(~state + threadIdx.x, data[bytes / 4 * 4 + threadIdx.x]);
         return sum;
     }
-    const unsigned long long stride = bytes / SAMPLES, offset = mix(state, bytes) % (stride - 3);
+    const unsigned long long stride = bytes / SAMPLES;
+    const unsigned long long offset = (unsigned int)(mix(state, bytes) >> 32) % (unsigned int)(stride - 3);
     for (unsigned long long i = threadIdx.x; i < SAMPLES; i += THREADS)
         sum += mix(state + i, word_at(data + offset + i * stride));
     return sum;
@@ -66,13 +68,17 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
         state = mix(state, sum);
         __syncthreads();
     }
-    if (threadIdx.x == 0) *after = state;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *after = state;
     for (int e = 0; e < inputs_count; ++e) {
         const refresh_t r = inputs[e];
-        const unsigned long long seed = mix(state, e + 1), from = seed % r.pool_count;
-        for (unsigned long long i = threadIdx.x, at = (seed >> 32) % r.stride + i * r.stride; at < r.count;
-             i += THREADS, at += THREADS * r.stride)
-            copy_item(r.data + at * r.item_bytes, r.pool + (from + i) % r.pool_count * r.item_bytes, r.item_bytes);
+        const unsigned long long seed = mix(state, e + 1);
+        const unsigned int pool = r.pool_count, from = (unsigned int)seed % pool;
+        const unsigned int phase = (unsigned int)(seed >> 32) % (unsigned int)r.stride;
+        for (unsigned int i = blockIdx.x * THREADS + threadIdx.x;; i += gridDim.x * THREADS) {
+            const unsigned long long at = phase + i * r.stride;
+            if (at >= r.count) break;
+            copy_item(r.data + at * r.item_bytes, r.pool + (from + i) % pool * r.item_bytes, r.item_bytes);
+        }
     }
 }
 

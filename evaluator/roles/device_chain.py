@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from evaluator.roles.frames import MAX_OUTPUTS
-
-_THREADS = 1024
+#: As in chain.cu.
+_THREADS, _PER_LINK = 256, 8
+_BLOCKS = 16
 _FILL_THREADS = 256
 _MASK = (1 << 64) - 1
 
@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 class _Outputs(ctypes.Structure):
     """`outputs_t` of chain.cu."""
 
-    _fields_ = [("data", ctypes.c_uint64 * MAX_OUTPUTS), ("bytes", ctypes.c_uint64 * MAX_OUTPUTS)]
+    _fields_ = [("data", ctypes.c_uint64 * _PER_LINK), ("bytes", ctypes.c_uint64 * _PER_LINK)]
 
 
 @cache
@@ -95,18 +95,22 @@ class States:
     def link(self, call: int, outputs: list[tuple[int, int]], following: Table | None, stream: int) -> None:
         """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one."""
         cell = self._link.cells[0]
-        for index, (address, length_bytes) in enumerate(outputs):
-            cell.data[index] = address
-            cell.bytes[index] = length_bytes
-        before = self._base + 8 * call
-        self._launch(len(outputs), following, before, before + 8, stream)
+        before, after = self._base + 8 * call, self._base + 8 * call + 8
+        for start in range(0, len(outputs), _PER_LINK):
+            part = outputs[start : start + _PER_LINK]
+            for index, (address, length_bytes) in enumerate(part):
+                cell.data[index] = address
+                cell.bytes[index] = length_bytes
+            last = start + _PER_LINK >= len(outputs)
+            self._launch(len(part), following if last else None, before, after, stream)
+            before = after
 
     def _launch(self, outputs: int, table: Table | None, before: int, after: int, stream: int) -> None:
         _, outputs_count, rows, rows_count, from_state, to_state = self._link.cells
         outputs_count.value = outputs
         rows.value, rows_count.value = (table.address, table.count) if table is not None else (0, 0)
         from_state.value, to_state.value = before, after
-        self._link(1, 1, _THREADS, stream)
+        self._link(_BLOCKS, 1, _THREADS, stream)
 
     def read(self) -> list[int]:
         """The states after each call, as unsigned 64-bit numbers; waits for the device."""

@@ -39,6 +39,7 @@ class Exchange:
     """
 
     def __init__(self, descriptor: int, length_bytes: int, pool_bytes: int, library: str | None) -> None:
+        torch.cuda.synchronize()
         self._address = device_memory.attach(device_memory.adopt(descriptor), length_bytes)
         os.close(descriptor)
         self._bytes = device_memory.as_bytes(self._address, length_bytes)
@@ -72,6 +73,15 @@ class Exchange:
     def holds(self, address: int) -> bool:
         """Whether an address lies in the exchange."""
         return self._address <= address < self._address + self._length_bytes
+
+    def holds_all(self, addresses: list[list[int]]) -> bool:
+        """Whether all of these addresses lie in the exchange."""
+        return self.holds(min(map(min, addresses))) and self.holds(max(map(max, addresses)))
+
+    def offsets(self, addresses: list[list[int]]) -> list[list[int]]:
+        """Addresses in the exchange, in bytes from its start."""
+        start = self._address
+        return [[address - start for address in row] for row in addresses]
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor itself if it lies in the exchange, else a copy there with the same strides.

@@ -84,6 +84,8 @@ class ModuleHost:
         torch.set_grad_enabled(False)
         self._headers: str = settings["headers_path"]
         self._exchange: Exchange | None = None
+        #: GPU only: where the slots of all shapes lie.
+        self._slots: torch.Tensor | None = None
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -305,7 +307,7 @@ class ModuleHost:
             views, arguments = [], []
             for item in items:
                 if isinstance(item, tuple):
-                    view = self._view(shape, item[1] + start, item[0])
+                    view = self._slot_view(shape, item[1] + start, request["slots_from"], item[0])
                     views.append(view)
                     arguments.append(view)
                 else:
@@ -318,8 +320,11 @@ class ModuleHost:
         torch.cuda.init()
         torch.cuda.current_stream().synchronize()
         self._exchange = Exchange(
-            descriptors[0], request["length_bytes"], request["pool_bytes"], request["library"]
+            descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
         )
+        address = device_memory.attach(device_memory.adopt(descriptors[1]), request["inputs_bytes"])
+        os.close(descriptors[1])
+        self._slots = device_memory.as_bytes(address, request["inputs_bytes"])
         return b""
 
     def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
@@ -389,7 +394,7 @@ class ModuleHost:
         if request["captured"]:
             outputs, states = shape.captured[variant].run(request["state"])
         else:
-            slots = [shape.slots[index] for index in request["slots"]]
+            slots = shape.slots[: request["calls"]]
             chained = bool(request["chain"])
             with self._pool(timed=chained):
                 outputs, states = blocks.run(
@@ -399,27 +404,28 @@ class ModuleHost:
         return self._report(shape, outputs, states)
 
     def _report(self, shape: Shape, outputs: list[list[torch.Tensor]], states: list[int]) -> bytes:
-        placed = outputs
+        """Where outputs are. The clock runs, so of all rows only the last is compared with the first."""
+        addresses = [[tensor.data_ptr() for tensor in row] for row in outputs]
+        metas = tuple(meta_of(tensor) for tensor in outputs[0])
+        if [_form(tensor) for tensor in outputs[-1]] != [_form(tensor) for tensor in outputs[0]]:
+            raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
         if self._exchange is not None:
-            placed = [[self._exchange.place(tensor) for tensor in row] for row in outputs]
-            torch.cuda.synchronize()
-        metas = tuple(meta_of(tensor) for tensor in placed[0])
-        first = [_form(tensor) for tensor in placed[0]]
-        for row in placed:
-            if [_form(tensor) for tensor in row] != first:
-                raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
-        addresses = tuple(
-            tuple(self._address(shape, tensor, at) for tensor, at in zip(row, placed_row, strict=True))
-            for row, placed_row in zip(outputs, placed, strict=True)
-        )
-        return frames.encode_report(frames.BlockReport(metas, addresses, tuple(states)))
+            if not self._exchange.holds_all(addresses):
+                placed = [[self._exchange.place(tensor) for tensor in row] for row in outputs]
+                torch.cuda.synchronize()
+                addresses = [
+                    [self._offset(tensor, at) for tensor, at in zip(row, placed_row, strict=True)]
+                    for row, placed_row in zip(outputs, placed, strict=True)
+                ]
+            else:
+                addresses = self._exchange.offsets(addresses)
+        return frames.encode_report(metas, addresses, states)
 
-    def _address(self, shape: Shape, tensor: torch.Tensor, placed: torch.Tensor) -> int:
-        if self._exchange is None:
-            return tensor.data_ptr()
-        assert isinstance(shape.arena, torch.Tensor)
-        inside = tensor.data_ptr() - shape.arena.data_ptr()
-        if tensor.numel() and 0 <= inside < shape.arena.numel():
+    def _offset(self, tensor: torch.Tensor, placed: torch.Tensor) -> int:
+        """Where the copy of an output is, or that the output lies in the memory of the inputs."""
+        assert self._exchange is not None and self._slots is not None
+        inside = tensor.data_ptr() - self._slots.data_ptr()
+        if tensor.numel() and 0 <= inside < self._slots.numel():
             return INPUT_MEMORY + inside
         return self._exchange.offset(placed)
 
@@ -431,8 +437,7 @@ class ModuleHost:
     def _on_host(self, outputs: list[torch.Tensor]) -> bytes:
         self._host_outputs = [tensor.detach().cpu() for tensor in outputs]
         metas = tuple(meta_of(tensor) for tensor in self._host_outputs)
-        addresses = tuple(tensor.data_ptr() for tensor in self._host_outputs)
-        return frames.encode_report(frames.BlockReport(metas, (addresses,), (0,)))
+        return frames.encode_report(metas, [[tensor.data_ptr() for tensor in self._host_outputs]], [0])
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Reference only: the float64 result of a slot's inputs, kept on the host; answers where."""
@@ -454,6 +459,11 @@ class ModuleHost:
         gc.collect()
         return b""
 
+    def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:
+        if self._slots is None:
+            return self._view(shape, offset, meta)
+        return _typed(self._slots, offset - slots_from, meta)
+
     def _view(self, shape: Shape, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
         """A tensor over the arena's bytes."""
         dtype: torch.dtype = getattr(torch, meta.dtype)
@@ -462,10 +472,16 @@ class ModuleHost:
             return torch.empty_strided(meta.shape, meta.strides, dtype=dtype)
         assert shape.arena is not None
         if isinstance(shape.arena, torch.Tensor):
-            flat = shape.arena[offset : offset + meta.span_bytes].view(dtype)
-        else:
-            flat = torch.frombuffer(shape.arena, dtype=dtype, count=elements, offset=offset)
+            return _typed(shape.arena, offset, meta)
+        flat = torch.frombuffer(shape.arena, dtype=dtype, count=elements, offset=offset)
         return flat.as_strided(meta.shape, meta.strides)
+
+
+def _typed(memory: torch.Tensor, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
+    """A tensor over bytes on the device."""
+    dtype: torch.dtype = getattr(torch, meta.dtype)
+    flat = memory[offset : offset + meta.span_bytes].view(dtype)
+    return flat.as_strided(meta.shape, meta.strides)
 
 
 def _meta(fields: dict[str, Any]) -> frames.TensorMeta:

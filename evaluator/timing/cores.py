@@ -22,20 +22,26 @@ def core_for(device_index: int) -> int:
     return cores[-1 - (_GROUP * device_index) % len(cores)]
 
 
-def pin(pid: int, core: int) -> None:
-    """Keeps a process's main thread (alone) on a core, as far as we may."""
-    try:
-        os.sched_setaffinity(pid, {core})
-    except (PermissionError, ProcessLookupError):
-        return
+def pin(pid: int, core: int) -> bool:
+    """Keeps a process's main thread on a core and all others on its neighbor; False where we may not.
+
+    The driver's threads only sleep, but each has to run for a moment whenever the process is stopped or resumed.
+    """
+    return _allow(pid, {core}, {max(core - 1, 0)})
 
 
-def unpin(pid: int) -> None:
-    """Lets a process's main thread run where we may run."""
+def unpin(pid: int, allowed: set[int]) -> bool:
+    """Lets all threads of a process run on some cores."""
+    return _allow(pid, allowed, allowed)
+
+
+def _allow(pid: int, main: set[int], others: set[int]) -> bool:
     try:
-        os.sched_setaffinity(pid, os.sched_getaffinity(0))
-    except (PermissionError, ProcessLookupError):
-        return
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), main if int(thread) == pid else others)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
