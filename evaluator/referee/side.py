@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from evaluator.content import distributions
 from evaluator.content.pools import Array, TensorInput
 from evaluator.errors import ProtocolViolation
+from evaluator.oracle.numbers import is_inexact
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh
@@ -26,9 +27,10 @@ _NO_STATE = 0
 
 @dataclass(frozen=True)
 class PlainInput:
-    """An argument that is no tensor, in its encoded form."""
+    """An argument that is no tensor, in its encoded form; ``tensors`` are those within it, which it names by number."""
 
     value: Any
+    tensors: tuple[TensorInput, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,61 @@ class StateEntry:
 
 
 @dataclass(frozen=True)
+class CallPlan:
+    """What one call is, as :class:`evaluator.roles.calls.CallSpec` has it: names and places of what is more than forward."""
+
+    training: bool = False
+    backward: bool = False
+    differentiable: tuple[int, ...] = ()
+    gradients: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ShapeInputs:
-    """What both sides get at one shape."""
+    """What both sides get at one shape.
+
+    Attributes:
+        init: encoded arguments of the constructor.
+        arguments: of forward.
+        state: the weights.
+        upstream: gradients of the outputs, where a call is forward and backward; tensors like the inputs.
+        call: what a call is.
+    """
 
     init: list[Any]
     arguments: list[TensorInput | PlainInput]
     state: list[StateEntry]
+    upstream: tuple[TensorInput, ...] = ()
+    call: CallPlan = field(default_factory=CallPlan)
+
+    @property
+    def given(self) -> list[TensorInput]:
+        """The tensors among the arguments of forward."""
+        found: list[TensorInput] = []
+        for argument in self.arguments:
+            found += [argument] if isinstance(argument, TensorInput) else argument.tensors
+        return found
 
     @property
     def tensors(self) -> list[TensorInput]:
-        return [argument for argument in self.arguments if isinstance(argument, TensorInput)]
+        return [*self.given, *self.upstream]
+
+    def name_of(self, output: int, count: int) -> str:
+        """What an output of a call is, in words, empty where there is only one."""
+        leaves = [
+            number for number, tensor in enumerate(self.given, 1) if is_inexact(tensor.meta.dtype)
+        ] * self.call.backward
+        first_buffer = count - len(self.call.buffers)
+        first_parameter = first_buffer - len(self.call.gradients)
+        first_input = first_parameter - len(leaves)
+        if output >= first_buffer:
+            return f"buffer {self.call.buffers[output - first_buffer]!r} after the call"
+        if output >= first_parameter:
+            return f"gradient of parameter {self.call.gradients[output - first_parameter]!r}"
+        if output >= first_input:
+            return f"gradient of input {leaves[output - first_input]}"
+        return f"output {output + 1}" if first_input > 1 or count > first_input else ""
 
     @property
     def input_bytes(self) -> int:
@@ -119,7 +166,12 @@ class Side:
         for entry, offset in zip(self.inputs.state, self._state_offsets, strict=True):
             self.arena.tensor(offset, entry.meta)[:] = entry.values
             state.append({"name": entry.name, "offset": offset, "meta": _meta_json(entry.meta)})
-        request = {"shape": self.key, "state": state, "arena_bytes": self.arena.size_bytes}
+        request = {
+            "shape": self.key,
+            "state": state,
+            "arena_bytes": self.arena.size_bytes,
+            "call": asdict(self.inputs.call),
+        }
         started = time.perf_counter()
         self.process.request(runner.IMPORT, request, deadline_s, (self.arena.descriptor,))
         setup_s = time.perf_counter() - started
@@ -130,16 +182,15 @@ class Side:
             if tensor.rollable:
                 self.arena.view(offset, tensor.pool.nbytes).view(carrier(tensor.meta.dtype))[:] = tensor.pool
                 refresh.append([position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride])
-        offsets = iter(self._offsets)
-        arguments = [
-            {"tensor": _meta_json(argument.meta), "offset": next(offsets)}
-            if isinstance(argument, TensorInput)
-            else {"value": argument.value}
-            for argument in self.inputs.arguments
+        leaves = len(self.inputs.given) if self.inputs.call.backward else 0
+        tensors = [
+            {"meta": _meta_json(tensor.meta), "offset": offset, "leaf": position < leaves}
+            for position, (tensor, offset) in enumerate(zip(self.inputs.tensors, self._offsets, strict=True))
         ]
         binding = {
             "shape": self.key,
-            "arguments": arguments,
+            "tensors": tensors,
+            "arguments": _numbered(self.inputs),
             "refresh": refresh,
             "slots": self.slot_count,
             "slot_bytes": self._slot_bytes,
@@ -225,13 +276,26 @@ class Side:
         self.process.freeze()
 
     def block(
-        self, slots: list[int], deadline_s: float, *, variant: str = "eager", chained: bool = False
+        self,
+        slots: list[int],
+        deadline_s: float,
+        *,
+        variant: str = "eager",
+        chained: bool = False,
+        strict: bool = False,
     ) -> Block:
         """One call per slot, after :meth:`ready`. The process is frozen before and after.
 
         The clock starts before the process can read anything of the block (it is frozen while contents and request
         are written) and stops when the kernel says that every thread of it is stopped: from then on its memory is
         the snapshot of its outputs.
+
+        Args:
+            slots: which.
+            deadline_s: for the whole block.
+            variant: name of the form of the module that is called.
+            chained: whether each call refreshes its inputs from the call before.
+            strict: whether products are computed in full precision, whatever the task's tier allows.
         """
         process = self.process
         if self.gpu:
@@ -244,6 +308,7 @@ class Side:
             "variant": variant,
             "state": first_state,
             "chain": chained and self.chained,
+            "strict": strict,
         }
         sequence = process.send(runner.BLOCK, request)
         started = time.perf_counter_ns()
@@ -268,11 +333,19 @@ class Side:
             self.process.freeze()
         return self._read(metas, addresses)
 
-    def oracle(self, index: int, deadline_s: float) -> list[Array]:
-        """The float64 outputs of the reference for the contents of a slot (flat, logical order)."""
+    def oracle(
+        self, index: int, deadline_s: float, *, tier: str = "fp32", move: dict[str, Any] | None = None
+    ) -> list[Array]:
+        """The float64 outputs of the reference for the contents of a slot (flat, logical order).
+
+        Below ``fp32`` the operands of its products are rounded as in that tier; ``move`` holds the fields of
+        :class:`evaluator.roles.exact.Move`.
+        """
         if self.gpu:
             self.process.request(runner.UPLOAD, {"shape": self.key, "slots": [index]}, deadline_s)
-        payload = self.process.request(runner.ORACLE, {"shape": self.key, "slot": index}, deadline_s)
+        payload = self.process.request(
+            runner.ORACLE, {"shape": self.key, "slot": index, "tier": tier, "move": move}, deadline_s
+        )
         metas, addresses = self._host_report(payload)
         values = self._read(metas, addresses)
         self.process.freeze()
@@ -318,3 +391,31 @@ class Side:
 
 def _meta_json(meta: TensorMeta) -> dict[str, Any]:
     return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}
+
+
+def _numbered(inputs: ShapeInputs) -> list[Any]:
+    """The encoded arguments of a call, in which tensors are numbered through."""
+    encoded: list[Any] = []
+    used = 0
+    for argument in inputs.arguments:
+        if isinstance(argument, TensorInput):
+            encoded.append({"tensor": used})
+            used += 1
+        else:
+            encoded.append(_shifted(argument.value, used))
+            used += len(argument.tensors)
+    return encoded + [{"tensor": used + number} for number in range(len(inputs.upstream))]
+
+
+def _shifted(value: Any, by: int) -> Any:
+    """An encoded value with ``by`` added to the numbers of its tensors."""
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return {tag: content + by}
+    if tag in ("list", "tuple"):
+        return {tag: [_shifted(item, by) for item in content]}
+    if tag == "dict":
+        return {tag: {key: _shifted(item, by) for key, item in content.items()}}
+    return value

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from evaluator.content.pools import TensorInput
+from evaluator.content.pools import Array, TensorInput
 from evaluator.content.weights import redraw
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.oracle.numbers import from_float64, is_inexact
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.side import Block, PlainInput, ShapeInputs, Side, StateEntry
+from evaluator.referee.side import Block, CallPlan, PlainInput, ShapeInputs, Side, StateEntry
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import carrier, sealed_text
 from evaluator.roles.frames import TensorMeta
@@ -28,6 +29,9 @@ from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_spac
 from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
+_DIRECTIONS = ("forward", "forward_backward")
+#: Precision tiers: what a task allows for the operands of products; see :mod:`evaluator.oracle.tolerance`.
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _DRAWS = 3
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
@@ -98,10 +102,19 @@ class TaskSession:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
             self.direction = str(answer.get("direction"))
+            self.training = answer.get("training") is True
+            self.precision = str(answer.get("precision"))
+            self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
-            if self.direction != "forward":
-                raise RoleFailure("task_rejected", f"DIRECTION = {self.direction!r} is not supported yet")
+            if self.direction not in _DIRECTIONS:
+                raise RoleFailure(
+                    "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
+                )
+            if self.precision not in PRECISIONS:
+                raise RoleFailure(
+                    "task_rejected", f"PRECISION = {self.precision!r} is none of {', '.join(PRECISIONS)}"
+                )
         except BaseException:
             self.close()
             raise
@@ -173,10 +186,16 @@ class TaskSession:
             "verdict": None,
             "reason": "",
             "dims": dims,
+            "direction": self.direction,
+            "training": self.training,
+            "precision": self.precision,
             "inputs": [
                 {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
                 if isinstance(a, TensorInput)
-                else {"value": a.value}
+                else {
+                    "value": a.value,
+                    "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
+                }
                 for a in shape.inputs.arguments
             ],
             "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
@@ -199,10 +218,14 @@ class TaskSession:
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
             "draws": _DRAWS,
+            "training": self.training,
+            "backward": self.direction == "forward_backward",
         }
         answer = process.request_json(runner.BUILD, request, _BUILD_SECONDS)
         try:
-            inputs = _read_inputs(process, answer)
+            inputs = _read_inputs(
+                process, answer, training=self.training, backward=self.direction == "forward_backward"
+            )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
         side = Side(process, key, inputs, self.fleet.chain, gpu=self.fleet.gpu)
@@ -378,29 +401,70 @@ def _meta(fields: dict[str, Any]) -> TensorMeta:
     return frames.decode_meta(encoded, 0)
 
 
-def _read_inputs(process: RoleProcess, answer: dict[str, Any]) -> ShapeInputs:
+def _read_inputs(
+    process: RoleProcess, answer: dict[str, Any], *, training: bool, backward: bool
+) -> ShapeInputs:
     arguments: list[TensorInput | PlainInput] = []
     for entry in answer["inputs"]:
-        if "tensor" not in entry:
-            if not is_encoded(entry["value"]):
-                raise ValueError("an argument has no valid form")
-            arguments.append(PlainInput(entry["value"]))
+        tensors = [_read_tensor(process, described) for described in entry["tensors"]]
+        if entry["value"] == {"tensor": 0} and len(tensors) == 1:
+            arguments.append(tensors[0])
             continue
-        meta = _meta(entry["tensor"])
-        addresses = [int(address) for address in entry["addresses"]]
-        draws = [process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype)) for at in addresses]
-        if len(draws) != _DRAWS:
-            raise ValueError("an input has the wrong number of draws")
-        arguments.append(TensorInput(meta, draws))
-    state = []
+        if not is_encoded(entry["value"], len(tensors)):
+            raise ValueError("an argument has no valid form")
+        arguments.append(PlainInput(entry["value"], tuple(tensors)))
+    state, trained, buffers = [], [], []
+    # Parameters that share memory (tied weights) are drawn once.
+    drawn: dict[tuple[int, TensorMeta], Array] = {}
     for entry in answer["state"]:
-        meta = _meta(entry["meta"])
-        values = process.read_memory(int(entry["address"]), meta.span_bytes).view(carrier(meta.dtype))
-        if not answer.get("redrawn"):
-            values = redraw(str(entry["name"]), values, meta.dtype, parameter=bool(entry["parameter"]))
-        state.append(StateEntry(str(entry["name"]), meta, np.ascontiguousarray(values)))
+        name, meta = str(entry["name"]), _meta(entry["meta"])
+        at = int(entry["address"])
+        if (at, meta) not in drawn:
+            values = process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype))
+            if not answer.get("redrawn"):
+                values = redraw(name, values, meta.dtype, parameter=bool(entry["parameter"]))
+            drawn[at, meta] = np.ascontiguousarray(values)
+        state.append(StateEntry(name, meta, drawn[at, meta]))
+        if entry["trained"] is True:
+            trained.append(name)
+        if entry["parameter"] is not True:
+            buffers.append(name)
     if not all(is_encoded(value) for value in answer["init"]):
         raise ValueError("an init argument has no valid form")
-    if not any(isinstance(argument, TensorInput) for argument in arguments):
+    described = answer["upstream"] if backward else []
+    call = CallPlan(
+        training=training,
+        backward=backward,
+        differentiable=tuple(int(entry["output"]) for entry in described),
+        gradients=tuple(trained) if backward else (),
+        buffers=tuple(buffers) if training else (),
+    )
+    upstream = tuple(_upstream(_meta(entry["meta"])) for entry in described)
+    inputs = ShapeInputs(answer["init"], arguments, state, upstream, call)
+    if not inputs.given:
         raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor")
-    return ShapeInputs(answer["init"], arguments, state)
+    return inputs
+
+
+def _read_tensor(process: RoleProcess, described: dict[str, Any]) -> TensorInput:
+    meta = _meta(described["meta"])
+    addresses = [int(address) for address in described["addresses"]]
+    if len(addresses) != _DRAWS:
+        raise ValueError("an input has the wrong number of draws")
+    draws = [process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype)) for at in addresses]
+    return TensorInput(meta, draws)
+
+
+def _upstream(meta: TensorMeta) -> TensorInput:
+    """Upstream gradients of an output: independent normal numbers, drawn here."""
+    if not is_inexact(meta.dtype):
+        raise ValueError("an output that is not floating has no gradient")
+    generator = np.random.default_rng(secrets.randbits(128))
+    size = meta.span_bytes // meta.item_bytes
+    draws = []
+    for _ in range(_DRAWS):
+        values = generator.normal(size=size)
+        if meta.dtype.startswith("complex"):
+            values = values + 1j * generator.normal(size=size)
+        draws.append(from_float64(values, meta.dtype))
+    return TensorInput(meta, draws)
