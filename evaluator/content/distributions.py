@@ -36,7 +36,8 @@ def _small_integers(rows: Array, generator: np.random.Generator) -> Array:
 def _clip(values: Array, limit: float) -> Array:
     """Values cut off at +-limit, real and imaginary part apart."""
     if np.iscomplexobj(values):
-        return np.clip(values.real, -limit, limit) + 1j * np.clip(values.imag, -limit, limit)
+        parts: Array = np.clip(values.real, -limit, limit) + 1j * np.clip(values.imag, -limit, limit)
+        return parts
     clipped: Array = np.clip(values, -limit, limit)
     return clipped
 

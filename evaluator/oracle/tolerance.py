@@ -151,11 +151,10 @@ def expect(
     strict = bound + epsilons * epsilon(dtype)
     rms_bound: Array = np.empty(0)
     if dtype not in _FLOOR_EPSILONS:
-        rms_bound = _RMS_OF_ROUNDING * epsilon(dtype) + _RMS_FACTOR * sum(
-            share * _row_rms(as_rows(values, shape), exact, finite, scale)
-            for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (tiered, 1.0))
-            if values is not None
-        )
+        rms_bound = np.full((exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
+        for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (tiered, 1.0)):
+            if values is not None:
+                rms_bound += _RMS_FACTOR * share * _row_rms(as_rows(values, shape), exact, finite, scale)
     bound = strict
     if tiered is not None:
         tier_error = _row_error(as_rows(tiered, shape), exact, finite, scale)
