@@ -97,6 +97,9 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
         kept: list[Case] = shape.checks["cases"]
         return kept
     names = distributions.names(shape.inputs.tensors)
+    if session.precision not in ("fp32", "tf32"):
+        # Where a heavy tail meets an exponential, the few bits of these tiers decide by chance which element wins.
+        names = [name for name in names if name != "wide_range"]
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
