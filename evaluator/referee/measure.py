@@ -22,7 +22,8 @@ import numpy as np
 
 from evaluator.oracle.compare import compare, contract, dense, widen
 from evaluator.oracle.numbers import Array, is_inexact
-from evaluator.referee.correctness import Case, Outcome, Rejected, case_of, wrong
+from evaluator.referee.correctness import Outcome, Rejected, wrong
+from evaluator.referee.expectation import Case, case_of
 from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
 from evaluator.roles.frames import TensorMeta

@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import time
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -189,6 +190,9 @@ class ModuleHost:
         shape = Shape()
         self.shapes[request["shape"]] = shape
         assert self.module is not None
+        if self.device.type == "cuda":
+            # Never in a candidate's process unless the reference itself is timed in it.
+            variants.allow_tf32(request["tf32"])
         if self.role == "candidate":
             shape.inputs = [decode_value(value) for value in request["init"]]
             return b""
@@ -370,9 +374,11 @@ class ModuleHost:
         results: list[Any] = []
         if not request["chain"]:
             forward = _recording(forward, results)
-        outputs, states = blocks.run(
-            forward, slots, self.chain, request["state"], bool(request["chain"]), self.device
-        )
+        strict = request["strict"] and self.device.type == "cuda"
+        with variants.full_precision() if strict else nullcontext():
+            outputs, states = blocks.run(
+                forward, slots, self.chain, request["state"], bool(request["chain"]), self.device
+            )
         shape.outputs = kept + outputs
         shape.first_of_block = len(kept)
         metas = tuple(meta_of(tensor) for tensor in outputs[0])
