@@ -13,7 +13,8 @@ from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Case, Outcome, Rejected, cases, check, make_case, remarks
+from evaluator.referee.correctness import Outcome, Rejected, cases, check, make_case, remarks
+from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import OpenShape, Progress, TaskSession

@@ -221,6 +221,7 @@ class TaskSession:
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
             "draws": DRAWS,
+            "tf32": self.precision != "fp32",
             "training": self.training,
             "backward": self.direction == "forward_backward",
         }

@@ -195,6 +195,9 @@ class ModuleHost:
         shape = Shape()
         self.shapes[request["shape"]] = shape
         assert self.module is not None
+        if self.device.type == "cuda":
+            # Never in a candidate's process unless the reference itself is timed in it.
+            variants.allow_tf32(request["tf32"])
         if self.role == "candidate":
             shape.inputs = [decode_value(value) for value in request["init"]]
             return b""
@@ -424,7 +427,8 @@ class ModuleHost:
             forward = shape.forwards[variant]
             if not chained:
                 forward = _recording(forward, results)
-            with self._pool(timed=chained):
+            strict = request["strict"] and self.device.type == "cuda"
+            with self._pool(timed=chained), variants.full_precision() if strict else nullcontext():
                 outputs, states = blocks.run(
                     forward, slots, self.chain, request["state"], chained, self.device
                 )

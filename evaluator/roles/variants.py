@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,6 +49,23 @@ def use_shared_headers(folder: str, *, build: bool = False) -> None:
     if not build and os.path.exists(os.path.join(folder, "complete")):
         for entry in os.listdir(folder):
             os.symlink(os.path.join(folder, entry), os.path.join(private, entry))
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Whether this process's products on a GPU may be computed in TF32: in a tier that allows it, baselines may, too."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products in full precision meanwhile: the reference's own error, from which strict bounds follow."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    allow_tf32(False)
+    try:
+        yield
+    finally:
+        allow_tf32(allowed)
 
 
 def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device) -> None:

@@ -228,7 +228,7 @@ _LOW = """
     """
 _TF32 = "((t.contiguous().view(torch.int32) + 4096) & -8192).view(torch.float32)"
 _BF16 = "t.bfloat16().float()"
-_FP8 = "t.to(torch.float8_e4m3fn).float()"
+_FP8 = "(t * (448 / t.abs().max())).to(torch.float8_e4m3fn).float() / (448 / t.abs().max())"
 
 
 def _low(rounding: str) -> str:
