@@ -10,7 +10,11 @@ from evaluator.errors import EvaluatorError
 
 
 class CudaDevice:
-    """The first visible GPU. Its settings are read, never changed."""
+    """The first visible GPU. Its settings are read, never changed.
+
+    Args:
+        visible: what ``CUDA_VISIBLE_DEVICES`` says where the device is used; this process's own by default.
+    """
 
     kind = "cuda"
     baseline_modes = (
@@ -23,14 +27,16 @@ class CudaDevice:
     input_cap_bytes = 512 << 20
     block_target_us = 2000.0
 
-    def __init__(self) -> None:
+    def __init__(self, visible: str | None = None) -> None:
         try:
             import pynvml
 
             pynvml.nvmlInit()
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-            index = int(visible) if visible.isdigit() else 0
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            first = (visible or os.environ.get("CUDA_VISIBLE_DEVICES", "0")).split(",")[0].strip()
+            if first.startswith("GPU-"):
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+            else:
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
         except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, import fails with another
             raise EvaluatorError(f"no usable NVIDIA GPU here: {error}") from None
         self.memory_limit_bytes = 64 << 30

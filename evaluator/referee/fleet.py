@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
@@ -10,11 +11,11 @@ import socket
 import tempfile
 import threading
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
+from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.roles import chain, runner
 from evaluator.roles.arena import sealed_text
@@ -22,7 +23,6 @@ from evaluator.roles.process import RoleProcess
 from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
 from evaluator.timing.exclusive import DeviceLock, file_lock
-from evaluator.verdict import HARNESS_VERSION
 
 if TYPE_CHECKING:
     from evaluator.referee.task_session import Baseline
@@ -48,7 +48,7 @@ class Fleet:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
         self.gpu = device.kind == "cuda"
-        self.threads = os.cpu_count() or 1
+        self.threads = thread_count()
         self.compile_workers = max(1, min(8, self.threads))
         self.input_cap_bytes = device.input_cap_bytes
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
@@ -71,9 +71,15 @@ class Fleet:
         self.tier = self._choose_tier(minimum_tier)
 
     def _sweep(self) -> None:
-        """Removes private folders that processes of an earlier run left behind."""
-        for leftover in self.store.glob("kernelwright-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        """Removes private folders that processes of an earlier run left behind, if nobody else works here now."""
+        self._presence = os.open(self.store.with_name("in-use"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in self.store.glob("kernelwright-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        except BlockingIOError:
+            _log.info("another referee works in %s", self.store)
+        fcntl.flock(self._presence, fcntl.LOCK_SH)
 
     # -- tier --------------------------------------------------------------------------------------------------
 
@@ -91,7 +97,8 @@ class Fleet:
                 if not open_doors:
                     return tier
                 reasons.append(f"{tier}: {', '.join(open_doors)} worked from inside")
-            self.close()
+            self._end_servers()
+        self.close()
         raise SandboxUnavailable(
             "nothing on this machine isolates untrusted code well enough, so nothing is run ("
             + "; ".join(reasons)
@@ -230,17 +237,16 @@ class Fleet:
 
     def environment(self) -> dict[str, Any]:
         """What a verdict says about where it was measured."""
-        return {
-            **self.device.facts(),
-            "torch": _torch_version(),
-            "triton": _version("triton"),
-            "threads": self.threads,
-            "harness": HARNESS_VERSION,
-            "sandbox_tier": self.tier,
-        }
+        return {**measured_on(self.device), "sandbox_tier": self.tier}
 
     def close(self) -> None:
         """Ends every fork server and with it every process that runs untrusted code."""
+        self._end_servers()
+        if self._presence >= 0:
+            os.close(self._presence)
+            self._presence = -1
+
+    def _end_servers(self) -> None:
         for server in self._servers.values():
             server.close()
         self._servers = {}
@@ -249,7 +255,7 @@ class Fleet:
 def headers_folder() -> Path:
     """Folder of Inductor's precompiled C++ headers for this torch."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kernelwright" / f"headers-{_torch_version()}"
+    return Path(base) / "kernelwright" / f"headers-{package_version('torch') or 'none'}"
 
 
 def process_headers(tier: str, headers: Path) -> str:
@@ -270,14 +276,3 @@ def _attack_results(payload: Any) -> list[dict[str, Any]]:
         {"name": str(entry["name"]), "blocked": entry["blocked"] is True, "how": str(entry["how"])[:200]}
         for entry in payload["attacks"]
     ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _torch_version() -> str:
-    return _version("torch") or "none"
