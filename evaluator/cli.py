@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
@@ -172,6 +173,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
 
 
 app.command()(evaluate_batch)
+app.command()(doctor)
 
 
 @app.command(hidden=True)

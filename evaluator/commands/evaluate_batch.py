@@ -26,12 +26,17 @@ _LINE_EVERY_S = 15.0
 def evaluate_batch(
     manifest: Annotated[
         Path,
-        typer.Argument(help="JSON lines: id, task, candidate, and if wanted device, effort, splits, shapes, deadline_s."),
+        typer.Argument(
+            help="JSON lines: id, task, candidate, and if wanted device, effort, splits, shapes, deadline_s."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Verdicts, one JSON line each; an existing file is continued.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Verdicts, one JSON line each; an existing file is continued.")
+    ],
     device: Annotated[str, typer.Option(help="cpu or cuda, for lines that name none.")] = "cpu",
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Referees per device; by default as cores and memory allow.")
+        int | None,
+        typer.Option(min=1, max=64, help="Referees per device; by default as cores and memory allow."),
     ] = None,
     gpus: Annotated[str, typer.Option(help="GPUs to use: all, or numbers such as 0,1.")] = "all",
     fresh: Annotated[bool, typer.Option("--fresh", help="Judge also what was judged here before.")] = False,

@@ -10,6 +10,7 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,13 @@ class Fleet:
         device: where modules run.
         work_dir: folder for stores and caches; private to this user.
         minimum_tier: ``namespaces`` or ``landlock``; a lower one is refused.
+        exactly: try the minimum tier alone, and not first whatever is stronger.
 
     Raises:
         SandboxUnavailable: no tier at or above the minimum passed its self-test.
     """
 
-    def __init__(self, device: Device, work_dir: Path, minimum_tier: str) -> None:
+    def __init__(self, device: Device, work_dir: Path, minimum_tier: str, *, exactly: bool = False) -> None:
         if minimum_tier not in TIERS:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
@@ -68,7 +70,8 @@ class Fleet:
         self._headers_tried = False
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
-        self.tier = self._choose_tier(minimum_tier)
+        strongest = TIERS.index(minimum_tier) if exactly else 0
+        self.tier = self._choose_tier(TIERS[strongest : TIERS.index(minimum_tier) + 1])
 
     def _sweep(self) -> None:
         """Removes private folders that processes of an earlier run left behind, if nobody else works here now."""
@@ -83,15 +86,18 @@ class Fleet:
 
     # -- tier --------------------------------------------------------------------------------------------------
 
-    def _choose_tier(self, minimum: str) -> str:
+    def _choose_tier(self, tiers: Sequence[str]) -> str:
         reasons = []
-        for tier in TIERS[: TIERS.index(minimum) + 1]:
+        for tier in tiers:
+            self.attacks = []
             try:
                 names = {"run", "compile"} if self.gpu else {"run"}
                 self._servers = {name: self._server(name, tier) for name in names}
                 self.attacks = self._attack_ourselves()
             except (SandboxUnavailable, RoleFailure) as failure:
                 reasons.append(f"{tier}: {failure}")
+            except OSError as error:
+                reasons.append(f"{tier}: its self-test could not be set up: {error}")
             else:
                 open_doors = [attack["name"] for attack in self.attacks if not attack["blocked"]]
                 if not open_doors:
@@ -102,7 +108,8 @@ class Fleet:
         raise SandboxUnavailable(
             "nothing on this machine isolates untrusted code well enough, so nothing is run ("
             + "; ".join(reasons)
-            + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user."
+            + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user.",
+            self.attacks,
         )
 
     def _server(self, name: str, tier: str) -> ForkServer:
