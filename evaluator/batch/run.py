@@ -218,8 +218,8 @@ class Batch:
         Raises:
             EvaluatorError: no referee can be started, or we are stopping.
         """
-        for _ in range(_ATTEMPTS):
-            referee = self._referee(place)
+        for attempt in range(_ATTEMPTS):
+            referee = self._referee(place, lost=attempt > 0)
             watchdog = threading.Timer(entry.deadline_s + _GRACE_S, referee.kill)
             watchdog.daemon = True
             watchdog.start()
@@ -242,7 +242,7 @@ class Batch:
                 watchdog.cancel()
         return _not_judged(entry, reason)
 
-    def _referee(self, place: Place) -> Referee:
+    def _referee(self, place: Place, *, lost: bool) -> Referee:
         referee = self._referees.get(place.name)
         if referee is None:
             referee = Referee(
@@ -254,7 +254,7 @@ class Batch:
             )
             with self._guard:
                 self._referees[place.name] = referee
-        elif not referee.alive:
+        elif lost or not referee.alive:
             referee.restart()
         if self._stopping.is_set():
             raise EvaluatorError("the batch was stopped")
