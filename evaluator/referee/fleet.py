@@ -8,9 +8,12 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,12 +138,19 @@ class Fleet:
             secret.write_text(secrets.token_hex(16))
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            with socket.socket(socket.AF_UNIX) as unix_listener:
+            with (
+                socket.socket(socket.AF_UNIX) as unix_listener,
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
+                _victim() as victim,
+            ):
                 unix_listener.bind(f"{folder}/socket")
                 unix_listener.listen()
+                datagrams.bind(f"{folder}/datagrams")
                 facts = {
                     "secret_file": str(secret),
                     "unix_socket": f"{folder}/socket",
+                    "unix_datagram_socket": f"{folder}/datagrams",
+                    "victim_pid": victim.pid,
                     "tcp_port": listener.getsockname()[1],
                     "referee_pid": os.getpid(),
                     "marker": "PATH=",
@@ -153,7 +163,11 @@ class Fleet:
                     payload = process.request_json(runner.PROBE, {"facts": facts}, 60.0)
                 finally:
                     process.close()
-        return _attack_results(payload)
+                # What an attack says of itself is not the last word where the damage can be looked at.
+                worked = [] if victim.poll() is None else ["kill_another_process"]
+                if Path(f"{secret}.planted").exists():
+                    worked.append("write_outside")
+        return _attack_results(payload, worked)
 
     # -- processes ---------------------------------------------------------------------------------------------
 
@@ -278,8 +292,24 @@ def _tool_text(program: str) -> bytes:
     return json.dumps({"program": program, "files": {}}).encode()
 
 
-def _attack_results(payload: Any) -> list[dict[str, Any]]:
+@contextmanager
+def _victim() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of ours that an attack may try to kill."""
+    program = "import time; time.sleep(120)"
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _attack_results(payload: Any, worked: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": str(entry["name"]), "blocked": entry["blocked"] is True, "how": str(entry["how"])[:200]}
+        {
+            "name": str(entry["name"]),
+            "blocked": entry["blocked"] is True and entry["name"] not in worked,
+            "how": str(entry["how"])[:200],
+        }
         for entry in payload["attacks"]
     ]
