@@ -45,7 +45,7 @@ def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> li
     """
     seats: list[tuple[str, str | None]] = [("cpu", None)] if "cpu" in devices else []
     if "cuda" in devices:
-        seats += [("cuda", uuid) for uuid in _choose(gpus)]
+        seats += [("cuda", uuid) for uuid in choose(gpus, visible_gpus())]
     count = jobs or _sensible_jobs(len(seats))
     return [
         Place(f"{uuid or device}-{index}", device, uuid, work_dir / "batch" / f"{uuid or device}-{index}")
@@ -61,8 +61,12 @@ def _sensible_jobs(devices: int) -> int:
     return max(1, min(_MOST_PER_DEVICE, by_cores, by_memory))
 
 
-def _choose(gpus: str) -> list[str]:
-    visible = visible_gpus()
+def choose(gpus: str, visible: list[str]) -> list[str]:
+    """The UUIDs that ``all`` or a list of positions such as ``0,2`` stands for.
+
+    Raises:
+        EvaluatorError: there is none, or none at a position.
+    """
     if not visible:
         raise EvaluatorError("the manifest asks for cuda, and no NVIDIA GPU is visible here")
     if gpus == "all":
@@ -88,11 +92,15 @@ def visible_gpus() -> list[str]:
         every = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     except Exception:  # noqa: BLE001 - NVML raises its own kinds, a missing library another
         return []
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
+    return allowed(every, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def allowed(every: list[str], setting: str | None) -> list[str]:
+    """What ``CUDA_VISIBLE_DEVICES`` leaves of all GPUs, in its order."""
+    if setting is None:
         return every
     chosen = []
-    for word in (part.strip() for part in allowed.split(",")):
+    for word in (part.strip() for part in setting.split(",")):
         if word.isdigit() and int(word) < len(every):
             chosen.append(every[int(word)])
         elif word in every or word.startswith("MIG-"):

@@ -18,9 +18,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from evaluator.batch.manifest import Entry, read_manifest
+from evaluator.batch.places import allowed, choose, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.schedule import Schedule
 from evaluator.cli import app
+from evaluator.errors import EvaluatorError
 
 ATTACKS = Path(__file__).parent.parent / "attacks"
 #: Correctness alone at one small shape: a verdict takes a tenth of a second.
@@ -198,6 +200,7 @@ def test_a_lost_referee_is_replaced_and_an_interruption_leaves_a_whole_file(tmp_
     assert not Path(f"/proc/{lost}").exists()
 
 
+@pytest.mark.slow
 def test_a_referee_that_is_lost_twice_is_reported_and_not_tried_for_ever(tmp_path: Path) -> None:
     write_manifest(tmp_path, asking("long", candidate=SLOW.format(seconds=30)))
     batch = started_batch(tmp_path)
@@ -277,6 +280,33 @@ def test_an_unknown_gpu_and_a_missing_one_are_refused_in_words(tmp_path: Path) -
     result = run(tmp_path, "--gpus", "none")
     assert result.exit_code == 2
     assert "no NVIDIA GPU is visible here" in result.output or "is none of the" in result.output
+
+
+@pytest.mark.parametrize(
+    ("setting", "left"),
+    [
+        (None, ["GPU-a", "GPU-b", "GPU-c"]), ("2, 0", ["GPU-c", "GPU-a"]), ("GPU-b", ["GPU-b"]), ("", []),
+        ("1,7,0", ["GPU-b"]), ("-1", []), ("MIG-x", ["MIG-x"]),
+    ],
+)  # fmt: skip
+def test_gpus_that_are_hidden_are_not_used(setting: str | None, left: list[str]) -> None:
+    assert allowed(["GPU-a", "GPU-b", "GPU-c"], setting) == left
+
+
+def test_gpus_are_chosen_by_position_among_the_visible_ones() -> None:
+    visible = ["GPU-b", "GPU-a", "GPU-c"]
+    assert choose("all", visible) == visible
+    assert choose("2, 0,2", visible) == ["GPU-c", "GPU-b"]
+    for wrong in ("3", "x", "", "0,-1"):
+        with pytest.raises(EvaluatorError, match="none of the 3 visible GPUs"):
+            choose(wrong, visible)
+
+
+def test_every_referee_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    found = places({"cpu"}, "all", 3, tmp_path)
+    assert len({place.work_dir for place in found}) == 3
+    assert {(place.device, place.visible_gpu) for place in found} == {("cpu", None)}
+    assert len(places({"cpu"}, "all", None, tmp_path)) >= 1
 
 
 def entries(folder: Path, tasks: dict[str, int]) -> list[Entry]:

@@ -182,22 +182,33 @@ def test_reuse_is_asked_for_and_no_candidate_reaches_the_store(tmp_path: Path) -
 
 
 @pytest.mark.timeout(180)
-def test_a_second_submission_needs_no_referee(tmp_path: Path) -> None:
+def test_a_second_submission_needs_no_referee_unless_it_is_to_be_fresh(tmp_path: Path) -> None:
     command = ["evaluate", str(ATTACKS / "task.py"), str(ATTACKS / "candidates" / "zeros.py")]
     command += ["--splits", "adversarial", "--work-dir", str(tmp_path), "--json"]
 
-    def submit(*options: str) -> tuple[dict[str, Any], float]:
+    def submit(*options: str) -> tuple[dict[str, Any], int, float]:
         started = time.monotonic()
         result = CliRunner().invoke(app, [*command, *options])
-        assert result.exit_code == 1, result.output
         answer: dict[str, Any] = json.loads(result.stdout)
-        return answer, time.monotonic() - started
+        return answer, result.exit_code, time.monotonic() - started
 
-    first, _ = submit()
-    again, elapsed_s = submit()
+    # A kept verdict that is wrong, so that it can be told from one that is reached now.
+    sources = [(ATTACKS / name).read_text() for name in ("task.py", "candidates/zeros.py")]
+    question = Question.of(
+        TaskSource("t", sources[0]).sha256,
+        CandidateSource(sources[1]).sha256,
+        "screen",
+        ["adversarial"],
+        None,
+    )
+    VerdictStore(verdicts_folder(tmp_path)).keep(question, verdict("accepted"))
+    planted, status, elapsed_s = submit()
+    assert (planted["verdict"], planted["reused"], status) == ("accepted", True, 0)
+    assert planted["candidate"]["label"] == "zeros.py"
     assert elapsed_s < 1
-    assert (first["reused"], again["reused"]) == (False, True)
-    assert again["measured_at"] == first["measured_at"]
-    assert {**again, "reused": False} == first
-    fresh, _ = submit("--fresh")
-    assert fresh["reused"] is False
+    fresh, status, _ = submit("--fresh")
+    assert (fresh["verdict"], fresh["reused"], status) == ("incorrect", False, 1)
+    again, status, elapsed_s = submit()
+    assert again == {**fresh, "reused": True}
+    assert status == 1
+    assert elapsed_s < 1
