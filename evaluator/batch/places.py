@@ -12,6 +12,8 @@ from evaluator.errors import EvaluatorError
 _CORES_PER_REFEREE = 4
 _BYTES_PER_REFEREE = 12 << 30
 _MOST_PER_DEVICE = 4
+#: Each of a referee's three processes on a GPU shares a sixteenth of its memory with the referee.
+_MOST_PER_GPU = 3
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> li
     seats: list[tuple[str, str | None]] = [("cpu", None)] if "cpu" in devices else []
     if "cuda" in devices:
         seats += [("cuda", uuid) for uuid in choose(gpus, visible_gpus())]
-    count = jobs or _sensible_jobs(len(seats))
+    most = _MOST_PER_GPU if "cuda" in devices else _MOST_PER_DEVICE
+    count = jobs or min(most, _sensible_jobs(len(seats)))
     return [
         Place(f"{uuid or device}-{index}", device, uuid, work_dir / "batch" / f"{uuid or device}-{index}")
         for index in range(count)
@@ -58,7 +61,7 @@ def _sensible_jobs(devices: int) -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     by_cores = len(os.sched_getaffinity(0)) // (_CORES_PER_REFEREE * max(devices, 1))
     by_memory = memory // (_BYTES_PER_REFEREE * max(devices, 1))
-    return max(1, min(_MOST_PER_DEVICE, by_cores, by_memory))
+    return max(1, min(by_cores, by_memory))
 
 
 def choose(gpus: str, visible: list[str]) -> list[str]:
