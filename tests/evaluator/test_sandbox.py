@@ -59,6 +59,16 @@ def test_the_filter_is_built_for_this_machine() -> None:
     assert strict != lenient
 
 
+def test_a_fork_server_has_one_thread_when_it_enters_its_namespaces() -> None:
+    """The kernel lets an ordinary user's process into a user namespace of its own only while it has one thread."""
+    import subprocess
+    import sys
+
+    program = "import os, evaluator.roles.forkserver; print(len(os.listdir('/proc/self/task')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
 def test_landlock_is_known_here_or_absent() -> None:
     assert landlock.abi() >= 0
 
