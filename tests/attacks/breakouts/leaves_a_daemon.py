@@ -1,6 +1,7 @@
 """Leaves a grandchild behind and answers honestly."""
 
 # expects: accepted
+import ctypes
 import os
 import time
 
@@ -15,8 +16,7 @@ def attack():
         except OSError:
             pass
         if os.fork() == 0:
-            with open("/proc/self/comm", "w") as file:
-                file.write("kw-survivor")
+            ctypes.CDLL(None).prctl(15, b"kw-survivor", 0, 0, 0)
             time.sleep(600)
         os._exit(0)
     os.wait()

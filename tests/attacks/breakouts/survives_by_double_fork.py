@@ -1,6 +1,7 @@
 """Leaves a grandchild in a session of its own and never comes back."""
 
 # expects: timeout
+import ctypes
 import os
 import time
 
@@ -23,8 +24,7 @@ def attack():
 
 
 def name_process():
-    with open("/proc/self/comm", "w") as file:
-        file.write("kw-survivor")
+    ctypes.CDLL(None).prctl(15, b"kw-survivor", 0, 0, 0)
 
 
 class ModelNew(nn.Module):
