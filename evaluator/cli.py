@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evaluator.commands.doctor import doctor
+from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -42,10 +44,10 @@ def evaluate(
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
-    work_dir: Annotated[Path | None, typer.Option(help="Folder for compile caches.")] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Judge again what was judged here before.")] = False,
 ) -> None:
     """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
-    from evaluator.client import Referee
 
     sources = []
     for path in (task, candidate):
@@ -55,24 +57,16 @@ def evaluate(
             _errors.print(f"cannot read {path}: {error}")
             raise typer.Exit(2) from None
     try:
-        with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee, _progress_bar() as bar:
-            row = bar.add_task("starting", total=None)
-
-            def show(progress: dict[str, Any]) -> None:
-                bar.update(
-                    row,
-                    description=progress["text"],
-                    completed=progress["done"],
-                    total=progress["total"] or None,
-                )
-
-            verdict = referee.evaluate(
-                TaskSource(task.stem, sources[0]),
-                CandidateSource(sources[1], "external", candidate.name),
-                effort=effort,
-                splits=[split.strip() for split in splits.split(",") if split.strip()],
-                on_progress=show,
-            )
+        verdict = _verdict(
+            TaskSource(task.stem, sources[0]),
+            CandidateSource(sources[1], "external", candidate.name),
+            device=device,
+            effort=effort,
+            splits=[split.strip() for split in splits.split(",") if split.strip()],
+            minimum_tier=minimum_tier,
+            work_dir=work_dir,
+            fresh=fresh,
+        )
     except EvaluatorError as error:
         _errors.print(f"could not judge: {error}")
         raise typer.Exit(2) from None
@@ -81,6 +75,49 @@ def evaluate(
     else:
         print_verdict(Console(), verdict)
     raise typer.Exit({"accepted": 0, "not_judged": 2, "task_rejected": 2}.get(verdict["verdict"], 1))
+
+
+def _verdict(
+    task: TaskSource,
+    candidate: CandidateSource,
+    *,
+    device: str,
+    effort: str,
+    splits: list[str],
+    minimum_tier: str,
+    work_dir: Path | None,
+    fresh: bool,
+) -> dict[str, Any]:
+    """The kept verdict if there is one: it is found without starting a referee, which takes seconds."""
+    from evaluator.client import Referee, default_work_dir, verdicts_folder
+    from evaluator.devices import open_device
+    from evaluator.verdict_store import VerdictStore
+
+    work_dir = work_dir or default_work_dir()
+    if not fresh:
+        kept = VerdictStore(verdicts_folder(work_dir)).answer(
+            task,
+            candidate,
+            open_device(device),
+            effort=effort,
+            splits=splits,
+            shapes=None,
+            minimum_tier=minimum_tier,
+        )
+        if kept is not None:
+            return kept
+    with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee, _progress_bar() as bar:
+        row = bar.add_task("starting", total=None)
+
+        def show(progress: dict[str, Any]) -> None:
+            bar.update(
+                row,
+                description=progress["text"],
+                completed=progress["done"],
+                total=progress["total"] or None,
+            )
+
+        return referee.evaluate(task, candidate, effort=effort, splits=splits, on_progress=show)
 
 
 def _progress_bar() -> Progress:
@@ -99,6 +136,8 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
     color = "green" if verdict["verdict"] == "accepted" else "red"
     console.print(f"[bold {color}]{verdict['verdict']}[/]: ", end="")
     console.print(verdict["reason"], markup=False, highlight=False)
+    if verdict.get("reused"):
+        console.print(f"judged here at {verdict['measured_at']}; --fresh judges it again", highlight=False)
     for finding in verdict["findings"]:
         console.print(f"  {finding['severity']} {finding['rule']}: {finding['evidence']}", markup=False)
     if verdict["detail"]:
@@ -133,14 +172,19 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
     )
 
 
+app.command()(evaluate_batch)
+app.command()(doctor)
+
+
 @app.command(hidden=True)
 def referee(
     device: Annotated[str, typer.Option()] = "cpu",
     work_dir: Annotated[str, typer.Option()] = "",
     minimum_tier: Annotated[str, typer.Option()] = "landlock",
     client_pid: Annotated[int, typer.Option()] = 0,
+    verdicts_dir: Annotated[str, typer.Option()] = "",
 ) -> None:
     """The process behind evaluator.client; speaks JSON lines on standard input and output."""
     from evaluator.daemon import serve
 
-    serve(device, work_dir, minimum_tier, client_pid)
+    serve(device, work_dir, minimum_tier, client_pid, verdicts_dir)

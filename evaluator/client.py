@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import errors
+from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.referee.core import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict_store import VerdictStore
 
 #: What the referee's process may know of our environment: where programs are, never a key or a database's address.
 _PASSED = (
@@ -33,6 +35,11 @@ def default_work_dir() -> Path:
     return Path(base) / "kernelwright" / "referee"
 
 
+def verdicts_folder(work_dir: Path) -> Path:
+    """Where a referee with this work folder keeps its verdicts."""
+    return work_dir / "verdicts"
+
+
 class Referee:
     """Starts a referee and talks to it; a context manager.
 
@@ -42,6 +49,8 @@ class Referee:
         device: ``cpu`` or ``cuda``.
         work_dir: folder for caches; see :func:`default_work_dir`.
         minimum_tier: the weakest sandbox tier to accept.
+        visible_gpu: value of ``CUDA_VISIBLE_DEVICES`` for the referee and its roles, if not this process's own.
+        verdicts_dir: where verdicts are kept; :func:`verdicts_folder` of the work folder by default.
 
     Raises:
         SandboxUnavailable: nothing here isolates untrusted code well enough.
@@ -49,10 +58,18 @@ class Referee:
     """
 
     def __init__(
-        self, device: str = "cpu", *, work_dir: Path | None = None, minimum_tier: str = "landlock"
+        self,
+        device: str = "cpu",
+        *,
+        work_dir: Path | None = None,
+        minimum_tier: str = "landlock",
+        visible_gpu: str | None = None,
+        verdicts_dir: Path | None = None,
     ) -> None:
         self.device = device
         self._work_dir = work_dir or default_work_dir()
+        self._visible_gpu = visible_gpu
+        self._verdicts_dir = verdicts_dir or verdicts_folder(self._work_dir)
         self._minimum_tier = minimum_tier
         self._lock = threading.Lock()
         self._killed = False
@@ -67,6 +84,8 @@ class Referee:
     def _start(self) -> subprocess.Popen[str]:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        if self._visible_gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self._visible_gpu
         root = str(Path(__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "evaluator", "referee"]
@@ -75,6 +94,8 @@ class Referee:
             self.device,
             "--work-dir",
             str(self._work_dir),
+            "--verdicts-dir",
+            str(self._verdicts_dir),
             "--minimum-tier",
             self._minimum_tier,
             "--client-pid",
@@ -157,6 +178,7 @@ class Referee:
         splits: Sequence[str] = ("visible", "adversarial"),
         shapes: Mapping[str, list[dict[str, Any]]] | None = None,
         deadline_s: float | None = None,
+        reuse: bool = False,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
         """A verdict as defined by :mod:`evaluator.verdict`.
@@ -168,11 +190,25 @@ class Referee:
             splits: which shapes.
             shapes: shapes to use instead of sampled ones, by split.
             deadline_s: seconds for the whole evaluation, 900 by default.
+            reuse: give the verdict of an earlier evaluation of the same sources here, if one was kept; it then says
+                ``reused``. Held-out shapes are drawn and judged anew each time.
             on_progress: called with stage, done, total and text.
 
         Raises:
             RefereeLost: the referee died or was killed meanwhile.
         """
+        if reuse:
+            kept = VerdictStore(self._verdicts_dir).answer(
+                task,
+                candidate,
+                open_device(self.device, self._visible_gpu),
+                effort=effort,
+                splits=splits,
+                shapes=shapes,
+                minimum_tier=self._minimum_tier,
+            )
+            if kept is not None:
+                return kept
         request = {
             "call": "evaluate",
             "task": _task(task),

@@ -22,7 +22,7 @@ from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
 
 
-def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int) -> None:
+def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int, verdicts_dir: str) -> None:
     """Runs until the client, whose process id is given, is gone."""
     # If the client is killed, nothing untrusted may go on: our own end takes every fork server with it.
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -36,7 +36,7 @@ def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int) -> Non
         out.flush()
 
     try:
-        core = RefereeCore(device, Path(work_dir), minimum_tier)
+        core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir))
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return

@@ -12,13 +12,25 @@ EvaluatorError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class EvaluatorError(Exception):
     """Base of everything that this package raises on purpose."""
 
 
 class SandboxUnavailable(EvaluatorError):
-    """No sandbox tier at or above the required one passed its self-test; nothing untrusted is run."""
+    """No sandbox tier at or above the required one passed its self-test; nothing untrusted is run.
+
+    Args:
+        message: why, tier by tier.
+        attacks: results of the last self-test, if it came that far.
+    """
+
+    def __init__(self, message: str, attacks: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.attacks = list(attacks)
 
 
 class RefereeLost(EvaluatorError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
@@ -52,9 +53,16 @@ class ShapeResult:
     clock: dict[str, Any] | None = None
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """See design section 3; field names are the JSON's."""
+    """See design section 3; field names are the JSON's.
+
+    ``measured_at`` is when it was reached (UTC); ``reused`` says that it was not reached now but kept from then.
+    """
 
     verdict: str
     reason: str
@@ -75,6 +83,8 @@ class Verdict:
     energy: None = None
     detail: str = ""
     schema: str = SCHEMA
+    measured_at: str = field(default_factory=_now)
+    reused: bool = False
 
     def __post_init__(self) -> None:
         if self.verdict not in WORDS:
@@ -91,3 +101,38 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
     plain["shapes"] = list(plain["shapes"])
     plain["splits"] = list(plain["splits"])
     return plain
+
+
+def without_measurement(
+    word: str,
+    reason: str,
+    *,
+    task: dict[str, str],
+    candidate: dict[str, str],
+    effort: str,
+    splits: tuple[str, ...] | list[str],
+    environment: dict[str, Any],
+    detail: str = "",
+) -> Verdict:
+    """A verdict on something that was never run: a task that was refused, a fault of ours, a line that cannot be read."""
+    from evaluator.timing.statistics import summarize
+
+    return Verdict(
+        verdict=word,
+        reason=reason,
+        findings=(),
+        task=task,
+        candidate=candidate,
+        effort=effort,
+        splits=tuple(splits),
+        environment=environment,
+        shapes=(),
+        summary={**summarize([], []), "overfit_index": None, "by_split": {}},
+        timing={"protocol": "none", "quads": 0, "aa": None, "throttle": None},
+        setup_s=None,
+        first_call_s=None,
+        compile_s=None,
+        stages_s={},
+        elapsed_s=0.0,
+        detail=detail,
+    )

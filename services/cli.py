@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from evaluator import cli as evaluator_cli
+from evaluator.commands.evaluate_batch import evaluate_batch
 from services.commands import remote, tasks
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
@@ -21,6 +22,7 @@ app = typer.Typer(
 
 app.command()(optimize)
 app.command()(evaluator_cli.evaluate)
+app.command()(evaluate_batch)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)

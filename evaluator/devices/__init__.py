@@ -7,8 +7,8 @@ from evaluator.devices.cpu import CpuDevice
 from evaluator.devices.cuda import CudaDevice
 
 
-def open_device(name: str) -> Device:
-    """The device called ``cpu`` or ``cuda``.
+def open_device(name: str, visible_gpu: str | None = None) -> Device:
+    """The device called ``cpu`` or ``cuda`` (there the first of ``visible_gpu``, see :class:`CudaDevice`).
 
     Raises:
         evaluator.errors.EvaluatorError: it is unknown or not there.
@@ -18,7 +18,7 @@ def open_device(name: str) -> Device:
     if name == "cpu":
         return CpuDevice()
     if name == "cuda":
-        return CudaDevice()
+        return CudaDevice(visible_gpu)
     raise EvaluatorError(f"unknown device {name!r}; known: cpu, cuda")
 
 

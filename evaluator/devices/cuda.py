@@ -20,7 +20,11 @@ _REASONS = {
 
 
 class CudaDevice:
-    """The first visible GPU. Its settings are read, never changed."""
+    """The first visible GPU. Its settings are read, never changed.
+
+    Args:
+        visible: what ``CUDA_VISIBLE_DEVICES`` says where the device is used; this process's own by default.
+    """
 
     kind = "cuda"
     baseline_modes = (
@@ -32,14 +36,17 @@ class CudaDevice:
     )
     block_target_us = 2000.0
 
-    def __init__(self) -> None:
+    def __init__(self, visible: str | None = None) -> None:
         try:
             import pynvml
 
             pynvml.nvmlInit()
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-            self.index = int(visible) if visible.isdigit() else 0
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(self.index)
+            first = (visible or os.environ.get("CUDA_VISIBLE_DEVICES", "0")).split(",")[0].strip()
+            if first.startswith("GPU-"):
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+            else:
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
+            self.index = int(pynvml.nvmlDeviceGetIndex(self._handle))
         except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, import fails with another
             raise EvaluatorError(f"no usable NVIDIA GPU here: {error}") from None
         self.memory_limit_bytes = 64 << 30

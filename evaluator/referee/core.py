@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import tempfile
@@ -21,11 +22,12 @@ from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.roles import runner
 from evaluator.roles.arena import sealed_text
 from evaluator.sources import TaskSource
-from evaluator.timing.statistics import summarize
-from evaluator.verdict import Verdict, as_json
+from evaluator.verdict import Verdict, as_json, without_measurement
+from evaluator.verdict_store import Question, VerdictStore
 
 _MAX_SESSIONS = 2
 _MAX_TOOL_BYTES = 32 << 20
+_log = logging.getLogger(__name__)
 _TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
 
 
@@ -49,10 +51,20 @@ class ToolResult:
 
 
 class RefereeCore:
-    """See the module. Runs in its own process, behind :class:`evaluator.client.Referee`."""
+    """See the module. Runs in its own process, behind :class:`evaluator.client.Referee`.
 
-    def __init__(self, device: str, work_dir: Path, minimum_tier: str) -> None:
+    Args:
+        device: ``cpu`` or ``cuda``.
+        work_dir: folder for caches.
+        minimum_tier: the weakest sandbox tier to accept.
+        verdicts_dir: where verdicts are kept for later; None keeps none.
+    """
+
+    def __init__(
+        self, device: str, work_dir: Path, minimum_tier: str, verdicts_dir: Path | None = None
+    ) -> None:
         self.fleet = Fleet(open_device(device), work_dir, minimum_tier)
+        self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
     def self_check(self) -> dict[str, Any]:
@@ -88,7 +100,24 @@ class RefereeCore:
             return {"ok": False, "verdict": "not_judged", "reason": str(failure), "detail": ""}
 
     def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
-        """The verdict as JSON-able dictionaries."""
+        """The verdict as JSON-able dictionaries; kept for the next time that the same is asked."""
+        verdict = self._judge(request, progress)
+        if self._verdicts is not None:
+            question = Question.of(
+                request.task.sha256,
+                request.candidate.sha256,
+                request.effort,
+                request.splits,
+                request.shapes,
+            )
+            try:
+                self._verdicts.keep(question, verdict)
+            except OSError as error:
+                # A full disk costs the next submission its time, never this one its verdict.
+                _log.warning("a verdict could not be kept: %s", error)
+        return verdict
+
+    def _judge(self, request: Request, progress: Progress) -> dict[str, Any]:
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf
@@ -110,23 +139,14 @@ class RefereeCore:
 
     def _no_session(self, request: Request, word: str, reason: str, detail: str) -> Verdict:
         candidate = request.candidate
-        return Verdict(
-            verdict=word,
-            reason=reason,
-            findings=(),
+        return without_measurement(
+            word,
+            reason,
             task={"name": request.task.name, "sha256": request.task.sha256},
             candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
             effort=request.effort,
-            splits=tuple(request.splits),
+            splits=request.splits,
             environment=self.fleet.environment(),
-            shapes=(),
-            summary={**summarize([], []), "overfit_index": None, "by_split": {}},
-            timing={"protocol": "none", "quads": 0, "aa": None, "throttle": None},
-            setup_s=None,
-            first_call_s=None,
-            compile_s=None,
-            stages_s={},
-            elapsed_s=0.0,
             detail=detail,
         )
 

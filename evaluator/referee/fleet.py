@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
+from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.side import ShapeInputs, Side
 from evaluator.roles import chain, runner
@@ -24,7 +29,6 @@ from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
 from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock, file_lock
-from evaluator.verdict import HARNESS_VERSION
 
 if TYPE_CHECKING:
     from evaluator.referee.keeper import Keeper
@@ -41,17 +45,18 @@ class Fleet:
         device: where modules run.
         work_dir: folder for stores and caches; private to this user.
         minimum_tier: ``namespaces`` or ``landlock``; a lower one is refused.
+        exactly: try the minimum tier alone, and not first whatever is stronger.
 
     Raises:
         SandboxUnavailable: no tier at or above the minimum passed its self-test.
     """
 
-    def __init__(self, device: Device, work_dir: Path, minimum_tier: str) -> None:
+    def __init__(self, device: Device, work_dir: Path, minimum_tier: str, *, exactly: bool = False) -> None:
         if minimum_tier not in TIERS:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
         self.gpu = device.kind == "cuda"
-        self.threads = os.cpu_count() or 1
+        self.threads = thread_count()
         self.compile_workers = max(1, min(8, self.threads))
         #: Where measurements of a GPU run; on a CPU they need all cores.
         self.core = cores.core_for(device.index) if self.gpu else None
@@ -74,7 +79,8 @@ class Fleet:
         self._headers_tried = False
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
-        self.tier = self._choose_tier(minimum_tier)
+        strongest = TIERS.index(minimum_tier) if exactly else 0
+        self.tier = self._choose_tier(TIERS[strongest : TIERS.index(minimum_tier) + 1])
         if self.gpu:
             # Only now: what a fork server starts with must not hold a context of ours.
             from evaluator.referee.keeper import Keeper
@@ -83,31 +89,42 @@ class Fleet:
             self.keeper = Keeper(device.share_bytes, pool_library)
 
     def _sweep(self) -> None:
-        """Removes private folders that processes of an earlier run left behind."""
-        for leftover in self.store.glob("kernelwright-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        """Removes private folders that processes of an earlier run left behind, if nobody else works here now."""
+        self._presence = os.open(self.store.with_name("in-use"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in self.store.glob("kernelwright-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        except BlockingIOError:
+            _log.info("another referee works in %s", self.store)
+        fcntl.flock(self._presence, fcntl.LOCK_SH)
 
     # -- tier --------------------------------------------------------------------------------------------------
 
-    def _choose_tier(self, minimum: str) -> str:
+    def _choose_tier(self, tiers: Sequence[str]) -> str:
         reasons = []
-        for tier in TIERS[: TIERS.index(minimum) + 1]:
+        for tier in tiers:
+            self.attacks = []
             try:
                 names = {"run", "compile"} if self.gpu else {"run"}
                 self._servers = {name: self._server(name, tier) for name in names}
                 self.attacks = self._attack_ourselves()
             except (SandboxUnavailable, RoleFailure) as failure:
                 reasons.append(f"{tier}: {failure}")
+            except OSError as error:
+                reasons.append(f"{tier}: its self-test could not be set up: {error}")
             else:
                 open_doors = [attack["name"] for attack in self.attacks if not attack["blocked"]]
                 if not open_doors:
                     return tier
                 reasons.append(f"{tier}: {', '.join(open_doors)} worked from inside")
-            self.close()
+            self._end_servers()
+        self.close()
         raise SandboxUnavailable(
             "nothing on this machine isolates untrusted code well enough, so nothing is run ("
             + "; ".join(reasons)
-            + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user."
+            + "). It needs Linux with user namespaces, or with Landlock and seccomp as a non-root user.",
+            self.attacks,
         )
 
     def _server(self, name: str, tier: str) -> ForkServer:
@@ -133,12 +150,19 @@ class Fleet:
             secret.write_text(secrets.token_hex(16))
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            with socket.socket(socket.AF_UNIX) as unix_listener:
+            with (
+                socket.socket(socket.AF_UNIX) as unix_listener,
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
+                _victim() as victim,
+            ):
                 unix_listener.bind(f"{folder}/socket")
                 unix_listener.listen()
+                datagrams.bind(f"{folder}/datagrams")
                 facts = {
                     "secret_file": str(secret),
                     "unix_socket": f"{folder}/socket",
+                    "unix_datagram_socket": f"{folder}/datagrams",
+                    "victim_pid": victim.pid,
                     "tcp_port": listener.getsockname()[1],
                     "referee_pid": os.getpid(),
                     "marker": "PATH=",
@@ -151,7 +175,11 @@ class Fleet:
                     payload = process.request_json(runner.PROBE, {"facts": facts}, 60.0)
                 finally:
                     process.close()
-        return _attack_results(payload)
+                # What an attack says of itself is not the last word where the damage can be looked at.
+                worked = [] if victim.poll() is None else ["kill_another_process"]
+                if Path(f"{secret}.planted").exists():
+                    worked.append("write_outside")
+        return _attack_results(payload, worked)
 
     # -- processes ---------------------------------------------------------------------------------------------
 
@@ -260,17 +288,16 @@ class Fleet:
 
     def environment(self) -> dict[str, Any]:
         """What a verdict says about where it was measured."""
-        return {
-            **self.device.facts(),
-            "torch": _torch_version(),
-            "triton": _version("triton"),
-            "threads": self.threads,
-            "harness": HARNESS_VERSION,
-            "sandbox_tier": self.tier,
-        }
+        return {**measured_on(self.device), "sandbox_tier": self.tier}
 
     def close(self) -> None:
         """Ends every fork server and with it every process that runs untrusted code."""
+        self._end_servers()
+        if self._presence >= 0:
+            os.close(self._presence)
+            self._presence = -1
+
+    def _end_servers(self) -> None:
         for server in self._servers.values():
             server.close()
         self._servers = {}
@@ -279,7 +306,7 @@ class Fleet:
 def headers_folder() -> Path:
     """Folder of Inductor's precompiled C++ headers for this torch."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kernelwright" / f"headers-{_torch_version()}"
+    return Path(base) / "kernelwright" / f"headers-{package_version('torch') or 'none'}"
 
 
 def process_headers(tier: str, headers: Path) -> str:
@@ -295,19 +322,24 @@ def _tool_text(program: str) -> bytes:
     return json.dumps({"program": program, "files": {}}).encode()
 
 
-def _attack_results(payload: Any) -> list[dict[str, Any]]:
+@contextmanager
+def _victim() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of ours that an attack may try to kill."""
+    program = "import time; time.sleep(120)"
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _attack_results(payload: Any, worked: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": str(entry["name"]), "blocked": entry["blocked"] is True, "how": str(entry["how"])[:200]}
+        {
+            "name": str(entry["name"]),
+            "blocked": entry["blocked"] is True and entry["name"] not in worked,
+            "how": str(entry["how"])[:200],
+        }
         for entry in payload["attacks"]
     ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _torch_version() -> str:
-    return _version("torch") or "none"

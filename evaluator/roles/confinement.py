@@ -38,6 +38,7 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> str:
         unix_sockets=bool(request["gpu"]),
         new_sessions=tier == "namespaces",
         shared_memory_files=bool(request.get("memfd")),
+        alone=os.getpid() if tier == "landlock" else None,
     )
     if tier == "namespaces":
         private = [TEMPORARY, "/dev/shm"]

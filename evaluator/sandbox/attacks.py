@@ -58,10 +58,26 @@ def read_memory_of_parent(facts: Facts) -> None:
 
 def signal_the_referee(facts: Facts) -> None:
     """Signal 0 asks whether signalling would be allowed."""
+    _refuse_own(facts["referee_pid"])
     os.kill(facts["referee_pid"], 0)
-    with open(f"/proc/{facts['referee_pid']}/cmdline", "rb") as file:
-        if b"evaluator" not in file.read():
-            raise Blocked("that process id is somebody else in here")
+
+
+def kill_another_process(facts: Facts) -> None:
+    """A process of the referee's, planted as a victim; the referee looks afterwards whether it lives."""
+    _refuse_own(facts["victim_pid"])
+    os.kill(facts["victim_pid"], 9)
+
+
+def hold_another_process_back(facts: Facts) -> None:
+    """The rival, put on one core with everybody else, would seem slow."""
+    _refuse_own(facts["victim_pid"])
+    os.sched_setaffinity(facts["victim_pid"], {min(os.sched_getaffinity(0))})
+
+
+def _refuse_own(pid: int) -> None:
+    """In a PID namespace of our own a number of the outside may be one of ours."""
+    if pid in (1, os.getpid()):
+        raise Blocked("that process id is somebody else in here")
 
 
 def trace_the_parent(facts: Facts) -> None:
@@ -95,10 +111,36 @@ def connect_to_a_unix_socket(facts: Facts) -> None:
         client.connect(facts["unix_socket"])
 
 
+def send_to_a_unix_socket_of_datagrams(facts: Facts) -> None:
+    """One end of a socket pair needs no socket(), and can be connected to a path, as a system log's would be."""
+    for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM):
+        with end:
+            end.connect(facts["unix_datagram_socket"])
+            end.send(b"x")
+
+
 def make_a_user_namespace(facts: Facts) -> None:
     """A new namespace would give capabilities again."""
     if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) != 0:
         raise OSError(1, "unshare")
+
+
+def clone_into_a_user_namespace(facts: Facts) -> None:
+    """The same by clone and clone3, which make the process in it at once."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    request = (ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17)
+    calls: list[tuple[object, ...]] = [(435, ctypes.byref(request), ctypes.c_size_t(ctypes.sizeof(request)))]
+    if os.uname().machine == "x86_64":
+        calls.append((56, ctypes.c_ulong(0x10000000 | 17), None, None, None, None))
+    for call in calls:
+        child = libc.syscall(*call)
+        if child == 0:
+            os._exit(0)
+        if child > 0:
+            os.waitpid(child, 0)
+            return
+    raise OSError(ctypes.get_errno(), "clone")
 
 
 def mount_something(facts: Facts) -> None:
@@ -122,20 +164,20 @@ def use_io_uring(facts: Facts) -> None:
 
 
 def fork_without_end(facts: Facts) -> None:
-    """More processes than the limit allows."""
+    """More processes than the limit allows; they end when a pipe is closed, since killing them may be refused."""
+    read_end, write_end = os.pipe()
     children = []
     try:
         for _ in range(facts["process_limit"] + 8):
             pid = os.fork()
             if pid == 0:
-                import time
-
-                time.sleep(30)
+                os.close(write_end)
+                os.read(read_end, 1)
                 os._exit(0)
             children.append(pid)
     finally:
-        for child in children:
-            os.kill(child, 9)
+        os.close(write_end)
+        os.close(read_end)
         for child in children:
             os.waitpid(child, 0)
 
@@ -149,8 +191,9 @@ def allocate_without_end(facts: Facts) -> None:
 
 ATTACKS: tuple[Callable[[Facts], None], ...] = (
     read_a_file_outside, write_outside, read_the_password_file, write_to_system_folders, read_another_environment,
-    read_memory_of_parent, signal_the_referee, trace_the_parent, connect_to_the_network, send_a_datagram,
-    open_a_netlink_socket, connect_to_a_unix_socket, make_a_user_namespace, mount_something, become_root, use_io_uring,
+    read_memory_of_parent, signal_the_referee, hold_another_process_back, kill_another_process, trace_the_parent, connect_to_the_network, send_a_datagram,
+    open_a_netlink_socket, connect_to_a_unix_socket, send_to_a_unix_socket_of_datagrams, make_a_user_namespace,
+    clone_into_a_user_namespace, mount_something, become_root, use_io_uring,
     fork_without_end, allocate_without_end,
 )  # fmt: skip
 

@@ -46,6 +46,17 @@ _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _SETSID = (112, 157)
 _MEMFD_CREATE = (319, 279)
+# Calls whose first argument names a process. Where the process ids of others mean something, only our own may be named.
+_SIGNALS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
+_SCHEDULING = {
+    "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+}  # fmt: skip
+_OF_OTHERS = {
+    "pidfd_send_signal": (424, 424), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "setpriority": (141, 140), "ioprio_set": (251, 30),
+}  # fmt: skip
+_SOCKETPAIR = (53, 199)
 _NAMESPACE_FLAGS = 0x7E020000
 _AF_UNIX = 1
 
@@ -53,6 +64,7 @@ _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _JEQ = 0x15
 _JGE = 0x35
 _JSET = 0x45
+_AND = 0x54
 _RETURN = 0x06
 _NUMBER = 0
 _ARCHITECTURE = 4
@@ -74,13 +86,17 @@ class _Program:
         return b"".join(struct.pack("<HBBI", *instruction) for instruction in self.code)
 
 
-def build(*, unix_sockets: bool, new_sessions: bool, shared_memory_files: bool) -> bytes:
+def build(
+    *, unix_sockets: bool, new_sessions: bool, shared_memory_files: bool, alone: int | None = None
+) -> bytes:
     """The filter as packed BPF instructions for this machine.
 
     Args:
         unix_sockets: allow `socket(AF_UNIX)`; CUDA's start fails without it (error 304, measured on an H200).
         new_sessions: allow `setsid`; safe where a PID namespace ends every process anyway.
         shared_memory_files: allow `memfd_create`.
+        alone: process id outside of which no process may be signalled or scheduled, for a tier without a PID namespace:
+            Landlock holds signals back from Linux 6.12 on only, and never who may run on which core.
 
     Raises:
         OSError: this processor architecture has no table here.
@@ -103,6 +119,8 @@ def build(*, unix_sockets: bool, new_sessions: bool, shared_memory_files: bool) 
         denied.append(_SETSID[column])
     if not shared_memory_files:
         denied.append(_MEMFD_CREATE[column])
+    if alone is not None:
+        denied += [pair[column] for pair in _OF_OTHERS.values()]
     for number in denied:
         if number is not None:
             program.add(_JEQ, number, 0, 1)
@@ -118,6 +136,23 @@ def build(*, unix_sockets: bool, new_sessions: bool, shared_memory_files: bool) 
         program.add(_LOAD, _NUMBER)
     else:
         program.add(_RETURN, refuse)
+        # socketpair(type): a datagram socket can be connected again, to any path.
+        program.add(_JEQ, _SOCKETPAIR[column], 0, 6)
+        program.add(_LOAD, _argument(1))
+        program.add(_AND, 0xF)
+        program.add(_JEQ, 1, 2, 0)
+        program.add(_JEQ, 5, 1, 0)
+        program.add(_RETURN, refuse)
+        program.add(_LOAD, _NUMBER)
+    if alone is not None:
+        for pair, own in [(p, alone) for p in _SIGNALS.values()] + [(p, 0) for p in _SCHEDULING.values()]:
+            # 0 is oneself, or one's own process group, which nobody else is in.
+            program.add(_JEQ, pair[column], 0, 5)
+            program.add(_LOAD, _argument(0))
+            program.add(_JEQ, 0, 2, 0)
+            program.add(_JEQ, own, 1, 0)
+            program.add(_RETURN, refuse)
+            program.add(_LOAD, _NUMBER)
     # prlimit64(pid): only on oneself, or a candidate could starve the process that freezes it.
     program.add(_JEQ, _PRLIMIT64[column], 0, 4)
     program.add(_LOAD, _argument(0))

@@ -46,7 +46,8 @@ def test_a_tier_with_one_open_door_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_landlock_alone_does_not_hold_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits on processes do not bind the real root user, so without namespaces root gets no sandbox at all."""
     monkeypatch.setattr(fleet_module, "TIERS", ("landlock",))
-    with pytest.raises(SandboxUnavailable, match="fork_without_end worked from inside"):
+    # That one alone: all other attacks must fail on Landlock and the filter.
+    with pytest.raises(SandboxUnavailable, match="landlock: fork_without_end worked from inside"):
         Fleet(CpuDevice(), tmp_path, "landlock")
 
 
@@ -56,6 +57,16 @@ def test_the_filter_is_built_for_this_machine() -> None:
     assert len(strict) % 8 == 0
     assert len(strict) > 400
     assert strict != lenient
+
+
+def test_a_fork_server_has_one_thread_when_it_enters_its_namespaces() -> None:
+    """The kernel lets an ordinary user's process into a user namespace of its own only while it has one thread."""
+    import subprocess
+    import sys
+
+    program = "import os, evaluator.roles.forkserver; print(len(os.listdir('/proc/self/task')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
 
 
 def test_landlock_is_known_here_or_absent() -> None:

@@ -27,7 +27,19 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
 
 
 @pytest.mark.parametrize(
-    "command", ["optimize", "evaluate", "serve", "tasks", "doctor", "submit", "jobs", "watch", "fetch"]
+    "command",
+    [
+        "optimize",
+        "evaluate",
+        "evaluate-batch",
+        "serve",
+        "tasks",
+        "doctor",
+        "submit",
+        "jobs",
+        "watch",
+        "fetch",
+    ],
 )
 def test_help_teaches(tmp_path: Path, command: str) -> None:
     assert command in kernelwright(tmp_path, "--help").stdout

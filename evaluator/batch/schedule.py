@@ -1,0 +1,61 @@
+"""Who judges what next: lines of one task go to one referee as long as there are tasks enough, since it keeps them warm."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from evaluator.batch.manifest import Entry
+
+#: Opening a task takes a referee as long as judging a few candidates; fewer than this are left to whoever has it open.
+_WORTH_SHARING = 4
+
+
+class Schedule:
+    """Entries not yet begun, by task; safe for several threads.
+
+    Args:
+        entries: what is to be judged, in the manifest's order.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._guard = threading.Lock()
+        groups: dict[tuple[str, str], deque[Entry]] = {}
+        for entry in entries:
+            groups.setdefault((entry.device, entry.task.sha256), deque()).append(entry)
+        self._waiting = list(groups.values())
+        self._taken: dict[str, deque[Entry]] = {}
+
+    def take(self, worker: str, device: str) -> Entry | None:
+        """The next entry for a referee: of its own task, else of a task nobody has, else half of the longest queue."""
+        with self._guard:
+            own = self._taken.get(worker)
+            if not own:
+                own = self._find(device)
+                if own is None:
+                    return None
+                self._taken[worker] = own
+            return own.popleft()
+
+    def _find(self, device: str) -> deque[Entry] | None:
+        for position, group in enumerate(self._waiting):
+            if group[0].device == device:
+                return self._waiting.pop(position)
+        rivals = [group for group in self._taken.values() if group and group[0].device == device]
+        longest = max(rivals, key=len, default=None)
+        if longest is None or len(longest) < _WORTH_SHARING:
+            return None
+        return deque(reversed([longest.pop() for _ in range(len(longest) // 2)]))
+
+    def give_back(self, worker: str, entry: Entry) -> None:
+        """Everything that a referee which cannot go on had taken, for others."""
+        with self._guard:
+            rest = self._taken.pop(worker, deque())
+            rest.appendleft(entry)
+            self._waiting.insert(0, rest)
+
+    def left(self) -> list[Entry]:
+        """What nobody has begun."""
+        with self._guard:
+            return [entry for group in (*self._waiting, *self._taken.values()) for entry in group]

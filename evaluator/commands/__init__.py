@@ -1,0 +1,1 @@
+"""Commands of `python -m evaluator` that `kernelwright` offers too."""

@@ -1,0 +1,152 @@
+"""`evaluate-batch`: many candidates, resumable, for a GPU node without a service."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from evaluator.batch.manifest import ManifestUnreadable, read_manifest
+from evaluator.batch.places import Place, places
+from evaluator.batch.results import Results, ResultsUnusable
+from evaluator.batch.run import UNJUDGED, Batch, Options
+from evaluator.client import default_work_dir
+from evaluator.errors import EvaluatorError
+
+_LINE_EVERY_S = 15.0
+
+
+def evaluate_batch(
+    manifest: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines: id, task, candidate, and if wanted device, effort, splits, shapes, deadline_s."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Verdicts, one JSON line each; an existing file is continued.")
+    ],
+    device: Annotated[str, typer.Option(help="cpu or cuda, for lines that name none.")] = "cpu",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Referees per device; by default as cores and memory allow."),
+    ] = None,
+    gpus: Annotated[str, typer.Option(help="GPUs to use: all, or numbers such as 0,1.")] = "all",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Judge also what was judged here before.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Judge again what an earlier run could not judge.")
+    ] = False,
+    minimum_tier: Annotated[
+        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
+    ] = "landlock",
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
+) -> None:
+    """Judge every line of a manifest. Exit status: 0 all judged, 1 some could not be judged, 2 nothing could be done."""
+    console = Console(stderr=True)
+    folder = work_dir or default_work_dir()
+    if device not in ("cpu", "cuda"):
+        _fail(console, f"--device {device}: known are cpu and cuda")
+    # A cluster's scheduler ends jobs with SIGTERM; that must leave as much behind as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        lines = read_manifest(manifest, device)
+        with Results(out) as results:
+            batch = Batch(
+                lines,
+                results,
+                lambda devices: _seats(devices, gpus, jobs, folder),
+                Options(folder, minimum_tier, fresh, retry),
+            )
+            _run(console, batch, out)
+    except (ManifestUnreadable, ResultsUnusable, EvaluatorError) as error:
+        _fail(console, str(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _seats(devices: set[str], gpus: str, jobs: int | None, folder: Path) -> list[Place]:
+    return places(devices, gpus, jobs, folder)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _fail(console: Console, sentence: str) -> NoReturn:
+    console.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(2)
+
+
+def _run(console: Console, batch: Batch, out: Path) -> None:
+    display = _Display(console, batch)
+    try:
+        with display:
+            batch.run(display.show)
+    except KeyboardInterrupt:
+        console.print(
+            f"stopped: {batch.done} of {batch.total} lines have a verdict in {out}, which is whole; the same command "
+            "goes on with the rest.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+    console.print(f"{batch.total} lines: {_counts(batch)}", markup=False, highlight=False, soft_wrap=True)
+    for place, why in batch.failures.items():
+        console.print(f"{place}: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    left = batch.total - batch.done
+    if left:
+        console.print(f"{left} lines were not reached; the same command goes on with them.", highlight=False)
+        raise typer.Exit(2 if batch.judged + batch.skipped + batch.reused == 0 else 1)
+    raise typer.Exit(1 if any(batch.counts[word] for word in UNJUDGED) else 0)
+
+
+def _counts(batch: Batch) -> str:
+    words = [f"{count} {word}" for word, count in batch.counts.most_common()]
+    if batch.skipped:
+        words.append(f"{batch.skipped} from an earlier run")
+    if batch.reused:
+        words.append(f"{batch.reused} known from before")
+    if batch.judged:
+        words.append(f"{batch.rate_per_minute:.1f} a minute")
+    return ", ".join(words) or "nothing yet"
+
+
+class _Display:
+    """Bar and counts on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console, batch: Batch) -> None:
+        self._console = console
+        self._batch = batch
+        self._bar = Progress(
+            TextColumn("judged"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        )
+        self._row = self._bar.add_task("judged", total=batch.total)
+        self._live = Live(self._bar, console=console, transient=True, refresh_per_second=4)
+        self._printed_s = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def show(self) -> None:
+        text = _counts(self._batch)
+        if self._console.is_terminal:
+            self._bar.update(self._row, completed=self._batch.done)
+            self._live.update(Group(self._bar, Text(text)))
+        elif time.monotonic() - self._printed_s > _LINE_EVERY_S:
+            self._printed_s = time.monotonic()
+            self._console.print(
+                f"{self._batch.done} of {self._batch.total}: {text}", markup=False, highlight=False
+            )

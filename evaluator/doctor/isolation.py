@@ -1,0 +1,94 @@
+"""Which sandbox tiers hold here: each is entered and attacked from the inside, as at every start of a referee."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from evaluator.devices import Device
+from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Line, Section
+from evaluator.errors import EvaluatorError, SandboxUnavailable
+from evaluator.referee.fleet import TIERS, Fleet
+from evaluator.sandbox import landlock
+
+_SYSCTLS = (
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+)
+
+
+def examine(device: Device, minimum_tier: str) -> Section:
+    """Every tier on one device: whether it holds, why not, and how each attack on it ended.
+
+    Fact ``in_force`` is the tier that a referee would take, None where none holds that is at least ``minimum_tier``.
+    """
+    section = Section(f"Isolation for {device.kind}")
+    tiers: dict[str, Any] = {}
+    for tier in TIERS:
+        tiers[tier] = _try(device, tier)
+    allowed = TIERS[: TIERS.index(minimum_tier) + 1]
+    section.facts = {
+        "tiers": tiers,
+        "in_force": next((tier for tier in allowed if tiers[tier]["holds"]), None),
+        "root": os.geteuid() == 0,
+        "landlock_abi": landlock.abi(),
+    }
+    holds_any = section.facts["in_force"] is not None
+    for tier, report in tiers.items():
+        if report["holds"]:
+            words = f"holds: {len(report['attacks'])} attacks from inside, none worked"
+            section.lines.append(Line(tier, GOOD, words))
+        else:
+            state = DOUBTFUL if holds_any else BAD
+            section.lines.append(Line(tier, state, f"does not hold: {report['why_not']}", _advice(tier)))
+    if not holds_any:
+        found = "nothing isolates well enough, so nothing untrusted is run here"
+        advice = f"Set up one of {', '.join(allowed)} as said above, or use another machine; no switch goes without."
+        section.lines.append(Line("judging", BAD, found, advice))
+    return section
+
+
+def _try(device: Device, tier: str) -> dict[str, Any]:
+    # Its own folder: what is in force elsewhere must not be disturbed by an examination.
+    with tempfile.TemporaryDirectory(prefix="kernelwright-doctor-") as folder:
+        try:
+            fleet = Fleet(device, Path(folder), tier, exactly=True)
+        except SandboxUnavailable as refusal:
+            return {"holds": False, "why_not": _shortened(str(refusal), tier), "attacks": refusal.attacks}
+        except (EvaluatorError, OSError) as error:
+            return {"holds": False, "why_not": str(error), "attacks": []}
+        try:
+            return {"holds": True, "why_not": None, "attacks": fleet.attacks}
+        finally:
+            fleet.close()
+
+
+def _shortened(refusal: str, tier: str) -> str:
+    """The middle of the sentence: the part that speaks of this tier."""
+    _, _, rest = refusal.partition(f"({tier}: ")
+    return rest.rpartition("). It needs")[0] or refusal
+
+
+def _advice(tier: str) -> str:
+    if tier == "namespaces":
+        return (
+            "It needs namespaces: as a user, user namespaces must be allowed ("
+            + "; ".join(f"{path} = {_read(path)}" for path in _SYSCTLS)
+            + "). In a container, allow them with a seccomp profile that permits unshare and mount."
+        )
+    root = (
+        " Run as another user than root: limits on processes do not bind root." if os.geteuid() == 0 else ""
+    )
+    return (
+        f"It needs a kernel with Landlock (ABI here: {landlock.abi()}, 0 is none or off) and seccomp.{root}"
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return "absent"
