@@ -6,13 +6,14 @@ Comments and docstrings are not in it: what a candidate says about itself never 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evaluator.integrity import native
 
-MAX_SOURCE_BYTES = 1 << 20
-MAX_NODES = 300_000
+MAX_SOURCE_BYTES = 1 << 19
+MAX_NODES = 150_000
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -44,7 +45,9 @@ class Source:
         if len(text) > MAX_SOURCE_BYTES:
             raise Unreadable(f"the file is longer than {MAX_SOURCE_BYTES >> 10} KiB")
         try:
-            tree = ast.parse(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Unreadable(f"the file does not parse ({type(error).__name__})") from None
         self.nodes: list[ast.AST] = []
@@ -170,17 +173,23 @@ class Source:
             last = name.rpartition(".")[2]
             if last in by_name:
                 called.setdefault(self._functions[node], set()).add(last)
+        inner: dict[Function | None, list[Function]] = {}
+        for function in self.functions:
+            inner.setdefault(self._functions[function], []).append(function)
         own = self._lineage("ModelNew")
         todo: list[Function] = [f for f in by_name.get("forward", []) if self._parents.get(f) in own]
         reached: set[Function | None] = set()
+        # A super().forward() names the reference's own code, which is not the candidate's.
+        followed = {"forward"}
         while todo:
             function = todo.pop()
             if function in reached:
                 continue
             reached.add(function)
-            # A super().forward() names the reference's own code, which is not the candidate's.
-            todo += [f for name in called.get(function, ()) if name != "forward" for f in by_name[name]]
-            todo += [f for f in self.functions if self._functions.get(f) is function]
+            names = called.get(function, set()) - followed
+            followed |= names
+            todo += [f for name in names for f in by_name[name]]
+            todo += inner.get(function, [])
         return reached
 
     def _lineage(self, name: str) -> set[ast.AST | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -55,12 +56,10 @@ def method_calls(source: Source, names: frozenset[str], *, runtime_only: bool = 
 
 
 def in_native(source: Source, pattern: str, *, literals: bool = False) -> Iterator[Hit]:
-    """Places in C++ and CUDA strings that match a regular expression."""
-    import re
-
+    """The first place in each C++ or CUDA string that matches a regular expression (one that cannot backtrack far)."""
     compiled = re.compile(pattern)
     for text in source.native:
         code = text.with_literals if literals else text.code
-        for match in compiled.finditer(code):
+        match = compiled.search(code)
+        if match is not None:
             yield Hit(text.line + code.count("\n", 0, match.start()), match[0].strip()[:60])
-            break

@@ -11,6 +11,7 @@ from evaluator.integrity.source import Function, Source
 _KEY_METHODS = {"get", "setdefault", "pop", "add", "move_to_end", "__getitem__", "__contains__"}
 _THROUGH = {"hash", "str", "int", "tuple", "repr", "bytes", "frozenset", "float", "round"}
 _SAMPLES = {"item", "tolist", "tobytes", "numpy"}
+_REDUCTIONS = {"sum", "mean", "max", "min", "norm", "std", "abs", "any", "all", "amax", "amin", "item"}
 
 
 def _keys(source: Source, is_key: Callable[[ast.AST], bool], words: str) -> Iterator[Hit]:
@@ -81,7 +82,13 @@ def _is_identity(node: ast.AST) -> bool:
 
 
 def _is_sample(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SAMPLES
+    """Values of a tensor on their way into Python: x.sum().item(), float(x.max() > 3)."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Name) and node.func.id in ("float", "bool", "int") and node.args:
+        part = node.args[0].left if isinstance(node.args[0], ast.Compare) else node.args[0]
+        return isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in _REDUCTIONS
+    return isinstance(node.func, ast.Attribute) and node.func.attr in _SAMPLES
 
 
 def _fingerprints(source: Source) -> Iterator[Hit]:

@@ -36,6 +36,6 @@ RULES = (
         "token_pasting",
         "warning",
         "the preprocessor puts names together",
-        lambda source: in_native(source, r"\w*[ \t]*##[ \t]*\w*"),
+        lambda source: in_native(source, r"##[ \t]{0,8}\w{0,40}"),
     ),
 )
