@@ -9,7 +9,9 @@ _MARKS = re.compile(r"__global__|#\s*include\b|\btorch::Tensor\b|\bat::\w|extern
 #: Comments, then string and character literals; raw strings are left alone (kernels have none).
 _NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 #: A kernel's name stands before the first parenthesis after `__global__`, less those of launch bounds.
-_KERNEL = re.compile(r"__global__\s+(?:[\w:]+\s+){0,4}?(?:__launch_bounds__\s{0,4}\([^)]{0,80}\)\s*(?:[\w:]+\s+){0,3}?)?(?!__launch_bounds__)(\w{1,120})\s{0,4}\(")
+_KERNEL = re.compile(
+    r"__global__\s+(?:[\w:]+\s+){0,4}?(?:__launch_bounds__\s{0,4}\([^)]{0,80}\)\s*(?:[\w:]+\s+){0,3}?)?(?!__launch_bounds__)(\w{1,120})\s{0,4}\("
+)
 
 
 def looks_native(text: str) -> bool:

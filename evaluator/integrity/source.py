@@ -59,7 +59,9 @@ class Source:
         self._aliases: dict[str, str] = {}
         self._index(tree)
         self.native = [
-            NativeText(node.lineno, native.without_noise(node.value), native.without_noise(node.value, literals=True))
+            NativeText(
+                node.lineno, native.without_noise(node.value), native.without_noise(node.value, literals=True)
+            )
             for node in self.strings()
             if native.looks_native(node.value)
         ]

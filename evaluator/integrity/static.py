@@ -51,7 +51,9 @@ def analyze(text: str) -> Analysis:
     except Unreadable as reason:
         return Analysis(((NOT_ANALYZED, "info", str(reason)),))
     except (RecursionError, MemoryError) as error:
-        return Analysis(((NOT_ANALYZED, "info", f"the file is too much for the analysis ({type(error).__name__})"),))
+        return Analysis(
+            ((NOT_ANALYZED, "info", f"the file is too much for the analysis ({type(error).__name__})"),)
+        )
     names = [*source.jit_names(), *(name for one in source.native for name in native.kernel_names(one.code))]
     builds = any(name.rpartition(".")[2] in ("load_inline", "_compile_kernel") for name, _ in source.calls)
     return Analysis(tuple(found), tuple(dict.fromkeys(names))[:_MAX_NAMES], builds)
@@ -77,7 +79,8 @@ def from_json(plain: Any) -> Analysis:
     severities = {rule.name: rule.severity for rule in rules.ALL} | {NOT_ANALYZED: "info"}
     try:
         findings = tuple(
-            (str(name), severities[name], clean(evidence, 600)) for name, _, evidence in plain["findings"][:64]
+            (str(name), severities[name], clean(evidence, 600))
+            for name, _, evidence in plain["findings"][:64]
         )
         kernels = tuple(clean(name, 120) for name in plain["kernels"][:_MAX_NAMES])
         return Analysis(findings, kernels, plain["builds"] is True)

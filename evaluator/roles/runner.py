@@ -30,10 +30,15 @@ from evaluator.roles import frames, wire
     FETCH,
     TOOL,
     PROBE,
-) = range(1, 16)
+    KERNELS,
+    MUTE,
+) = range(1, 18)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
+
+#: Before the name of a kernel of the candidate's own in a profile of its process.
+OWN = "kernelwright_own::"
 
 #: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
 RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
@@ -94,6 +99,8 @@ def _operations(
         CLOSE: host.close,
         UPLOAD: host.upload,
         FETCH: host.fetch,
+        KERNELS: host.kernels,
+        MUTE: host.mute,
     }
 
 

@@ -30,15 +30,19 @@ def _keys(source: Source, is_key: Callable[[ast.AST], bool], words: str) -> Iter
         return
     for node in source.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            if node.id in held.get(source.function_of(node), ()) and _is_lookup(source, _outermost(source, node)):
+            if node.id in held.get(source.function_of(node), ()) and _is_lookup(
+                source, _outermost(source, node)
+            ):
                 yield at(node, f"{words}, held in {node.id}")
 
 
 def _outermost(source: Source, node: ast.AST) -> ast.AST:
     """The whole key that a value is a part of: through tuples, formatting, hash() and the like."""
     while (parent := source.parent(node)) is not None:
-        through_call = isinstance(parent, ast.Call) and node in parent.args and (
-            source.dotted(parent.func) in _THROUGH or source.dotted(parent.func).startswith("hashlib.")
+        through_call = (
+            isinstance(parent, ast.Call)
+            and node in parent.args
+            and (source.dotted(parent.func) in _THROUGH or source.dotted(parent.func).startswith("hashlib."))
         )
         digest = isinstance(parent, ast.Attribute) and parent.attr in ("hexdigest", "digest")
         digested = isinstance(parent, ast.Call) and parent.func is node
@@ -48,7 +52,15 @@ def _outermost(source: Source, node: ast.AST) -> ast.AST:
     return node
 
 
-_CONTAINERS = (ast.Tuple, ast.List, ast.Starred, ast.JoinedStr, ast.FormattedValue, ast.GeneratorExp, ast.ListComp)
+_CONTAINERS = (
+    ast.Tuple,
+    ast.List,
+    ast.Starred,
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.GeneratorExp,
+    ast.ListComp,
+)
 
 
 def _is_lookup(source: Source, key: ast.AST) -> bool:
@@ -74,7 +86,9 @@ def _is_stored(source: Source, node: ast.AST) -> bool:
 
 
 def _is_pointer(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "data_ptr"
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "data_ptr"
+    )
 
 
 def _is_identity(node: ast.AST) -> bool:
@@ -87,7 +101,11 @@ def _is_sample(node: ast.AST) -> bool:
         return False
     if isinstance(node.func, ast.Name) and node.func.id in ("float", "bool", "int") and node.args:
         part = node.args[0].left if isinstance(node.args[0], ast.Compare) else node.args[0]
-        return isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in _REDUCTIONS
+        return (
+            isinstance(part, ast.Call)
+            and isinstance(part.func, ast.Attribute)
+            and part.func.attr in _REDUCTIONS
+        )
     return isinstance(node.func, ast.Attribute) and node.func.attr in _SAMPLES
 
 
@@ -109,7 +127,12 @@ def _versions(source: Source) -> Iterator[Hit]:
 
 def _rebinds(source: Source) -> Iterator[Hit]:
     for target, statement in source.assignments():
-        if isinstance(target, ast.Attribute) and target.attr in ("forward", "__call__", "__class__", "_call_impl"):
+        if isinstance(target, ast.Attribute) and target.attr in (
+            "forward",
+            "__call__",
+            "__class__",
+            "_call_impl",
+        ):
             yield at(statement, f"{source.dotted(target)} = ...")
     for name, node in source.calls:
         if name in ("setattr", "object.__setattr__") and len(node.args) > 1:
@@ -138,8 +161,12 @@ RULES = (
         "something is looked up by an object's identity",
         lambda source: _keys(source, _is_identity, "id() as a key"),
     ),
-    Rule("version_counter", "warning", "it reads the counter that torch bumps when a tensor changes", _versions),
+    Rule(
+        "version_counter", "warning", "it reads the counter that torch bumps when a tensor changes", _versions
+    ),
     Rule("content_fingerprint", "warning", "it recognizes contents that it has seen before", _fingerprints),
-    Rule("rebinds_forward", "warning", "the method that is called is replaced while the program runs", _rebinds),
+    Rule(
+        "rebinds_forward", "warning", "the method that is called is replaced while the program runs", _rebinds
+    ),
     Rule("counts_calls", "warning", "forward() counts how often it is called", _counts),
 )

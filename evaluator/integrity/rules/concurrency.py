@@ -8,9 +8,22 @@ from evaluator.integrity.rules.base import Hit, Rule, at, calls_to, in_native, m
 from evaluator.integrity.source import Source
 
 _STREAMS = frozenset(
-    {"torch.cuda.Stream", "torch.cuda.stream", "torch.cuda.ExternalStream", "torch.cuda.set_stream", "torch.Stream"}
+    {
+        "torch.cuda.Stream",
+        "torch.cuda.stream",
+        "torch.cuda.ExternalStream",
+        "torch.cuda.set_stream",
+        "torch.Stream",
+    }
 )
-_THREADS = ("threading", "_thread", "concurrent.futures", "multiprocessing", "asyncio", "torch.multiprocessing")
+_THREADS = (
+    "threading",
+    "_thread",
+    "concurrent.futures",
+    "multiprocessing",
+    "asyncio",
+    "torch.multiprocessing",
+)
 
 
 def _streams(source: Source) -> Iterator[Hit]:
@@ -23,7 +36,9 @@ def _threads(source: Source) -> Iterator[Hit]:
     for node in source.imports(*_THREADS):
         yield at(node, "imports threads or processes")
     yield from calls_to(source, frozenset({"os.fork", "os.posix_spawn", "os.forkpty"}))
-    yield from in_native(source, r"\bstd::(?:thread|jthread|async)\b|\bpthread_create\b|\bfork\s*\(\s*\)|\bclone\s*\(")
+    yield from in_native(
+        source, r"\bstd::(?:thread|jthread|async)\b|\bpthread_create\b|\bfork\s*\(\s*\)|\bclone\s*\("
+    )
 
 
 RULES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from evaluator.integrity import native
 from evaluator.integrity.rules.base import Hit, Rule, at, calls_to, in_native, method_calls
 from evaluator.integrity.source import Source
 
@@ -37,7 +38,13 @@ _PROGRAMS = ("subprocess", "socket", "urllib", "requests", "http.client", "httpx
 def _stack(source: Source) -> Iterator[Hit]:
     yield from calls_to(source, _STACK)
     for node in source.nodes:
-        if isinstance(node, ast.Attribute) and node.attr in ("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame"):
+        if isinstance(node, ast.Attribute) and node.attr in (
+            "f_back",
+            "f_locals",
+            "f_globals",
+            "tb_frame",
+            "gi_frame",
+        ):
             yield at(node, f".{node.attr}")
         elif isinstance(node, ast.Attribute) and source.dotted(node) == "sys.argv":
             yield at(node, "sys.argv")
@@ -46,9 +53,9 @@ def _stack(source: Source) -> Iterator[Hit]:
 def _collector(source: Source) -> Iterator[Hit]:
     yield from calls_to(source, _COLLECTOR)
     yield from method_calls(source, frozenset({"__subclasses__"}))
-    for node in source.nodes:
-        if isinstance(node, ast.Attribute) and source.dotted(node) in ("sys.modules", "ctypes.pythonapi"):
-            yield at(node, source.dotted(node))
+    for part in source.nodes:
+        if isinstance(part, ast.Attribute) and source.dotted(part) in ("sys.modules", "ctypes.pythonapi"):
+            yield at(part, source.dotted(part))
 
 
 def _patches(source: Source, *, clocks: bool) -> Iterator[Hit]:
@@ -58,27 +65,33 @@ def _patches(source: Source, *, clocks: bool) -> Iterator[Hit]:
         if isinstance(target, ast.Attribute):
             places.append((statement, source.dotted(target)))
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-            places.append((statement, f"{source.dotted(target.value)}.{target.slice.value}"))
+            places.append((statement, f"{source.dotted(target.value)}.{target.slice.value!s}"))
     for name, node in source.calls:
         if name in ("setattr", "object.__setattr__", "type.__setattr__") and len(node.args) > 1:
             given = node.args[1]
             last = given.value if isinstance(given, ast.Constant) else "?"
-            places.append((node, f"{source.dotted(node.args[0])}.{last}"))
-    for node, name in places:
+            places.append((node, f"{source.dotted(node.args[0])}.{last!s}"))
+    for place, name in places:
         first, _, rest = name.partition(".")
-        if first not in _PATCHED or not rest or name.startswith(("torch.backends.", "os.environ", "sys.path")):
+        if (
+            first not in _PATCHED
+            or not rest
+            or name.startswith(("torch.backends.", "os.environ", "sys.path"))
+        ):
             continue
         if (name.rpartition(".")[2] in _CLOCKS) is clocks:
-            yield at(node, f"{name} is replaced")
+            yield at(place, f"{name} is replaced")
 
 
 def _proc(source: Source) -> Iterator[Hit]:
     for node in source.strings():
-        found = [word for word in ("/proc/", "/dev/mem", "/sys/kernel", "/dev/shm") if word in node.value]
-        if found:
+        found = [word for word in ("/proc/", "/dev/mem", "/sys/kernel", "/dev/nvidia") if word in node.value]
+        if found and not native.looks_native(node.value):
             yield at(node, found[0])
     yield from in_native(
-        source, r"/proc/|\bptrace\s*\(|\bprocess_vm_\w+|\bmprotect\s*\(|\bdl_iterate_phdr\b|\bsyscall\s*\(", literals=True
+        source,
+        r"/proc/|\bptrace\s*\(|\bprocess_vm_\w+|\bmprotect\s*\(|\bdl_iterate_phdr\b|\bsyscall\s*\(",
+        literals=True,
     )
 
 
@@ -96,7 +109,9 @@ def _writes(source: Source) -> Iterator[Hit]:
 def _programs(source: Source) -> Iterator[Hit]:
     for node in source.imports(*_PROGRAMS):
         yield at(node, "imports programs or the network")
-    yield from calls_to(source, frozenset({"os.system", "os.popen", "os.execv", "os.execve", "os.kill", "os._exit"}))
+    yield from calls_to(
+        source, frozenset({"os.system", "os.popen", "os.execv", "os.execve", "os.kill", "os._exit"})
+    )
     yield from in_native(source, r"\bsystem\s*\(|\bpopen\s*\(|\bexecve?\s*\(|\bsocket\s*\(")
 
 
@@ -104,7 +119,12 @@ RULES = (
     Rule("inspects_stack", "warning", "it looks at who calls it", _stack),
     Rule("gc_or_frames", "warning", "it looks for objects that it was not given", _collector),
     Rule("timer_patch", "warning", "it replaces a clock", lambda source: _patches(source, clocks=True)),
-    Rule("patches_library", "warning", "it replaces parts of a library", lambda source: _patches(source, clocks=False)),
+    Rule(
+        "patches_library",
+        "warning",
+        "it replaces parts of a library",
+        lambda source: _patches(source, clocks=False),
+    ),
     Rule("touches_proc", "warning", "it reaches for the kernel's view of the process", _proc),
     Rule("writes_files", "warning", "it writes files", _writes),
     Rule("programs_or_network", "warning", "it starts programs or uses the network", _programs),

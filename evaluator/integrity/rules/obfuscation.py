@@ -17,17 +17,22 @@ _DECODERS = frozenset(
 )  # fmt: skip
 
 
+_RUNNERS = frozenset(
+    {"exec", "eval", "compile", "__import__", "importlib.import_module", "builtins.exec", "builtins.eval"}
+)
+
+
 def _hidden(source: Source) -> Iterator[Hit]:
     for name, node in source.calls:
-        if name in ("exec", "eval", "__import__", "importlib.import_module", "compile", "builtins.exec", "builtins.eval"):
+        if name in _RUNNERS:
             yield at(node, f"{name}()")
         elif name == "getattr" and len(node.args) > 1:
             if isinstance(node.args[1], (ast.BinOp, ast.JoinedStr, ast.Call, ast.Subscript)):
                 yield at(node, "getattr() with a name that is put together")
     yield from calls_to(source, _DECODERS)
-    for node in source.nodes:
-        if isinstance(node, ast.Attribute) and node.attr in ("__code__", "__globals__", "__builtins__"):
-            yield at(node, f".{node.attr}")
+    for part in source.nodes:
+        if isinstance(part, ast.Attribute) and part.attr in ("__code__", "__globals__", "__builtins__"):
+            yield at(part, f".{part.attr}")
 
 
 RULES = (

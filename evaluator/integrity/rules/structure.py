@@ -21,7 +21,12 @@ _COMPUTE = frozenset(
 _AMBIGUOUS = frozenset(("add", "max", "min", "sum", "sort", "cat", "where", "pow", "index"))
 _COMPILER = re.compile(r"^torch\.(?:compile|_dynamo\.|_inductor\.|jit\.(?:script|trace)|export\.)")
 _GRAPHS = frozenset(
-    {"torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda.graphs.graph", "torch.cuda.make_graphed_callables"}
+    {
+        "torch.cuda.CUDAGraph",
+        "torch.cuda.graph",
+        "torch.cuda.graphs.graph",
+        "torch.cuda.make_graphed_callables",
+    }
 )
 
 
@@ -32,18 +37,17 @@ def _library(source: Source) -> Iterator[Hit]:
         if not source.runs(node) or function is None or source.is_kernel(function):
             continue
         last = name.rpartition(".")[2]
-        if name.startswith("torch.nn.functional.") or (name.startswith("torch.") and last in _COMPUTE):
-            yield at(node, f"{name}()")
-        elif name.startswith("torch.ops.aten."):
+        named = name.startswith(("torch.nn.functional.", "torch.ops.aten."))
+        if named or (name.startswith("torch.") and last in _COMPUTE):
             yield at(node, f"{name}()")
         elif name.startswith("self.") and name[5:] in layers:
             yield at(node, f"{name}(), a layer of torch.nn")
         elif isinstance(node.func, ast.Attribute) and last in _COMPUTE - _AMBIGUOUS:
             if not name.startswith(("triton.", "tl.", "math.", "numpy.", "torch.", "super.")):
                 yield at(node, f".{last}()")
-    for node in source.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and source.runs(node):
-            yield at(node, "@")
+    for part in source.nodes:
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.MatMult) and source.runs(part):
+            yield at(part, "@")
 
 
 def _layers(source: Source) -> set[str]:
@@ -61,13 +65,11 @@ def _layers(source: Source) -> set[str]:
 
 def _inherits(source: Source) -> Iterator[Hit]:
     new = source.classes.get("ModelNew")
-    if new is None:
-        return
-    for base in new.bases:
-        if source.dotted(base).rpartition(".")[2] == "Model":
+    for base in new.bases if new is not None else ():
+        if new is not None and source.dotted(base).rpartition(".")[2] == "Model":
             yield at(new, f"class ModelNew({source.dotted(base)})")
     for name, node in source.calls:
-        if name == "Model" and _class_of(source, node) is new:
+        if name == "Model" and new is not None and _class_of(source, node) is new:
             yield at(node, "builds a Model inside ModelNew")
     for target, statement in source.assignments():
         if isinstance(target, ast.Name) and target.id == "ModelNew":
@@ -85,7 +87,12 @@ def _sizes(source: Source) -> Iterator[Hit]:
     held: dict[Function | None, set[str]] = {}
     for target, statement in source.assignments():
         value = getattr(statement, "value", None)
-        if isinstance(target, ast.Name) and source.runs(statement) and value is not None and _is_size(value, set()):
+        if (
+            isinstance(target, ast.Name)
+            and source.runs(statement)
+            and value is not None
+            and _is_size(value, set())
+        ):
             held.setdefault(source.function_of(statement), set()).add(target.id)
     for node in source.nodes:
         if not (isinstance(node, ast.Compare) and source.runs(node)):
@@ -111,7 +118,11 @@ def _is_size(node: ast.AST, names: set[str]) -> bool:
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute):
             return node.func.attr in ("size", "numel")
-        return isinstance(node.func, ast.Name) and node.func.id == "tuple" and any(_is_size(a, names) for a in node.args)
+        return (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "tuple"
+            and any(_is_size(a, names) for a in node.args)
+        )
     return False
 
 
@@ -127,14 +138,20 @@ def _numbers(node: ast.AST) -> list[int]:
 
 def _values(source: Source) -> Iterator[Hit]:
     """Branches on what is in a tensor: `if x.max() < 4`."""
-    looks = frozenset(("item", "tolist", "any", "all", "max", "min", "amax", "mean", "std", "abs", "count_nonzero"))
+    looks = frozenset(
+        ("item", "tolist", "any", "all", "max", "min", "amax", "mean", "std", "abs", "count_nonzero")
+    )
     for node in source.nodes:
         if isinstance(node, (ast.If, ast.IfExp, ast.While)) and source.runs(node):
             function = source.function_of(node)
             if function is not None and source.is_kernel(function):
                 continue
             for part in ast.walk(node.test):
-                if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in looks:
+                if (
+                    isinstance(part, ast.Call)
+                    and isinstance(part.func, ast.Attribute)
+                    and part.func.attr in looks
+                ):
                     yield at(node, f"a branch on .{part.func.attr}()")
                     break
 
@@ -143,11 +160,11 @@ def _compiler(source: Source) -> Iterator[Hit]:
     for name, node in source.calls:
         if _COMPILER.match(name):
             yield at(node, f"{name}()")
-    for node in source.nodes:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            for mark in node.decorator_list:
+    for part in source.nodes:
+        if isinstance(part, (ast.FunctionDef, ast.ClassDef)):
+            for mark in part.decorator_list:
                 if _COMPILER.match(source.dotted(mark)):
-                    yield at(node, f"@{source.dotted(mark)}")
+                    yield at(part, f"@{source.dotted(mark)}")
 
 
 def _graphs(source: Source) -> Iterator[Hit]:
