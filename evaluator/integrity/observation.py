@@ -81,7 +81,6 @@ def read(answer: Any, analysis: Analysis, *, gpu: bool) -> Observation:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"not the form of an observation: {type(error).__name__}") from None
     names = {*analysis.kernels, *own}
-    total_us = sum(row[1] for row in rows)
     kernels: dict[tuple[str, str], list[float]] = {}
     for name, time_us, calls in rows:
         kind = _kind_gpu(name, names, bool(own)) if gpu else _kind_cpu(name)
@@ -89,6 +88,7 @@ def read(answer: Any, analysis: Analysis, *, gpu: bool) -> Observation:
             entry = kernels.setdefault((kind, _short(name)), [0.0, 0])
             entry[0] += time_us
             entry[1] += calls
+    total_us = sum(entry[0] for entry in kernels.values())
     listed = [
         KernelShare(name, kind, round(time_us / total_us, 4) if total_us else 0.0, int(calls))
         for (kind, name), (time_us, calls) in kernels.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -89,6 +90,33 @@ class ModelNew(nn.Module):
 """
 
 
+TRITON = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+@triton.jit
+def scaled(x_ptr, scale_ptr, y_ptr, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    x = tl.load(x_ptr + row * cols + col, mask=inside)
+    scale = tl.load(scale_ptr + col, mask=inside)
+    tl.store(y_ptr + row * cols + col, tl.maximum(x * scale, 0.0), mask=inside)
+
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(cols))
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        scaled[(x.shape[0],)](x, self.scale, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return FORWARD
+"""
+
+
 def with_forward(text: str, *lines: str) -> str:
     return text.replace("FORWARD", "\n        ".join(lines))
 
@@ -104,18 +132,18 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
     running.close()
 
 
-def explain(core: RefereeCore, source: str, effort: str = "confirm") -> Explanation:
+def explain(core: RefereeCore, source: str, effort: str = "confirm", *, runs: bool = True) -> Explanation:
     session = core.session(TASK)
     candidate = CandidateSource(source, "external", "test")
     shapes = [session.open(dims) for dims in SHAPES]
+    made = [cases(session, shape, []) for shape in shapes]
     run = CandidateRun(core.fleet, session, candidate)
     try:
         run.build(shapes)
-        run.start()
-        for shape in shapes:
-            check(
-                run.open(shape), shape, cases(session, shape, []), Outcome()
-            )  # only what is right is explained
+        if runs:  # only what is right is explained
+            run.start()
+            for shape, todo in zip(shapes, made, strict=True):
+                check(run.open(shape), shape, todo, Outcome())
     finally:
         run.close()
     return Investigation(core.fleet, session, candidate, shapes, effort).run()
@@ -131,6 +159,17 @@ def test_own_kernel_called_through_ctypes_is_seen_as_own(core: RefereeCore) -> N
     own = [kernel for kernel in found.kernels if kernel.kind == "own"]
     assert [kernel.name for kernel in own] == ["scaled"] and own[0].calls == 1 and own[0].share > 0.1
     assert not {"not_observed", "decoy_kernel", "fallback_ran", "not_analyzed"} & set(rules(found))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("result", ["y", "torch.relu(x * self.scale) + 0 * y"], ids=["kernel", "decoy"])
+def test_triton_kernel_is_seen_through_the_interpreter(core: RefereeCore, result: str) -> None:
+    found = explain(core, with_forward(TRITON, result), runs=False)
+    assert "not_observed" not in rules(found), found
+    own = [(kernel.name, kernel.calls) for kernel in found.kernels if kernel.kind == "own"]
+    assert own == [("scaled", 1)]
+    assert ("decoy_kernel" in rules(found)) is (result != "y")
+    assert ("own_kernel" in found.labels) is (result == "y")
 
 
 def test_pure_torch_is_a_library_call_and_no_rewrite_of_the_same_operations(core: RefereeCore) -> None:
