@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,6 +171,26 @@ def test_triton_kernel_is_seen_through_the_interpreter(core: RefereeCore, result
     assert own == [("scaled", 1)]
     assert ("decoy_kernel" in rules(found)) is (result != "y")
     assert ("own_kernel" in found.labels) is (result == "y")
+
+
+@pytest.mark.gpu
+def test_kernels_on_a_gpu_are_seen_through_the_profiler(tmp_path: Path) -> None:
+    core = RefereeCore("cuda", tmp_path, "landlock")
+    try:
+        honest, decoy, pure = (
+            explain(core, text)
+            for text in (
+                with_forward(TRITON, "y"),
+                with_forward(TRITON, "torch.relu(x * self.scale) + 0 * y"),
+                PURE,
+            )
+        )
+    finally:
+        core.close()
+    assert honest.labels == ("own_kernel",)
+    assert [kernel.name for kernel in honest.kernels if kernel.kind == "own"] == ["scaled"]
+    assert "decoy_kernel" in rules(decoy) and "own_kernel" not in decoy.labels
+    assert pure.labels == ("library_call",)
 
 
 def test_pure_torch_is_a_library_call_and_no_rewrite_of_the_same_operations(core: RefereeCore) -> None:
