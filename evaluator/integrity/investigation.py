@@ -32,11 +32,12 @@ from evaluator.sources import CandidateSource
 from evaluator.verdict import Finding, KernelShare
 
 _STATIC_SECONDS = 20.0
-_STATIC_MEMORY_BYTES = 1 << 30
+#: Far more than a text of the allowed size takes; torch's own data counts, too.
+_STATIC_MEMORY_BYTES = 2 << 30
 _MAX_ANALYSIS_BYTES = 1 << 20
 _CALL_SECONDS = 30.0
 #: All of it may take so long, at most; an evaluation that is nearly out of time gives it less.
-_BUDGET_SECONDS = 60.0
+_BUDGET_SECONDS = {"screen": 10.0, "confirm": 60.0}
 #: Shapes that are looked at, by effort, and how many of them are replayed without the candidate's kernels.
 _SHAPES = {"screen": 1, "confirm": 4}
 _REPLAYS = {"screen": 0, "confirm": 2}
@@ -80,7 +81,7 @@ class Investigation:
         self._candidate = candidate
         self._shapes = _spread(shapes, _SHAPES[effort])
         self._replays = _REPLAYS[effort]
-        self._expires_at = min(expires_at, time.monotonic() + _BUDGET_SECONDS)
+        self._expires_at = min(expires_at, time.monotonic() + _BUDGET_SECONDS[effort])
         self.explanation = Explanation()
 
     @contextmanager
@@ -125,7 +126,7 @@ class Investigation:
             found.findings.append(Finding("decoy_kernel", "warning", evidence))
         idle = [shape for shape, one in seen if not one.own_calls]
         if analysis.has_kernels and idle:
-            evidence = f"it brings kernels of its own, but none of them ran at {_where(idle)}"
+            evidence = f"it brings kernels of its own, but none of them was seen to run at {_where(idle)}"
             found.findings.append(Finding("fallback_ran", "warning", evidence))
         observed = [one for _, one in seen]
         rewritten = bool(seen) and not any(one.own_calls or one.compiled or one.graphs for one in observed)
@@ -140,8 +141,9 @@ class Investigation:
     def _analyze(self) -> Analysis:
         """Static analysis in a disposable process: parsing a hostile text can end an interpreter."""
         process: RoleProcess | None = None
-        files = {"candidate.py": self._candidate.source[: 4 << 20]}
-        text = sealed_text(json.dumps({"program": static.PROGRAM, "files": files}).encode("utf-8", "replace"))
+        source = self._candidate.source[: static.MAX_READ].encode("utf-8", "replace").decode()
+        files = {"candidate.py": source}
+        text = sealed_text(json.dumps({"program": static.PROGRAM, "files": files}).encode())
         try:
             process = self._fleet.tool(_STATIC_MEMORY_BYTES, device=False)
             process.expires_at = self._expires_at

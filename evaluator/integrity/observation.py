@@ -16,7 +16,7 @@ from evaluator.roles.runner import OWN
 from evaluator.verdict import KernelShare
 
 KINDS = ("own", "compiler", "library", "none")
-_MAX_ROWS = 64
+_MAX_ROWS = 256
 _SHOWN_ROWS = 12
 _NAME_LENGTH = 120
 _MAX_TIME_US = 1e9
@@ -45,6 +45,7 @@ class Observation:
 
     Attributes:
         kernels: by time, longest first; shares of all that was seen.
+        operations: every library operation with its calls, without times.
         own_calls: how often kernels of the candidate's own were called.
         compiled: code of torch's compiler ran.
         graphs: CUDA graphs that were launched.
@@ -52,6 +53,7 @@ class Observation:
     """
 
     kernels: tuple[KernelShare, ...]
+    operations: frozenset[tuple[str, int]]
     own_calls: int
     compiled: bool
     graphs: int
@@ -96,6 +98,7 @@ def read(answer: Any, analysis: Analysis, *, gpu: bool) -> Observation:
     listed.sort(key=lambda kernel: -kernel.share)
     return Observation(
         tuple(listed[:_SHOWN_ROWS]),
+        frozenset((kernel.name, kernel.calls) for kernel in listed if kernel.kind == "library"),
         min(sum(own.values()), _MAX_CALLS),
         answer.get("compiled") is True,
         graphs,
@@ -166,7 +169,7 @@ def labels(seen: list[Observation], decoy: bool, reference: Observation | None) 
         found.append("own_kernel")
     if any(one.share("library") >= _COUNTS_SHARE for one in seen):
         found.append("library_call")
-    if reference is not None and seen and _operations(seen[0]) != _operations(reference):
+    if reference is not None and seen and seen[0].operations != reference.operations:
         found.append("graph_rewrite")
     if any(one.narrow for one in seen):
         found.append("precision_change")
@@ -175,7 +178,3 @@ def labels(seen: list[Observation], decoy: bool, reference: Observation | None) 
     if any(one.compiled or one.share("compiler") for one in seen):
         found.append("compiler")
     return tuple(found)
-
-
-def _operations(seen: Observation) -> set[tuple[str, int]]:
-    return {(kernel.name, kernel.calls) for kernel in seen.kernels if kernel.kind == "library"}

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.integrity import native, rules
-from evaluator.integrity.source import Source, Unreadable
+from evaluator.integrity.source import MAX_SOURCE_BYTES, Source, Unreadable
 
 NOT_ANALYZED = "not_analyzed"
+#: Characters of a file that are looked at at all; longer than what is analyzed, so that too long is told apart.
+MAX_READ = 2 * MAX_SOURCE_BYTES
 _SHOWN_HITS = 3
 _MAX_NAMES = 64
 
@@ -99,7 +101,7 @@ def main(path: str, target: str) -> None:
     """Reads a candidate from a file and writes its analysis as JSON to another."""
     sys.setrecursionlimit(5000)
     with open(path, encoding="utf-8", errors="replace") as file:
-        analysis = analyze(file.read(4 << 20))
+        analysis = analyze(file.read(MAX_READ))
     with open(target, "w", encoding="utf-8") as file:
         json.dump(as_json(analysis), file)
 

@@ -21,7 +21,7 @@ from evaluator.roles.runner import OWN
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 _WARM_CALLS = 2
-_MAX_ROWS = 64
+_MAX_ROWS = 256
 
 
 class Watch:
@@ -103,7 +103,7 @@ class Watch:
 
         def init(library: Any, name: Any, *arguments: Any, **keywords: Any) -> None:
             inner(library, name, *arguments, **keywords)
-            if not (isinstance(name, str) and os.path.realpath(name).startswith(watch._work)):
+            if not (isinstance(name, (str, os.PathLike)) and os.path.realpath(name).startswith(watch._work)):
                 return
 
             class Function(library._FuncPtr):
