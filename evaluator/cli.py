@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _errors = Console(stderr=True)
+_SHOWN_KERNELS = 6
 
 
 @app.callback()
@@ -140,6 +141,13 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
         console.print(f"judged here at {verdict['measured_at']}; --fresh judges it again", highlight=False)
     for finding in verdict["findings"]:
         console.print(f"  {finding['severity']} {finding['rule']}: {finding['evidence']}", markup=False)
+    if verdict["labels"]:
+        console.print(f"  kind of win: {', '.join(verdict['labels'])}".replace("_", " "), markup=False)
+    for kernel in verdict["kernels"][:_SHOWN_KERNELS]:
+        words = (
+            f"  {kernel['share']:6.1%}  {kernel['kind']:<8}  {kernel['name']}  ({kernel['calls']} per call)"
+        )
+        console.print(words, markup=False, highlight=False)
     if verdict["detail"]:
         console.print(verdict["detail"], markup=False, highlight=False)
     timed = [shape for shape in verdict["shapes"] if shape["timed"]]

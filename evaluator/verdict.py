@@ -15,6 +15,10 @@ WORDS = (
     "contract_violation", "task_rejected", "not_judged",
 )  # fmt: skip
 SEVERITIES = ("cheat", "error", "warning", "info")
+#: What kind of win it is. Observed in the candidate's own process, so descriptive: no score depends on it.
+LABELS = (
+    "own_kernel", "library_call", "graph_rewrite", "precision_change", "launch_overhead_removal", "compiler",
+)  # fmt: skip
 DECISIONS = ("faster", "same", "slower", "undecided")
 
 
@@ -58,6 +62,23 @@ def _now() -> str:
 
 
 @dataclass(frozen=True)
+class KernelShare:
+    """One kernel or operation that was seen to run in a call of the candidate.
+
+    Attributes:
+        name: without template arguments.
+        kind: ``own``, ``compiler``, ``library`` or ``none`` (allocations, views, copies between devices).
+        share: of the time of that call, 0 to 1; the mean over the shapes that were looked at.
+        calls: in one call of the module, at the shape where there were most.
+    """
+
+    name: str
+    kind: str
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
 class Verdict:
     """See design section 3; field names are the JSON's.
 
@@ -82,6 +103,8 @@ class Verdict:
     elapsed_s: float
     energy: None = None
     detail: str = ""
+    labels: tuple[str, ...] = ()
+    kernels: tuple[KernelShare, ...] = ()
     schema: str = SCHEMA
     measured_at: str = field(default_factory=_now)
     reused: bool = False
@@ -99,6 +122,8 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         shape["ci95"] = None if shape["ci95"] is None else list(shape["ci95"])
     plain["findings"] = list(plain["findings"])
     plain["shapes"] = list(plain["shapes"])
+    plain["labels"] = list(plain["labels"])
+    plain["kernels"] = list(plain["kernels"])
     plain["splits"] = list(plain["splits"])
     return plain
 

@@ -33,6 +33,7 @@ class CandidateRun:
         candidate: its source.
         expires_at: monotonic time at which the evaluation ends.
         name: who is to blame for what its process does.
+        watched: its process watches the candidate's own kernels (see :mod:`evaluator.roles.watch`); never timed.
     """
 
     def __init__(
@@ -42,7 +43,10 @@ class CandidateRun:
         candidate: CandidateSource,
         expires_at: float = math.inf,
         name: str = "candidate",
+        *,
+        watched: bool = False,
     ) -> None:
+        self.watched = watched
         self.name = name
         self.expires_at = expires_at
         self.fleet = fleet
@@ -121,7 +125,7 @@ class CandidateRun:
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            process.request(runner.LOAD, {}, deadline_s, (texts[0], texts[1]))
+            process.request(runner.LOAD, {"watch": self.watched}, deadline_s, (texts[0], texts[1]))
         except BaseException:
             process.close()
             raise

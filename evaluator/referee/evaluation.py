@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.integrity.investigation import Explanation, Investigation
 from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
@@ -23,7 +24,7 @@ from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from evaluator.timing.statistics import summarize
-from evaluator.verdict import Finding, ShapeResult, Verdict
+from evaluator.verdict import Finding, KernelShare, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
 
@@ -46,6 +47,14 @@ class _Run:
     stages_s: dict[str, float] = field(default_factory=dict)
     results: list[ShapeResult] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    kernels: tuple[KernelShare, ...] = ()
+
+    def explain(self, explanation: Explanation) -> None:
+        """Takes over what was found out about a correct candidate; its seconds lie within those of other stages."""
+        self.findings += explanation.findings
+        self.labels, self.kernels = explanation.labels, explanation.kernels
+        self.stages_s["integrity"] = explanation.elapsed_s
 
 
 class Evaluation:
@@ -93,9 +102,11 @@ class Evaluation:
         with lock.shared():
             opened = self._prepare(clock)
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
-        with lock.shared():
+        explained = self._investigation(opened, [shape for _, shape in timed])
+        with lock.shared(), explained.beside():
             self.session.compile_baselines([shape for _, shape in timed], self.progress)
         clock.lap("baseline_compile")
+        self.run_state.explain(explained.explanation)
         self.progress("timing", 0, len(timed), "waiting for the device's clock")
         with lock.exclusive(), on_core(self.fleet.core):
             clock.lap("waiting")
@@ -129,6 +140,11 @@ class Evaluation:
         self._check_all(every)
         clock.lap("correctness")
         return opened
+
+    def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
+        shapes = timed or [shape for shapes in opened.values() for shape in shapes]
+        effort, expires_at = self.request.effort, self.candidate.expires_at
+        return Investigation(self.fleet, self.session, self.request.candidate, shapes, effort, expires_at)
 
     def _shapes(self) -> dict[str, list[Dims]]:
         given = self.request.shapes or {}
@@ -299,6 +315,8 @@ class Evaluation:
             stages_s=run.stages_s,
             elapsed_s=time.monotonic() - self._started,
             detail=detail,
+            labels=run.labels if accepted else (),
+            kernels=run.kernels if accepted else (),
         )
 
 

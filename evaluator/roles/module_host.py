@@ -94,6 +94,7 @@ class ModuleHost:
         self._exchange: Exchange | None = None
         #: GPU only: where the slots of all shapes lie.
         self._slots: torch.Tensor | None = None
+        self.watch: Any = None
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -105,6 +106,11 @@ class ModuleHost:
                 file.seek(0)
                 texts.append(file.read())
         self.cpp.install()
+        if request.get("watch"):
+            from evaluator.roles.watch import Watch
+
+            self.watch = Watch(self.work)
+            self.watch.install(texts[0], interpret=self.device.type == "cpu")
         if self.role != "candidate" or b"torch.compile" in texts[0]:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
@@ -490,6 +496,16 @@ class ModuleHost:
         torch.set_num_threads(request["threads"])
         variants.prepare(shape, request["variant"], request["mode"], request["threads"], self.device)
         return b""
+
+    def kernels(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Watched processes only: what ran in one call on slot 0, as JSON that decides nothing."""
+        shape = self.shapes[request["shape"]]
+        seen = self.watch.observe(shape.forwards["eager"], shape.slots[0].arguments, self.device)
+        return json.dumps(seen).encode()
+
+    def mute(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Watched processes only: puts nothing in the place of own kernels, or them back; answers with their calls."""
+        return json.dumps({"calls": self.watch.mute(bool(request["muted"]))}).encode()
 
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""

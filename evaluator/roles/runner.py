@@ -31,10 +31,15 @@ from evaluator.roles import frames, wire
     FETCH,
     TOOL,
     PROBE,
-) = range(1, 17)
+    KERNELS,
+    MUTE,
+) = range(1, 19)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
+
+#: Before the name of a kernel of the candidate's own in a profile of its process.
+OWN = "kernelwright_own::"
 
 #: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
 RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
@@ -96,6 +101,8 @@ def _operations(
         EXCHANGE: host.exchange,
         CAPTURE: host.capture,
         FETCH: host.fetch,
+        KERNELS: host.kernels,
+        MUTE: host.mute,
     }
 
 

@@ -1,0 +1,65 @@
+"""What a rule is: a name, how loud it is, one sentence, and a function that finds its places in a source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from evaluator.integrity.source import Source
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One place: its line in the candidate and what stands there, a few words."""
+
+    line: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the static analysis.
+
+    Attributes:
+        name: of the finding.
+        severity: ``info`` or ``warning``; static analysis explains, it never decides.
+        about: what a hit means, one clause.
+        find: its places.
+    """
+
+    name: str
+    severity: str
+    about: str
+    find: Callable[[Source], Iterable[Hit]]
+
+
+def at(node: ast.AST, words: str) -> Hit:
+    """A hit at a node."""
+    return Hit(getattr(node, "lineno", 0), words)
+
+
+def calls_to(source: Source, names: frozenset[str], *, runtime_only: bool = False) -> Iterator[Hit]:
+    """Calls whose full dotted name is one of some names."""
+    for name, node in source.calls:
+        if name in names and (not runtime_only or source.runs(node)):
+            yield at(node, f"{name}()")
+
+
+def method_calls(source: Source, names: frozenset[str], *, runtime_only: bool = False) -> Iterator[Hit]:
+    """Calls of methods by their last name, whatever they are called on."""
+    for _, node in source.calls:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in names:
+            if not runtime_only or source.runs(node):
+                yield at(node, f".{node.func.attr}()")
+
+
+def in_native(source: Source, pattern: str, *, literals: bool = False) -> Iterator[Hit]:
+    """The first place in each C++ or CUDA string that matches a regular expression (one that cannot backtrack far)."""
+    compiled = re.compile(pattern)
+    for text in source.native:
+        code = text.with_literals if literals else text.code
+        match = compiled.search(code)
+        if match is not None:
+            yield Hit(text.line + code.count("\n", 0, match.start()), match[0].strip()[:60])

@@ -1,0 +1,214 @@
+"""A candidate's text as the rules see it: a flat index of its syntax tree, so that each rule is a loop over one list.
+
+Comments and docstrings are not in it: what a candidate says about itself never matters.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evaluator.integrity import native
+
+MAX_SOURCE_BYTES = 1 << 19
+MAX_NODES = 150_000
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Unreadable(ValueError):
+    """The text is not analyzed; the message says why."""
+
+
+@dataclass(frozen=True)
+class NativeText:
+    """A string with C++ or CUDA in it: its line in the candidate, without comments, with and without literals."""
+
+    line: int
+    code: str
+    with_literals: str
+
+
+class Source:
+    """See the module.
+
+    Args:
+        text: the candidate's file, any text at all.
+
+    Raises:
+        Unreadable: too long, too deep, or no Python.
+    """
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_SOURCE_BYTES:
+            raise Unreadable(f"the file is longer than {MAX_SOURCE_BYTES >> 10} KiB")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise Unreadable(f"the file does not parse ({type(error).__name__})") from None
+        self.nodes: list[ast.AST] = []
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._functions: dict[ast.AST, Function | None] = {}
+        self.calls: list[tuple[str, ast.Call]] = []
+        self.functions: list[Function] = []
+        self.classes: dict[str, ast.ClassDef] = {}
+        self._aliases: dict[str, str] = {}
+        self._index(tree)
+        self.native = [
+            NativeText(
+                node.lineno, native.without_noise(node.value), native.without_noise(node.value, literals=True)
+            )
+            for node in self.strings()
+            if native.looks_native(node.value)
+        ]
+        self.calls = [(self.dotted(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
+        self.runtime = self._runtime()
+
+    def _index(self, tree: ast.Module) -> None:
+        stack: list[tuple[ast.AST, Function | None]] = [(tree, None)]
+        while stack:
+            node, function = stack.pop()
+            self.nodes.append(node)
+            if len(self.nodes) > MAX_NODES:
+                raise Unreadable(f"the file has more than {MAX_NODES} syntax nodes")
+            self._functions[node] = function
+            inside = function
+            if isinstance(node, _FUNCTIONS):
+                self.functions.append(node)
+                inside = node
+            elif isinstance(node, ast.ClassDef):
+                self.classes.setdefault(node.name, node)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._aliases[alias.asname or alias.name.partition(".")[0]] = (
+                        alias.name if alias.asname else alias.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    self._aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            for child in reversed(list(ast.iter_child_nodes(node))):
+                self._parents[child] = node
+                stack.append((child, inside))
+
+    # -- relations ---------------------------------------------------------------------------------------------
+
+    def dotted(self, node: ast.AST) -> str:
+        """The full dotted name of an expression with import aliases resolved; empty where it has none."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ".".join(["", *reversed(parts)]) if parts else ""
+        return ".".join([self._aliases.get(node.id, node.id), *reversed(parts)])
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node around a node."""
+        return self._parents.get(node)
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """The innermost function around a node."""
+        return self._functions.get(node)
+
+    def runs(self, node: ast.AST) -> bool:
+        """Whether a node lies in a function that a call of ``ModelNew`` reaches."""
+        return self._functions.get(node) in self.runtime
+
+    def imports(self, *modules: str) -> Iterator[ast.Import | ast.ImportFrom]:
+        """Statements that import one of some modules, or a part of it."""
+        for node in self.nodes:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if any(name == module or name.startswith(f"{module}.") for name in names for module in modules):
+                assert isinstance(node, (ast.Import, ast.ImportFrom))
+                yield node
+
+    def strings(self) -> Iterator[_Text]:
+        """String constants that are no docstrings."""
+        for node in self.nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if not isinstance(self._parents.get(node), ast.Expr):
+                    yield node  # type: ignore[misc]
+
+    def assignments(self) -> Iterator[tuple[ast.expr, ast.AST]]:
+        """Every target of an assignment, with its statement; tuples are taken apart."""
+        for node in self.nodes:
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = list(node.targets)
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+                targets = [node.target]
+            for target in targets:
+                for one in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+                    yield one, node
+
+    # -- kernels -----------------------------------------------------------------------------------------------
+
+    def is_kernel(self, function: Function) -> bool:
+        """Whether Triton compiles this function."""
+        return any(
+            self.dotted(mark.func if isinstance(mark, ast.Call) else mark)
+            in ("triton.jit", "triton.runtime.jit.jit", "triton.runtime.jit")
+            for mark in function.decorator_list
+        )
+
+    def jit_names(self) -> list[str]:
+        """Names of the functions that Triton compiles."""
+        return list(dict.fromkeys(f.name for f in self.functions if self.is_kernel(f)))
+
+    # -- what a call of the module reaches -----------------------------------------------------------------------
+
+    def _runtime(self) -> set[Function | None]:
+        """``forward`` of ``ModelNew`` (or of its bases in this file) and what it calls by name in this file."""
+        by_name: dict[str, list[Function]] = {}
+        for function in self.functions:
+            by_name.setdefault(function.name, []).append(function)
+        called: dict[Function | None, set[str]] = {}
+        for name, node in self.calls:
+            last = name.rpartition(".")[2]
+            if last in by_name:
+                called.setdefault(self._functions[node], set()).add(last)
+        inner: dict[Function | None, list[Function]] = {}
+        for function in self.functions:
+            inner.setdefault(self._functions[function], []).append(function)
+        own = self._lineage("ModelNew")
+        todo: list[Function] = [f for f in by_name.get("forward", []) if self._parents.get(f) in own]
+        reached: set[Function | None] = set()
+        # A super().forward() names the reference's own code, which is not the candidate's.
+        followed = {"forward"}
+        while todo:
+            function = todo.pop()
+            if function in reached:
+                continue
+            reached.add(function)
+            names = called.get(function, set()) - followed
+            followed |= names
+            todo += [f for name in names for f in by_name[name]]
+            todo += inner.get(function, [])
+        return reached
+
+    def _lineage(self, name: str) -> set[ast.AST | None]:
+        """The class that is asked for; where it has no ``forward`` of its own, its bases in this file as well."""
+        found: set[ast.AST | None] = set()
+        todo = [name]
+        while todo:
+            one = self.classes.get(todo.pop())
+            if one is None or one in found:
+                continue
+            found.add(one)
+            if not any(isinstance(part, _FUNCTIONS) and part.name == "forward" for part in one.body):
+                todo += [base.id for base in one.bases if isinstance(base, ast.Name)]
+        return found
+
+
+class _Text(ast.Constant):
+    """A constant that holds a string; a type only."""
+
+    value: str
