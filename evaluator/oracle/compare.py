@@ -90,7 +90,7 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
     finite = np.isfinite(got) & np.isfinite(expected.exact)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(finite, np.abs(got - expected.exact), 0.0)
-    relative = difference / expected.scale / (slack * expected.bound)
+        relative = difference / expected.scale / (slack * expected.bound)
     worst, largest = float(relative.max()), float(difference.max())
     if worst > 1.0:
         words = _first_wrong(relative > 1.0, got, expected.exact)

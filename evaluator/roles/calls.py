@@ -64,7 +64,7 @@ class Call:
     Args:
         forward: the module or a compiled form of it.
         parameters: whose gradients are wanted.
-        buffers: the module's, in the order of the task's names.
+        places: where the module keeps its buffers (they may be replaced by other tensors), in the order of the task's names.
         initial: what they hold before each call.
         spec: how the task is called.
     """
@@ -73,33 +73,43 @@ class Call:
         self,
         forward: Forward,
         parameters: list[torch.Tensor],
-        buffers: list[torch.Tensor],
+        places: list[tuple[dict[str, Any], str]],
         initial: list[torch.Tensor],
         spec: CallSpec,
     ) -> None:
         self._forward = forward
         self._parameters = parameters
-        self._buffers = buffers
+        self._places = places
+        self._buffers = [place[name] for place, name in places]
         self._initial = initial
         self._spec = spec
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, self._initial)
+        self._restore()
         if self._spec.backward:
             result, gradients = self._both(arguments)
         else:
             result, gradients = self._forward(*arguments), []
-        return result, gradients, [buffer.clone() for buffer in self._buffers]
+        return result, gradients, self._after()
+
+    def _restore(self) -> None:
+        if not self._buffers:
+            return
+        for (place, name), buffer in zip(self._places, self._buffers, strict=True):
+            if place[name] is not buffer:
+                place[name] = buffer
+        torch._foreach_copy_(self._buffers, self._initial)
+
+    def _after(self) -> list[torch.Tensor]:
+        return [place[name].detach().clone() for place, name in self._places]
 
     def null(self, outcome: Any) -> Forward:
         """The same without the module: what putting buffers back and copying them takes is the harness's own cost."""
         result, gradients, _ = outcome
 
         def call(*arguments: Any) -> Any:
-            if self._buffers:
-                torch._foreach_copy_(self._buffers, self._initial)
-            return result, gradients, [buffer.clone() for buffer in self._buffers]
+            self._restore()
+            return result, gradients, self._after()
 
         return call
 
@@ -166,8 +176,13 @@ def make(forward: Forward, model: nn.Module, spec: CallSpec, initial: list[torch
     """The function of one call around ``forward``, which runs ``model`` or a compiled form of it."""
     if spec.plain:
         return forward
-    parameters, buffers = members(model, spec)
-    return Call(forward, parameters, buffers, initial, spec)
+    parameters, _ = members(model, spec)
+    return Call(forward, parameters, [_place(model, name) for name in spec.buffers], initial, spec)
+
+
+def _place(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    owner, _, last = name.rpartition(".")
+    return model.get_submodule(owner)._buffers, last
 
 
 def members(

@@ -61,7 +61,7 @@ def test_strided_inputs_and_outputs(referee: Referee) -> None:
     [
         ("torch.relu(image) * 2.0", "(torch.relu(image) * 2.0).contiguous()", "contract_violation", "output_contract"),
         ("every.sum(-1).t()", "every.sum(-1).t().contiguous()", "contract_violation", "output_contract"),
-        ("rows + row,", "torch.as_strided(rows, (8, 12), (12, 1)) + row,", "incorrect", "wrong_result"),
+        ("rows + row,", "torch.as_strided(rows, (8, 12), (12, 1)) + row,", "contract_violation", "output_contract"),
         ("every.sum(-1)", "torch.as_strided(every, (4, 6, 10), (120, 20, 1)).sum(-1)", "incorrect", "wrong_result"),
         ("return torch.relu", "every[0, 0, 0] += 0.5; return torch.relu", "contract_violation", "input_mutated"),
     ],
