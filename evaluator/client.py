@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluator import errors
 from evaluator.errors import EvaluatorError, RefereeLost
-from evaluator.referee.core import ToolResult
+from evaluator.referee.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 
 #: What the referee's process may know of our environment: where programs are, never a key or a database's address.

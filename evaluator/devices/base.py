@@ -14,6 +14,7 @@ class Device(Protocol):
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
         memory_limit_bytes: private memory that one untrusted process may use.
         block_target_us: how long the shorter block of a pair should take.
+        architecture: what CUDA code is compiled for (``TORCH_CUDA_ARCH_LIST``), such as ``9.0``; empty on a CPU.
     """
 
     @property
@@ -26,6 +27,8 @@ class Device(Protocol):
     def memory_limit_bytes(self) -> int: ...
     @property
     def block_target_us(self) -> float: ...
+    @property
+    def architecture(self) -> str: ...
 
     def facts(self) -> dict[str, Any]:
         """The device's part of a verdict's environment."""

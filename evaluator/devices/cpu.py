@@ -15,6 +15,7 @@ class CpuDevice:
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
     input_cap_bytes = 32 << 20
     block_target_us = 2500.0
+    architecture = ""
 
     def __init__(self) -> None:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

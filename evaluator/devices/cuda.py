@@ -34,6 +34,7 @@ class CudaDevice:
         except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, import fails with another
             raise EvaluatorError(f"no usable NVIDIA GPU here: {error}") from None
         self.memory_limit_bytes = 64 << 30
+        self.architecture = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(self._handle))
 
     def facts(self) -> dict[str, Any]:
         """Name, uuid, driver and power limit."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
 from evaluator.roles import chain, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
@@ -68,6 +69,7 @@ class Fleet:
         self._headers_tried = False
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
+        self.extensions = ExtensionBuilder(self, work_dir / "artefacts")
         self.tier = self._choose_tier(minimum_tier)
 
     def _sweep(self) -> None:
@@ -181,6 +183,8 @@ class Fleet:
                     return
                 # What a build that was killed left behind may be half a header.
                 for remains in self.headers.iterdir():
+                    if remains.name == EXTENSION_HEADERS:
+                        continue
                     if remains.is_dir() and not remains.is_symlink():
                         shutil.rmtree(remains)
                     else:

@@ -30,7 +30,8 @@ from evaluator.roles import frames, wire
     FETCH,
     TOOL,
     PROBE,
-) = range(1, 16)
+    ASKED,
+) = range(1, 17)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -94,6 +95,7 @@ def _operations(
         CLOSE: host.close,
         UPLOAD: host.upload,
         FETCH: host.fetch,
+        ASKED: host.asked,
     }
 
 
