@@ -39,7 +39,7 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(\w+)[ \t]*(.*)$", re.MULTILINE)
 _HEADER = re.compile(r'<[\w.+-]+(?:/[\w.+-]+)*>|"[\w.+-]+(?:/[\w.+-]+)*"')
 _ASSEMBLER = re.compile(r"\b(asm|__asm__|__asm)\b")
-_ASSEMBLER_READS = re.compile(r"\.\s*(incbin|include)\b")
+_ASSEMBLER_READS = re.compile(r"(?<![\w)\]])\.\s*(incbin|include)\b")
 
 
 class CallRefused(ValueError):
