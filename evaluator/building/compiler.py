@@ -131,22 +131,15 @@ def compiler_words(text: str, folder: Path) -> str:
 
 def _foreign_files(folder: Path, headers: list[str]) -> list[str]:
     """Files that the compiler read and that are nobody's headers, by the compiler's own list (ninja keeps it)."""
-    import torch
+    import torch.utils.cpp_extension as cpp_extension
 
     listing = subprocess.run(
         ["ninja", "-t", "deps"], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
-    torch_folder = os.path.dirname(os.path.realpath(torch.__file__))
-    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    roots = [
-        torch_folder,
-        sysconfig.get_path("include"),
-        sys.base_prefix,
-        "/usr",
-        cuda,
-        *headers,
-        str(folder),
-    ]
+    roots = [*cpp_extension.include_paths("cpu"), sysconfig.get_path("include"), "/usr"]
+    roots += [sys.prefix, sys.base_prefix, *headers, str(folder)]
+    if cpp_extension.CUDA_HOME:
+        roots.append(cpp_extension.CUDA_HOME)
     trees = tuple(os.path.realpath(root).rstrip("/") + "/" for root in roots)
     files = {line.strip() for line in listing.splitlines() if line.startswith("    ")}
     return sorted(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
 from evaluator.roles import chain, runner
 from evaluator.roles.arena import sealed_text
@@ -70,6 +71,7 @@ class Fleet:
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
         self.extensions = ExtensionBuilder(self, work_dir / "artefacts")
+        self.baseline_store = BaselineStore(work_dir / "baselines")
         self.tier = self._choose_tier(minimum_tier)
 
     def _sweep(self) -> None:
