@@ -73,6 +73,7 @@ def main(call: ExtensionCall, settings: Settings) -> None:
         errors = _build(call, folder, headers)
         if not (errors and _may_miss_a_header(call, errors)):
             break
+        shutil.rmtree(folder)
     if errors:
         Path("out", ERRORS).write_text(errors, encoding="utf-8", errors="replace")
         return
@@ -81,7 +82,7 @@ def main(call: ExtensionCall, settings: Settings) -> None:
         words = f"the sources include files outside the system's, the compiler's and torch's headers: {foreign[:3]}"
         Path("out", REFUSAL).write_text(words, encoding="utf-8", errors="replace")
         return
-    shutil.copyfile(folder / f"{call.name}.so", Path("out", LIBRARY))
+    os.replace(folder / f"{call.name}.so", Path("out", LIBRARY))
 
 
 def _may_miss_a_header(call: ExtensionCall, errors: str) -> bool:

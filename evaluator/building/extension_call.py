@@ -182,7 +182,7 @@ def _functions(value: Any) -> tuple[tuple[str, str], ...]:
     for pair in value:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(p, str) for p in pair)):
             raise CallRefused("functions must map names to docstrings")
-        if not _FUNCTION.fullmatch(pair[0]):
+        if not _FUNCTION.fullmatch(pair[0]) or not pair[1].isprintable():
             raise CallRefused(f"functions: {pair[0][:60]!r} is not the name of a function")
         pairs.append((pair[0], pair[1]))
     return tuple(pairs)
@@ -194,6 +194,10 @@ def _strings(value: dict[str, Any], key: str, most: int, longest: int) -> tuple[
         raise CallRefused(f"{key} must be a string or at most {most} strings")
     if any(not isinstance(text, str) or len(text) > longest for text in texts):
         raise CallRefused(f"{key} must hold strings of at most {longest} characters")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise CallRefused(f"{key} holds characters that no file can hold") from None
     return tuple(texts)
 
 

@@ -8,6 +8,7 @@ could choose the bytes of its own library, which it chooses anyway by being comp
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
@@ -96,7 +97,7 @@ class ExtensionBuilder:
         # A fork server dies with the thread that started it, so make sure here that it runs.
         self._fleet.server("compile")
         for call in missing:
-            self._consider_precompiling(call)
+            self._consider_precompiling(call, expires_at)
         workers = min(self._fleet.compile_workers, len(missing))
         jobs = max(1, self._fleet.compile_workers // workers)
         with ThreadPoolExecutor(workers) as pool:
@@ -120,7 +121,7 @@ class ExtensionBuilder:
 
     # -- precompiled headers -----------------------------------------------------------------------------------
 
-    def _consider_precompiling(self, call: ExtensionCall) -> None:
+    def _consider_precompiling(self, call: ExtensionCall, expires_at: float) -> None:
         """Precompiles torch's header for the call's flags if this pays; the caller holds the device's lock shared."""
         if call.cuda_sources or not compiler.includes_torch(call):
             # nvcc takes longer than the C++ compiler beside it and has no use for precompiled headers.
@@ -129,12 +130,22 @@ class ExtensionBuilder:
         folder = self._precompiled_folder(flags)
         with self._lock:
             self._seen[folder.name] += 1
-            if self._seen[folder.name] < _WORTH_PRECOMPILING or (folder / "complete").exists():
-                return
-            with file_lock(self._fleet.headers.with_name(f"{self._fleet.headers.name}-extension.lock")):
-                if not (folder / "complete").exists():
-                    self._make_room(folder)
-                    self._precompile(flags, folder)
+            # Once: what did not succeed then (no room, no such flag) will not the next time.
+            worth_it = self._seen[folder.name] == _WORTH_PRECOMPILING
+        if (
+            not worth_it
+            or (folder / "complete").exists()
+            or expires_at - time.monotonic() < _PRECOMPILE_SECONDS
+        ):
+            return
+        lock = self._fleet.headers.with_name(f"{self._fleet.headers.name}-{EXTENSION_HEADERS}.lock")
+        try:
+            with file_lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                self._make_room(folder)
+                self._precompile(flags, folder)
+        except BlockingIOError:
+            # Somebody is at it; to wait takes as long as to do without.
+            return
 
     def _make_room(self, folder: Path) -> None:
         """Removes what a killed build left behind, and the oldest of too many headers (who reads one now, keeps it)."""

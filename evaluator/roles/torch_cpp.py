@@ -24,9 +24,11 @@ from typing import Any
 import torch
 
 from evaluator.building.extension_call import CallRefused, ExtensionCall, from_arguments
+from evaluator.roles.frames import MAX_FRAME_BYTES
 from evaluator.roles.runner import BuildError, ContractError
 
 _LENGTH = struct.Struct("<I")
+_ROOM_FOR_THE_REST = 4096
 
 
 def pack(libraries: dict[str, bytes], failures: dict[str, str]) -> bytes:
@@ -80,11 +82,17 @@ class Extensions:
         self._imported = True
 
     def asked(self) -> bytes:
-        """Calls that have no result yet, and whether any call came after the import, as JSON."""
-        calls = [json.loads(call.canonical) for call in self._asked.values()]
-        return json.dumps({"calls": calls, "late": self._late}, ensure_ascii=False).encode(
-            "utf-8", "surrogatepass"
-        )
+        """Calls that have no result yet, and whether any call came after the import, as JSON.
+
+        As many as fit into an answer; the others are asked for again when these are built.
+        """
+        calls: list[Any] = []
+        room = MAX_FRAME_BYTES - _ROOM_FOR_THE_REST
+        for call in self._asked.values():
+            room -= len(call.canonical)
+            if room > 0:
+                calls.append(json.loads(call.canonical))
+        return json.dumps({"calls": calls, "late": self._late}).encode()
 
     @staticmethod
     def _refuse_load(*arguments: Any, **keywords: Any) -> Any:

@@ -51,7 +51,7 @@ def test_flags_that_reach_for_more_are_refused(flag: str) -> None:
         {"name": "../../x"}, {"name": "a b"}, {"name": "x" * 101}, {"name": 3}, {"name": "a\nb"},
         {"cpp_sources": "int f();"}, {"cpp_sources": [1]}, {"cpp_sources": ["x" * 700_000]}, {"cuda_sources": [""] * 65},
         {"functions": {"f": "f"}}, {"functions": [["f"]]}, {"functions": [["f(); }", "x"]]}, {"with_cuda": 2},
-        {"is_python_module": "yes"}, {"extra_cflags": [["-O3"]]}, {"extra_cflags": ["-O3"] * 65}, {"more": 1},
+        {"cpp_sources": ["\ud800"]}, {"functions": [["f", "\n"]]}, {"is_python_module": "yes"}, {"extra_cflags": [["-O3"]]}, {"extra_cflags": ["-O3"] * 65}, {"more": 1},
     ],
 )  # fmt: skip
 def test_records_that_are_no_calls_are_refused(changed: dict[str, Any]) -> None:
