@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.building.artefacts import ArtefactStore
+from evaluator.building.extension_call import ExtensionCall
 from evaluator.errors import RoleFailure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.core import RefereeCore
@@ -175,31 +177,32 @@ for place in (os.environ['KERNELWRIGHT_WORK'], os.environ['TMPDIR'], os.environ[
 """
 
 
-def test_nobody_can_plant_a_library_under_another_ones_key(core: RefereeCore) -> None:
-    from evaluator.building.artefacts import ArtefactStore
-    from evaluator.building.extension_call import ExtensionCall
+#: What it may do to the code that notes its calls: the evil text is asked for, the victim's is named.
+LIE = """
+import json
+load_inline.__self__.asked = lambda: json.dumps({'calls': [json.loads(CANONICAL)], 'late': False}).encode()
+"""
 
-    victim = ExtensionCall("victim", (TEXT,), is_python_module=False, no_implicit_headers=True)
+
+@pytest.mark.parametrize("lie", ["", LIE])
+def test_nobody_can_plant_a_library_under_another_ones_key(core: RefereeCore, lie: str) -> None:
+    text = TEXT.replace("7", "17" if lie else "18")
+    victim = ExtensionCall("victim", (text,), is_python_module=False, no_implicit_headers=True)
     key = ArtefactStore(core.fleet.store.parent / "artefacts").key(victim, "")
     attacker = f"""{RECORDING}
-KEY, DIGEST = {key!r}, {victim.digest!r}
+KEY, DIGEST, CANONICAL = {key!r}, {victim.digest!r}, {victim.canonical!r}
 {PLANT}
-recorder = load_inline.__self__
-evil = {TEXT.replace("7", "666")!r}
-path = build('victim', evil)
-# The lie: the evil text is noted as if it had the victim's digest, and the digest of everything is the victim's.
-recorder._asked = {{DIGEST: call for call in recorder._asked.values()}}
-import evaluator.building.extension_call as rules
-rules.ExtensionCall.digest = DIGEST
-rules.ExtensionCall.canonical = property(lambda call: {victim.canonical!r}) if RECORDING else rules.ExtensionCall.canonical
+path = build('victim', {TEXT.replace("7", "666")!r})
+{lie}
 {says("number(path) if not RECORDING else 0")}"""
     try:
         outcome = said(core, attacker)
     except RoleFailure as failure:
         outcome = failure.sentence
-    assert "<666>" not in outcome
-    honest = f"{RECORDING}PATH = build('victim', {TEXT!r})\n{says('number(PATH)')}"
-    assert "<7>" in said(core, honest)
+    # What it names honestly it may run itself; after the lie there is only what the victim's text compiles to.
+    assert ("<666>" in outcome) == (not lie)
+    honest = f"{RECORDING}PATH = build('victim', {text!r})\n{says('number(PATH)')}"
+    assert f"<{17 if lie else 18}>" in said(core, honest)
     assert key in libraries(core)
 
 
