@@ -209,7 +209,7 @@ class CandidateRun:
             side = self._open(process, shape)
             side.fill(1)
             process.freeze()
-            side.block([0], _COMPILE_SECONDS)
+            side.block(1, _COMPILE_SECONDS)
             process.thaw()
             side.close()
 
@@ -271,7 +271,7 @@ class CandidateRun:
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
         process.request(runner.BUILD, {"shape": shape.key, "init": shape.inputs.init}, _CALL_SECONDS)
-        side = Side(process, shape.key, shape.inputs, self.fleet.chain, gpu=self.fleet.gpu)
+        side = self.fleet.side(process, shape.key, shape.inputs)
         side.open(_CALL_SECONDS)
         return side
 
@@ -280,7 +280,7 @@ class CandidateRun:
         if self.process is not None:
             self.process.close()
         for side in self.sides.values():
-            side.arena.close()
+            side.release()
 
 
 def _digest(shape: OpenShape) -> str:

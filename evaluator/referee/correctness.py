@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def case_of(
     side = shape.side
     side.ready(_CALL_SECONDS)
     side.write(0, contents)
-    block = side.block([0], _CALL_SECONDS)
+    block = side.block(1, _CALL_SECONDS)
     metas = block.report.metas
     own = [
         widen(dense(span, meta), meta.dtype)
@@ -164,7 +163,7 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
         side.write(0, case.contents)
         # The first call of a process may load libraries or compile.
         deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
-        block = side.block([0], deadline_s)
+        block = side.block(1, deadline_s)
         outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
         spans = _checked_outputs(side, block, case.metas)
         if not side.holds(0, case.contents):
@@ -177,8 +176,7 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
         for comparison in comparisons:
             if not comparison.ok:
                 raise wrong(shape, case, comparison, values, [entry[2] for entry in earlier])
-        if not side.gpu:
-            _check_survival(side, earlier, shape)
+        _check_survival(side, earlier, shape)
         earlier.append((block, spans, case))
     side.process.freeze()
 
@@ -226,29 +224,17 @@ def _checked_outputs(side: Side, block: Block, expected: tuple[TensorMeta, ...])
         broken = contract(meta, wanted)
         if broken:
             raise Rejected("contract_violation", broken, (Finding("output_contract", "error", broken),))
-    if not side.gpu:
-        _check_alias(side, block)
+    if side.aliases_input(block):
+        sentence = "it returns a view of its input's memory instead of a fresh tensor"
+        raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
     return side.outputs(block, 0, _CALL_SECONDS)
-
-
-def _check_alias(side: Side, block: Block) -> None:
-    """Outputs may not lie in the memory of the inputs."""
-    maps = Path(f"/proc/{side.process.pid}/maps").read_bytes().splitlines()
-    ranges = [line.split(b" ", 1)[0].split(b"-") for line in maps if b"memfd:kernelwright-arena" in line]
-    shared = [(int(low, 16), int(high, 16)) for low, high in ranges]
-    for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True):
-        if any(address < high and address + meta.span_bytes > low for low, high in shared):
-            sentence = "it returns a view of its input's memory instead of a fresh tensor"
-            raise Rejected(
-                "contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),)
-            )
 
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
     """The outputs of the last two calls must still hold what they held."""
-    for block, spans, _ in earlier[-2:]:
+    for age, (block, spans, _) in enumerate(reversed(earlier[-2:]), start=1):
         try:
-            now = side.outputs(block, 0, _CALL_SECONDS)
+            now = side.outputs_later(block, age, _CALL_SECONDS)
         except RoleFailure:
             now = []
         if len(now) != len(spans) or any(

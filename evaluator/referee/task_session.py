@@ -215,10 +215,10 @@ class TaskSession:
             inputs = _read_inputs(process, answer)
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
-        side = Side(process, key, inputs, self.fleet.chain, gpu=self.fleet.gpu)
+        side = self.fleet.side(process, key, inputs)
         side.open(_BUILD_SECONDS)
-        side.fill(side.slot_count if self.fleet.gpu else 1)
-        block = side.block([0], _CALL_SECONDS)
+        side.fill(1)
+        block = side.block(1, _CALL_SECONDS)
         return OpenShape(dims, key, inputs, side, block.report.metas)
 
     # -- baselines ---------------------------------------------------------------------------------------------
@@ -276,8 +276,10 @@ class TaskSession:
         """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
         rivals, side = shape.contenders[:2], shape.side
         leader = rivals[0]
+        self.fleet.pin(side.process)
         calls = math.ceil(self.fleet.device.block_target_us / 2 / leader.median_us)
-        calls = max(_MIN_CALLS, min(calls, side.slot_count))
+        most = side.most_calls(shape.output_metas)
+        calls = max(min(_MIN_CALLS, most), min(calls, most))
         for baseline in rivals:
             self.run(side, baseline, calls, chained=True)
         rounds = [
@@ -285,7 +287,7 @@ class TaskSession:
             for _ in range(_PROBES)
         ]
         median_ns = statistics.median(turn[leader.name] for turn in rounds)
-        null_ns = statistics.median(self.null_ns(side, calls) for _ in range(_PROBES))
+        null_ns = statistics.median(self.null_ns(side, calls, shape.output_metas) for _ in range(_PROBES))
         now_us = (median_ns - min(null_ns, median_ns / 2)) / calls / 1e3
         off = [abs(math.log(now_us / leader.median_us))]
         for baseline in rivals[1:]:
@@ -331,6 +333,7 @@ class TaskSession:
 
     def prepare(self, side: Side, baseline: Baseline) -> None:
         """Makes a baseline ready to be called at a shape; compiles it if need be."""
+        side.own()
         request = {
             "shape": side.key,
             "variant": baseline.name,
@@ -369,15 +372,17 @@ class TaskSession:
         """
         rivals = [baseline for baseline in shape.baselines if not baseline.failure]
         everybody, side = list(rivals), shape.side
-        guesses_us = {baseline.name: self._guess_us(side, baseline) for baseline in rivals}
+        self.fleet.pin(side.process)
+        guesses_us = {baseline.name: self._guess_us(shape, baseline) for baseline in rivals}
         calls = math.ceil(self.fleet.device.block_target_us / 2 / min(guesses_us.values()))
-        calls = max(_MIN_CALLS, min(calls, side.slot_count))
+        most = side.most_calls(shape.output_metas)
+        calls = max(min(_MIN_CALLS, most), min(calls, most))
         rounds: list[dict[str, int]] = []
         nulls_ns: list[int] = []
         for count, keep in ((3, 3), (4, 2), (6, 1)):
             for _ in range(count):
                 rounds.append({b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
-                nulls_ns.append(self.null_ns(side, calls))
+                nulls_ns.append(self.null_ns(side, calls, shape.output_metas))
             names = [baseline.name for baseline in rivals]
             score = {name: _relative(rounds, name, names) for name in names}
             near = min(score.values()) + _CLEARLY_SLOWER
@@ -391,37 +396,36 @@ class TaskSession:
             ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
             baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
 
-    def _guess_us(self, side: Side, baseline: Baseline) -> float:
+    def _guess_us(self, shape: OpenShape, baseline: Baseline) -> float:
         """A first idea of the time per call; warms the baseline up, too."""
-        many = min(16, side.slot_count)
+        side = shape.side
+        many = min(16, side.most_calls(shape.output_metas))
         self.run(side, baseline, 1, chained=True)
         short = self.run(side, baseline, 1, chained=True).elapsed_ns
         long = self.run(side, baseline, many, chained=True).elapsed_ns
         return max((long - short) / (1e3 * (many - 1)), 1.0)
 
-    def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
+    def run(
+        self, side: Side, baseline: Baseline, calls: int, *, chained: bool, captured: bool = False
+    ) -> Block:
         """One block of a baseline with fresh contents."""
-        slots = list(range(calls))
-        side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0)
+        side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0, captured=captured)
         side.fill(calls)
-        return side.block(slots, _CALL_SECONDS, variant=baseline.name, chained=chained)
+        return side.block(calls, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
 
-    def null_ns(self, side: Side, calls: int) -> int:
-        """What a block of so many calls takes when the module does nothing.
-
-        On a GPU only its start and end: between them the harness's host work may hide behind the device's, and to take
-        it off would flatter whoever keeps the device busy.
-        """
-        if side.gpu:
-            calls = 1
-        slots = list(range(calls))
-        side.ready(_CALL_SECONDS, warm=runner.NULL, poison=0)
-        side.fill(calls)
-        return side.block(slots, _CALL_SECONDS, variant=runner.NULL, chained=True).elapsed_ns
+    def null_ns(
+        self, side: Side, calls: int, metas: tuple[TensorMeta, ...], *, captured: bool = False
+    ) -> int:
+        """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
+        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured)
 
     def close(self) -> None:
         """Ends the reference process."""
         self.process.close()
+        for shape in getattr(self, "shapes", {}).values():
+            shape.side.release()
+            if self.fleet.keeper is not None:
+                self.fleet.keeper.forget(shape.inputs.tensors)
 
 
 def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:

@@ -140,13 +140,16 @@ def decode_meta(data: bytes, offset: int) -> TensorMeta:
     return meta
 
 
-def encode_report(report: BlockReport) -> bytes:
-    """Payload of a finished block."""
-    parts = [_COUNT.pack(len(report.addresses), len(report.metas), 0)]
-    parts += [encode_meta(meta) for meta in report.metas]
-    for addresses, state in zip(report.addresses, report.states, strict=True):
-        parts.append(struct.pack(f"<Q{len(addresses)}Q", state, *addresses))
-    return b"".join(parts)
+def encode_report(metas: tuple[TensorMeta, ...], addresses: list[list[int]], states: list[int]) -> bytes:
+    """Payload of a finished block; see :class:`BlockReport`. Quick, since the clock runs."""
+    numbers = [number for row, state in zip(addresses, states, strict=True) for number in (state, *row)]
+    return b"".join(
+        (
+            _COUNT.pack(len(addresses), len(metas), 0),
+            *map(encode_meta, metas),
+            struct.pack(f"<{len(numbers)}Q", *numbers),
+        )
+    )
 
 
 def decode_report(payload: bytes, calls: int) -> BlockReport:

@@ -11,13 +11,15 @@ import json
 import mmap
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from evaluator.roles import blocks, chain, frames, torch_cpp, variants
+from evaluator.roles import blocks, chain, device_memory, frames, torch_cpp, variants
+from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.runner import NULL, BuildError, ContractError
 from evaluator.roles.values import decode_value, encode_value
 
@@ -51,13 +53,14 @@ class Shape:
     """One open shape: a model instance, its arena and the arguments bound to each slot."""
 
     def __init__(self) -> None:
-        self.arena: mmap.mmap | None = None
+        #: What the referee shares: host memory, or bytes on the device.
+        self.arena: mmap.mmap | torch.Tensor | None = None
         self.model: nn.Module | None = None
         self.inputs: list[Any] = []
         self.forwards: dict[str, Any] = {}
         self.slots: list[blocks.Slot] = []
         self.outputs: list[list[torch.Tensor]] = []
-        self.first_of_block = 0
+        self.captured: dict[str, blocks.Captured] = {}
         self.model64: nn.Module | None = None
 
 
@@ -80,6 +83,9 @@ class ModuleHost:
         torch.set_num_threads(settings["threads"])
         torch.set_grad_enabled(False)
         self._headers: str = settings["headers_path"]
+        self._exchange: Exchange | None = None
+        #: GPU only: where the slots of all shapes lie.
+        self._slots: torch.Tensor | None = None
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -245,8 +251,16 @@ class ModuleHost:
     def import_state(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Maps the shape's arena and loads the re-drawn weights from it; the candidate's class is constructed here."""
         shape = self.shapes[request["shape"]]
-        with os.fdopen(descriptors[0], "rb") as file:
-            shape.arena = mmap.mmap(file.fileno(), request["arena_bytes"])
+        if self.device.type == "cuda":
+            # Somebody must have made a context for the driver's own functions.
+            torch.cuda.init()
+            torch.cuda.current_stream().synchronize()
+            address = device_memory.attach(device_memory.adopt(descriptors[0]), request["arena_bytes"])
+            os.close(descriptors[0])
+            shape.arena = device_memory.as_bytes(address, request["arena_bytes"])
+        else:
+            with os.fdopen(descriptors[0], "rb") as file:
+                shape.arena = mmap.mmap(file.fileno(), request["arena_bytes"])
         state = {
             entry["name"]: self._view(shape, entry["offset"], _meta(entry["meta"])).clone()
             for entry in request["state"]
@@ -287,7 +301,7 @@ class ModuleHost:
     # -- inputs and calls --------------------------------------------------------------------------------------
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Creates the arguments of every slot as views of the arena (copies on the GPU, see upload)."""
+        """Creates the arguments of every slot as views of the arena."""
         shape = self.shapes[request["shape"]]
         items = [
             (_meta(item["tensor"]), item["offset"]) if "tensor" in item else item["value"]
@@ -297,26 +311,29 @@ class ModuleHost:
             (position, self._view(shape, offset, frames.TensorMeta(dtype, (count,), (1,))), stride)
             for position, offset, dtype, count, stride in request["refresh"]
         ]
-        device_pools = [pool.to(self.device) for _, pool, _ in pools]
         shape.slots = []
         for start in range(0, request["slots"] * request["slot_bytes"], request["slot_bytes"]):
             views, arguments = [], []
             for item in items:
                 if isinstance(item, tuple):
-                    view = self._view(shape, item[1] + start, item[0])
+                    view = self._slot_view(shape, item[1] + start, request["slots_from"], item[0])
                     views.append(view)
-                    arguments.append(view if self.device.type == "cpu" else _like_on(view, self.device))
+                    arguments.append(view)
                 else:
                     arguments.append(decode_value(item))
-            shape.slots.append(blocks.Slot(arguments, views, pools, device_pools, self.device))
+            shape.slots.append(blocks.Slot(arguments, views, pools, self.device))
         return b""
 
-    def upload(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: copies the referee's contents of some slots to the device, at unchanged addresses."""
-        shape = self.shapes[request["shape"]]
-        for index in request["slots"]:
-            shape.slots[index].upload()
-        torch.cuda.synchronize()
+    def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """GPU only: takes the memory in which the referee will read this process's outputs."""
+        torch.cuda.init()
+        torch.cuda.current_stream().synchronize()
+        self._exchange = Exchange(
+            descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
+        )
+        address = device_memory.attach(device_memory.adopt(descriptors[1]), request["inputs_bytes"])
+        os.close(descriptors[1])
+        self._slots = device_memory.as_bytes(address, request["inputs_bytes"])
         return b""
 
     def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
@@ -330,50 +347,106 @@ class ModuleHost:
             torch.set_num_threads(threads)
         if request["poison"] is not None:
             blocks.poison_allocations(request["poison"])
+        if request["poison"] and self._exchange is not None:
+            blocks.poison_device_memory([tensor for row in shape.outputs[-1:] for tensor in row])
         shape.outputs = shape.outputs[-2:] if request["keep"] else []
+        if self._exchange is not None:
+            self._exchange.forget()
         gc.collect(0)
-        if request["warm"] == NULL and NULL not in shape.forwards:
+        warm = request["warm"]
+        with self._pool(timed=warm is not None):
+            if warm == NULL:
+                self._make_null(shape)
+            if warm is not None and request["captured"]:
+                shape.captured[warm].run(0)
+            elif warm is not None:
+                self._warm_up(shape, shape.forwards[warm])
+        return b""
+
+    @staticmethod
+    def _make_null(shape: Shape) -> None:
+        """Adds the variant that returns an output made before."""
+        if NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
             shape.forwards[NULL] = lambda *arguments: result
-        if request["warm"] is not None:
-            until = time.perf_counter() + _WARM_SECONDS
-            for slot in shape.slots[:_WARM_CALLS]:
-                shape.forwards[request["warm"]](*slot.arguments)
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize()
-                if time.perf_counter() > until:
-                    break
+
+    def _warm_up(self, shape: Shape, forward: Any) -> None:
+        until = time.perf_counter() + _WARM_SECONDS
+        for slot in shape.slots[:_WARM_CALLS]:
+            forward(*slot.arguments)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            if time.perf_counter() > until:
+                break
+
+    def _pool(self, *, timed: bool) -> AbstractContextManager[Any]:
+        """Where a timed call's outputs are allocated. Not that of a first call, which may capture a graph of its own."""
+        return self._exchange.pool() if timed and self._exchange is not None else nullcontext()
+
+    def capture(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """GPU only: records so many chained calls of a variant as one CUDA graph, in place of an earlier one."""
+        assert self._exchange is not None
+        shape, variant = self.shapes[request["shape"]], request["variant"]
+        shape.captured.pop(variant, None)
+        shape.outputs = []
+        slots = shape.slots[: request["calls"]]
+        if variant == NULL:
+            with self._exchange.pool():
+                self._make_null(shape)
+        shape.captured[variant] = blocks.Captured(shape.forwards[variant], slots, self._exchange.pool_id)
         return b""
 
     def block(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Runs one block of calls and reports where the outputs are."""
         shape = self.shapes[request["shape"]]
-        forward = shape.forwards[request.get("variant", "eager")]
-        slots = [shape.slots[index] for index in request["slots"]]
-        kept = shape.outputs
-        outputs, states = blocks.run(
-            forward, slots, self.chain, request["state"], bool(request["chain"]), self.device
-        )
-        shape.outputs = kept + outputs
-        shape.first_of_block = len(kept)
+        variant = request["variant"]
+        if request["captured"]:
+            outputs, states = shape.captured[variant].run(request["state"])
+        else:
+            slots = shape.slots[: request["calls"]]
+            chained = bool(request["chain"])
+            with self._pool(timed=chained):
+                outputs, states = blocks.run(
+                    shape.forwards[variant], slots, self.chain, request["state"], chained, self.device
+                )
+        shape.outputs = shape.outputs + outputs
+        return self._report(shape, outputs, states)
+
+    def _report(self, shape: Shape, outputs: list[list[torch.Tensor]], states: list[int]) -> bytes:
+        """Where outputs are. The clock runs, so of all rows only the last is compared with the first."""
+        addresses = [[tensor.data_ptr() for tensor in row] for row in outputs]
         metas = tuple(meta_of(tensor) for tensor in outputs[0])
-        first = [_form(tensor) for tensor in outputs[0]]
-        for row in outputs:
-            if [_form(tensor) for tensor in row] != first:
-                raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
-        addresses = tuple(tuple(tensor.data_ptr() for tensor in row) for row in outputs)
-        return frames.encode_report(frames.BlockReport(metas, addresses, tuple(states)))
+        if [_form(tensor) for tensor in outputs[-1]] != [_form(tensor) for tensor in outputs[0]]:
+            raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
+        if self._exchange is not None:
+            if not self._exchange.holds_all(addresses):
+                placed = [[self._exchange.place(tensor) for tensor in row] for row in outputs]
+                torch.cuda.synchronize()
+                addresses = [
+                    [self._offset(tensor, at) for tensor, at in zip(row, placed_row, strict=True)]
+                    for row, placed_row in zip(outputs, placed, strict=True)
+                ]
+            else:
+                addresses = self._exchange.offsets(addresses)
+        return frames.encode_report(metas, addresses, states)
+
+    def _offset(self, tensor: torch.Tensor, placed: torch.Tensor) -> int:
+        """Where the copy of an output is, or that the output lies in the memory of the inputs."""
+        assert self._exchange is not None and self._slots is not None
+        inside = tensor.data_ptr() - self._slots.data_ptr()
+        if tensor.numel() and 0 <= inside < self._slots.numel():
+            return INPUT_MEMORY + inside
+        return self._exchange.offset(placed)
 
     def fetch(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: copies the outputs of one call of the last block to the host and says where."""
+        """GPU only: says again where the outputs of an earlier call are, as they are now (-1 is the last call)."""
         shape = self.shapes[request["shape"]]
-        return self._on_host(shape.outputs[shape.first_of_block + request["call"]])
+        return self._report(shape, [shape.outputs[request["call"]]], [0])
 
     def _on_host(self, outputs: list[torch.Tensor]) -> bytes:
         self._host_outputs = [tensor.detach().cpu() for tensor in outputs]
         metas = tuple(meta_of(tensor) for tensor in self._host_outputs)
-        addresses = tuple(tensor.data_ptr() for tensor in self._host_outputs)
-        return frames.encode_report(frames.BlockReport(metas, (addresses,), (0,)))
+        return frames.encode_report(metas, [[tensor.data_ptr() for tensor in self._host_outputs]], [0])
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Reference only: the float64 result of a slot's inputs, kept on the host; answers where."""
@@ -395,6 +468,11 @@ class ModuleHost:
         gc.collect()
         return b""
 
+    def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:
+        if self._slots is None:
+            return self._view(shape, offset, meta)
+        return _typed(self._slots, offset - slots_from, meta)
+
     def _view(self, shape: Shape, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
         """A tensor over the arena's bytes."""
         dtype: torch.dtype = getattr(torch, meta.dtype)
@@ -402,16 +480,21 @@ class ModuleHost:
         if elements == 0:
             return torch.empty_strided(meta.shape, meta.strides, dtype=dtype)
         assert shape.arena is not None
+        if isinstance(shape.arena, torch.Tensor):
+            return _typed(shape.arena, offset, meta)
         flat = torch.frombuffer(shape.arena, dtype=dtype, count=elements, offset=offset)
         return flat.as_strided(meta.shape, meta.strides)
 
 
+def _typed(memory: torch.Tensor, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
+    """A tensor over bytes on the device."""
+    dtype: torch.dtype = getattr(torch, meta.dtype)
+    flat = memory[offset : offset + meta.span_bytes].view(dtype)
+    return flat.as_strided(meta.shape, meta.strides)
+
+
 def _meta(fields: dict[str, Any]) -> frames.TensorMeta:
     return frames.TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"]))
-
-
-def _like_on(view: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=device)
 
 
 __all__ = ["BuildError", "ModuleHost", "Shape", "meta_of"]

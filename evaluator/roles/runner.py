@@ -26,12 +26,13 @@ from evaluator.roles import frames, wire
     ORACLE,
     VARIANT,
     CLOSE,
-    UPLOAD,
+    EXCHANGE,
+    CAPTURE,
     FETCH,
     TOOL,
     PROBE,
     ASKED,
-) = range(1, 17)
+) = range(1, 18)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -93,7 +94,8 @@ def _operations(
         ORACLE: host.oracle,
         VARIANT: host.variant,
         CLOSE: host.close,
-        UPLOAD: host.upload,
+        EXCHANGE: host.exchange,
+        CAPTURE: host.capture,
         FETCH: host.fetch,
         ASKED: host.asked,
     }
