@@ -92,8 +92,8 @@ class CandidateRun:
         digests = [_digest(shape) for shape in shapes]
         known = _read_record(record)
         calls: list[ExtensionCall] = known.calls if known else []
+        self._add(calls)
         if known and known.covers(digests):
-            self._add(calls)
             return
         late = False
         for _ in range(_MAX_ROUNDS):
@@ -207,10 +207,14 @@ class CandidateRun:
         """Constructs the module and calls it once at each shape."""
         for shape in shapes:
             side = self._open(process, shape)
-            side.fill(1)
-            process.freeze()
-            side.block(1, _COMPILE_SECONDS)
-            process.thaw()
+            try:
+                side.fill(1)
+                process.freeze()
+                side.block(1, _COMPILE_SECONDS)
+                process.thaw()
+            except BaseException:
+                side.release()
+                raise
             side.close()
 
     # -- processes ---------------------------------------------------------------------------------------------
@@ -272,7 +276,11 @@ class CandidateRun:
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
         process.request(runner.BUILD, {"shape": shape.key, "init": shape.inputs.init}, _CALL_SECONDS)
         side = self.fleet.side(process, shape.key, shape.inputs)
-        side.open(_CALL_SECONDS)
+        try:
+            side.open(_CALL_SECONDS)
+        except BaseException:
+            side.release()
+            raise
         return side
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from evaluator.building.extension_call import ExtensionCall
 from evaluator.errors import RoleFailure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.core import RefereeCore
+from evaluator.referee.task_session import OpenShape
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import TASK
 
@@ -44,25 +45,36 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
         referee.close()
 
 
-def said(core: RefereeCore, source: str, deadline_s: float = 60.0) -> str:
-    """What a candidate's own process says, after its build, in the error that its constructor raises.
+def said(
+    core: RefereeCore, source: str, deadline_s: float = 60.0, built_for: tuple[int, ...] = (3,), rows: int = 3
+) -> str:
+    """What a candidate's own process says, after its build, in the error that its constructor or first call raises.
 
     Raises:
         RoleFailure: the build failed.
     """
     session = core.session(TASK)
-    shape = session.open({"rows": 3, "cols": 17})
+    shape = session.open({"rows": rows, "cols": 17})
     run = CandidateRun(
         core.fleet, session, CandidateSource(HEAD + source, "external", "x"), time.monotonic() + deadline_s
     )
     try:
-        run.build([shape])
+        run.build([session.open({"rows": count, "cols": 17}) for count in built_for])
         run.start()
         with pytest.raises(RoleFailure) as raised:
-            run.open(shape)
+            first_call(run, shape)
         return raised.value.sentence
     finally:
         run.close()
+
+
+def first_call(run: CandidateRun, shape: OpenShape) -> None:
+    """Constructs the candidate's module in its own process and calls it once."""
+    side = run.open(shape)
+    assert run.process is not None
+    side.fill(1)
+    run.process.freeze()
+    side.block(1, 30.0)
 
 
 def says(expression: str) -> str:
@@ -121,6 +133,27 @@ class ModelNew(nn.Module):
         return torch.relu(self.norm(x))
 """
     assert "<4321>" in said(core, source)
+
+
+def test_an_extension_for_each_shape(core: RefereeCore) -> None:
+    """Asked for at the first call at a shape; known from an earlier evaluation, or found when a shape is new."""
+    source = f"""{RECORDING}
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+    def forward(self, x):
+        rows = x.shape[0]
+        word = number(build(f'rows_{{rows}}', f'extern "C" int number() {{{{ return {{100 + rows}}; }}}}'))
+        if not RECORDING:
+            raise RuntimeError(f'said <{{word}}>')
+        return torch.relu(self.norm(x))
+"""
+    assert "<103>" in said(core, source, built_for=(3, 4), rows=3)
+    before = libraries(core)
+    assert "<104>" in said(core, source, built_for=(3, 4), rows=4)
+    assert libraries(core) == before
+    assert "<105>" in said(core, source, built_for=(3, 5), rows=5)
 
 
 def bound_number(core: RefereeCore, more: str) -> str:
