@@ -47,8 +47,11 @@ def test_an_old_ranking_is_made_anew(tmp_path: Path) -> None:
     assert store.get({}, "task", [], list(TIMES)) is None
 
 
-def rank(work_dir: Path, *, every: bool = False) -> tuple[OpenShape, set[str]]:
-    """A new referee's ranking at one shape, and the baselines that it loaded for it."""
+def rank(work_dir: Path, *, then_every: bool = False) -> tuple[OpenShape, set[str]]:
+    """A new referee's ranking at one shape, and the baselines that it loaded for it.
+
+    With ``then_every`` it is asked for all of them afterwards, as for a confirmation.
+    """
     core = RefereeCore("cpu", work_dir, "landlock")
     loaded: set[str] = set()
     try:
@@ -60,9 +63,17 @@ def rank(work_dir: Path, *, every: bool = False) -> tuple[OpenShape, set[str]]:
                 prepare(side, baseline),
             )[1]
             shape = session.open(DIMS)
-            session.compile_baselines([shape], lambda *_: None, every=every)
+            session.compile_baselines([shape], lambda *_: None)
         with core.fleet.device_lock.exclusive():
             session.rank_baselines([shape], lambda *_: None)
+        if then_every:
+            with core.fleet.device_lock.shared():
+                before = set(loaded)
+                session.compile_baselines([shape], lambda *_: None, every=True)
+                assert loaded > before
+                assert not shape.remembered
+                assert not shape.ranked
+                loaded = before
     finally:
         core.close()
     return shape, loaded
@@ -81,11 +92,9 @@ def test_a_second_referee_loads_the_contenders_and_checks_them(
 
     # Whatever the noise of this machine: fresh rounds agree.
     monkeypatch.setattr(task_session, "_REMEMBERED_WITHIN", math.inf)
-    second, loaded = rank(tmp_path)
-    assert second.remembered
+    _, loaded = rank(tmp_path, then_every=True)
     assert loaded == {baseline.name for baseline in first.contenders} < {b.name for b in first.baselines}
-    assert second.best.median_us == first.best.median_us
-    assert not rank(tmp_path, every=True)[0].remembered
+    assert json.loads(file.read_text(encoding="utf-8")) == kept
 
     # A time that nobody can measure again: all are loaded and timed, and the file is put right.
     monkeypatch.undo()
