@@ -274,7 +274,10 @@ class CandidateRun:
         return self.sides[shape.key]
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
-        process.request(runner.BUILD, {"shape": shape.key, "init": shape.inputs.init}, _CALL_SECONDS)
+        # The reference, when it is timed in a process like a candidate's, may use its tier's arithmetic unasked.
+        tf32 = self.name != "candidate" and self.session.precision != "fp32"
+        build = {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
+        process.request(runner.BUILD, build, _CALL_SECONDS)
         side = self.fleet.side(process, shape.key, shape.inputs)
         try:
             side.open(_CALL_SECONDS)

@@ -11,7 +11,8 @@ import statistics
 
 from evaluator.errors import RoleReported
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Case, Outcome
+from evaluator.referee.correctness import Outcome
+from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import Baseline, OpenShape, TaskSession

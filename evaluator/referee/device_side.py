@@ -214,7 +214,7 @@ class DeviceSide(Side):
                         self._slots.pointer + self._slot_offset(index, position),
                         self._region.pointer + self._pool_offsets[position],
                         tensor.pool.itemsize,
-                        tensor.meta.elements,
+                        tensor.draws[0].size,
                         tensor.pool.size,
                         tensor.refresh_stride,
                     )
@@ -234,7 +234,8 @@ class DeviceSide(Side):
         return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
 
     def _claimed(self, address: int, meta: TensorMeta) -> torch.Tensor:
-        region = self._memory().outputs
+        region = self._slots if address & INPUT_MEMORY else self._memory().outputs
+        address &= ~INPUT_MEMORY
         if address + meta.span_bytes > region.length_bytes:
             self.process.kill()
             raise ProtocolViolation(
@@ -257,9 +258,11 @@ class DeviceSide(Side):
         self.process.freeze()
         return self._read(report.metas, report.addresses[0])
 
-    def aliases_input(self, block: Block) -> bool:
-        """Whether an output of the block's first call lies in the memory of the inputs."""
-        return any(address & INPUT_MEMORY for address in block.report.addresses[0])
+    def aliased(self, block: Block) -> frozenset[int]:
+        """Which outputs of the block's first call lie in the memory of the inputs."""
+        return frozenset(
+            index for index, address in enumerate(block.report.addresses[0]) if address & INPUT_MEMORY
+        )
 
     def digest(self, outputs: list[Any], state: int) -> int:
         """The chain's state after a call with these outputs."""

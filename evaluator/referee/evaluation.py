@@ -13,7 +13,8 @@ from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Case, Outcome, Rejected, cases, check, make_case
+from evaluator.referee.correctness import Outcome, Rejected, cases, check, make_case, remarks
+from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import OpenShape, Progress, TaskSession
@@ -166,6 +167,7 @@ class Evaluation:
             self._check_deadline()
             case = make_case(self.session, shape, "task", self.run_state.findings)
             check(self.candidate.sides[shape.key], shape, [case], self.run_state.outcomes[shape.key])
+        self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:
         kept: list[Case] = shape.checks.get("cases", [])

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from evaluator.devices.base import Clock
-from evaluator.referee.correctness import Case, Outcome
+from evaluator.referee.correctness import Outcome
+from evaluator.referee.expectation import Case
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
 from evaluator.referee.verify import Checker

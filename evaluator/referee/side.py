@@ -6,7 +6,7 @@ import ctypes
 import math
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ _NO_STATE = 0
 
 @dataclass(frozen=True)
 class PlainInput:
-    """An argument that is no tensor, in its encoded form."""
+    """An argument that is no tensor, in its encoded form; ``tensors`` are those within it, which it names by number."""
 
     value: Any
+    tensors: tuple[TensorInput, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,61 @@ class StateEntry:
 
 
 @dataclass(frozen=True)
+class CallPlan:
+    """What one call is, as :class:`evaluator.roles.calls.CallSpec` has it: names and places of what is more than forward."""
+
+    training: bool = False
+    backward: bool = False
+    differentiable: tuple[int, ...] = ()
+    gradients: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ShapeInputs:
-    """What both sides get at one shape."""
+    """What both sides get at one shape.
+
+    Attributes:
+        init: encoded arguments of the constructor.
+        arguments: of forward.
+        state: the weights.
+        upstream: gradients of the outputs, where a call is forward and backward; tensors like the inputs.
+        call: what a call is.
+    """
 
     init: list[Any]
     arguments: list[TensorInput | PlainInput]
     state: list[StateEntry]
+    upstream: tuple[TensorInput, ...] = ()
+    call: CallPlan = field(default_factory=CallPlan)
+
+    @property
+    def given(self) -> list[TensorInput]:
+        """The tensors among the arguments of forward."""
+        found: list[TensorInput] = []
+        for argument in self.arguments:
+            found += [argument] if isinstance(argument, TensorInput) else argument.tensors
+        return found
 
     @property
     def tensors(self) -> list[TensorInput]:
-        return [argument for argument in self.arguments if isinstance(argument, TensorInput)]
+        return [*self.given, *self.upstream]
+
+    def name_of(self, output: int, count: int) -> str:
+        """What an output of a call is, in words, empty where there is only one."""
+        leaves = [
+            number for number, tensor in enumerate(self.given, 1) if is_inexact(tensor.meta.dtype)
+        ] * self.call.backward
+        first_buffer = count - len(self.call.buffers)
+        first_parameter = first_buffer - len(self.call.gradients)
+        first_input = first_parameter - len(leaves)
+        if output >= first_buffer:
+            return f"buffer {self.call.buffers[output - first_buffer]!r} after the call"
+        if output >= first_parameter:
+            return f"gradient of parameter {self.call.gradients[output - first_parameter]!r}"
+        if output >= first_input:
+            return f"gradient of input {leaves[output - first_input]}"
+        return f"output {output + 1}" if first_input > 1 or count > first_input else ""
 
     @property
     def input_bytes(self) -> int:
@@ -145,7 +191,12 @@ class Side:
             self._put(offset, entry.values)
             state.append({"name": entry.name, "offset": offset, "meta": _meta_json(entry.meta)})
         descriptor, length_bytes = self._shared()
-        request = {"shape": self.key, "state": state, "arena_bytes": length_bytes}
+        request = {
+            "shape": self.key,
+            "state": state,
+            "arena_bytes": length_bytes,
+            "call": asdict(self.inputs.call),
+        }
         started = time.perf_counter()
         self.process.request(runner.IMPORT, request, deadline_s, (descriptor,))
         setup_s = time.perf_counter() - started
@@ -156,16 +207,15 @@ class Side:
             if tensor.rollable:
                 self._put(offset, tensor.pool)
                 refresh.append([position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride])
-        offsets = iter(self._offsets)
-        arguments = [
-            {"tensor": _meta_json(argument.meta), "offset": next(offsets)}
-            if isinstance(argument, TensorInput)
-            else {"value": argument.value}
-            for argument in self.inputs.arguments
+        leaves = len(self.inputs.given) if self.inputs.call.backward else 0
+        tensors = [
+            {"meta": _meta_json(tensor.meta), "offset": offset, "leaf": position < leaves}
+            for position, (tensor, offset) in enumerate(zip(self.inputs.tensors, self._offsets, strict=True))
         ]
         binding = {
             "shape": self.key,
-            "arguments": arguments,
+            "tensors": tensors,
+            "arguments": _numbered(self.inputs),
             "refresh": refresh,
             "slots": self.slot_count,
             "slots_from": self._slots_from,
@@ -287,12 +337,21 @@ class Side:
         variant: str = "eager",
         chained: bool = False,
         captured: bool = False,
+        strict: bool = False,
     ) -> Block:
         """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
 
         The clock starts before the process can read anything of the block (it is frozen while contents and request
         are written) and stops when the kernel says that every thread of it is stopped: from then on its memory is
         the snapshot of its outputs.
+
+        Args:
+            calls: how many.
+            deadline_s: for the whole block.
+            variant: name of the form of the module that is called.
+            chained: whether each call refreshes its inputs from the call before.
+            captured: whether it is one replay of a CUDA graph.
+            strict: whether products are computed in full precision, whatever the task's tier allows.
         """
         process = self.process
         process.freeze()
@@ -304,6 +363,7 @@ class Side:
             "state": first_state,
             "chain": chained and self.chained,
             "captured": captured,
+            "strict": strict,
         }
         sequence = process.send(runner.BLOCK, request)
         started = time.perf_counter_ns()
@@ -325,20 +385,29 @@ class Side:
         """The outputs of the only call of an earlier block as they are now, ``age`` blocks later."""
         return self.outputs(block, 0, deadline_s)
 
-    def aliases_input(self, block: Block) -> bool:
-        """Whether an output of the block's first call lies in the memory of the inputs."""
+    def aliased(self, block: Block) -> frozenset[int]:
+        """Which outputs of the block's first call lie in the memory of the inputs."""
         maps = Path(f"/proc/{self.process.pid}/maps").read_bytes().splitlines()
         ranges = [line.split(b" ", 1)[0].split(b"-") for line in maps if b"memfd:kernelwright-arena" in line]
         shared = [(int(low, 16), int(high, 16)) for low, high in ranges]
-        return any(
-            address < high and address + meta.span_bytes > low
-            for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True)
-            for low, high in shared
+        outputs = zip(block.report.addresses[0], block.report.metas, strict=True)
+        return frozenset(
+            index
+            for index, (address, meta) in enumerate(outputs)
+            if any(address < high and address + meta.span_bytes > low for low, high in shared)
         )
 
-    def oracle(self, index: int, deadline_s: float) -> list[Array]:
-        """The float64 outputs of the reference for the contents of a slot (flat, logical order)."""
-        payload = self.process.request(runner.ORACLE, {"shape": self.key, "slot": index}, deadline_s)
+    def oracle(
+        self, index: int, deadline_s: float, *, tier: str = "fp32", move: dict[str, Any] | None = None
+    ) -> list[Array]:
+        """The float64 outputs of the reference for the contents of a slot (flat, logical order).
+
+        Below ``fp32`` the operands of its products are rounded as in that tier; ``move`` holds the fields of
+        :class:`evaluator.roles.exact.Move`.
+        """
+        payload = self.process.request(
+            runner.ORACLE, {"shape": self.key, "slot": index, "tier": tier, "move": move}, deadline_s
+        )
         report = self._report(payload, 1)
         values = self._from_host(report.metas, report.addresses[0])
         self.process.freeze()
@@ -423,3 +492,31 @@ def _close(values: Array, own: Array, dtype: str, bound: float) -> bool:
 
 def _meta_json(meta: TensorMeta) -> dict[str, Any]:
     return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}
+
+
+def _numbered(inputs: ShapeInputs) -> list[Any]:
+    """The encoded arguments of a call, in which tensors are numbered through."""
+    encoded: list[Any] = []
+    used = 0
+    for argument in inputs.arguments:
+        if isinstance(argument, TensorInput):
+            encoded.append({"tensor": used})
+            used += 1
+        else:
+            encoded.append(_shifted(argument.value, used))
+            used += len(argument.tensors)
+    return encoded + [{"tensor": used + number} for number in range(len(inputs.upstream))]
+
+
+def _shifted(value: Any, by: int) -> Any:
+    """An encoded value with ``by`` added to the numbers of its tensors."""
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return {tag: content + by}
+    if tag in ("list", "tuple"):
+        return {tag: [_shifted(item, by) for item in content]}
+    if tag == "dict":
+        return {tag: {key: _shifted(item, by) for key, item in content.items()}}
+    return value

@@ -14,21 +14,26 @@ from typing import Any
 import numpy as np
 
 from evaluator.content.pools import TensorInput
-from evaluator.content.weights import redraw
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.numbers import Array, epsilon, is_inexact
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.side import Block, PlainInput, ShapeInputs, Side, StateEntry
+from evaluator.referee.side import Block, ShapeInputs, Side
+from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import frames, runner
-from evaluator.roles.arena import carrier, sealed_text
+from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.roles.values import is_encoded
 from evaluator.shapes.sampler import SPLITS, sample
 from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
 from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
-_DRAWS = 3
+_DIRECTIONS = ("forward", "forward_backward")
+#: A reference may differ from itself in this share of an output's elements.
+_CHANGED_SHARE = 0.01
+#: Precision tiers: what a task allows for the operands of products; see :mod:`evaluator.oracle.tolerance`.
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
@@ -108,10 +113,19 @@ class TaskSession:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
             self.direction = str(answer.get("direction"))
+            self.training = answer.get("training") is True
+            self.precision = str(answer.get("precision"))
+            self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
-            if self.direction != "forward":
-                raise RoleFailure("task_rejected", f"DIRECTION = {self.direction!r} is not supported yet")
+            if self.direction not in _DIRECTIONS:
+                raise RoleFailure(
+                    "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
+                )
+            if self.precision not in PRECISIONS:
+                raise RoleFailure(
+                    "task_rejected", f"PRECISION = {self.precision!r} is none of {', '.join(PRECISIONS)}"
+                )
         except BaseException:
             self.close()
             raise
@@ -183,10 +197,16 @@ class TaskSession:
             "verdict": None,
             "reason": "",
             "dims": dims,
+            "direction": self.direction,
+            "training": self.training,
+            "precision": self.precision,
             "inputs": [
                 {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
                 if isinstance(a, TensorInput)
-                else {"value": a.value}
+                else {
+                    "value": a.value,
+                    "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
+                }
                 for a in shape.inputs.arguments
             ],
             "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
@@ -198,8 +218,10 @@ class TaskSession:
         """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""
         frozen = freeze_dims(dims)
         if frozen not in self.shapes:
-            self.shapes[frozen] = self._open_in(self.process, dims, self._next_key)
+            opened = self._open_in(self.process, dims, self._next_key)
             self._next_key += 1
+            _check_repeatable(opened.side)
+            self.shapes[frozen] = opened
         return self.shapes[frozen]
 
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
@@ -208,11 +230,16 @@ class TaskSession:
             "dims": dims,
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
-            "draws": _DRAWS,
+            "draws": DRAWS,
+            "tf32": self.precision != "fp32",
+            "training": self.training,
+            "backward": self.direction == "forward_backward",
         }
         answer = process.request_json(runner.BUILD, request, _BUILD_SECONDS)
         try:
-            inputs = _read_inputs(process, answer)
+            inputs = read_inputs(
+                process, answer, training=self.training, backward=self.direction == "forward_backward"
+            )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
         side = self.fleet.side(process, key, inputs)
@@ -445,37 +472,37 @@ def _names(value: Any, space: Space) -> list[str]:
     return [name for name in value if name in space] if isinstance(value, list) else []
 
 
-def _meta(fields: dict[str, Any]) -> TensorMeta:
-    """Checks a tensor description by sending it through the binary form, which validates everything."""
-    encoded = frames.encode_meta(
-        TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"]))
-    )
-    return frames.decode_meta(encoded, 0)
+def _check_repeatable(side: Side) -> None:
+    """Refuses a reference whose second result for the same inputs is another one: nothing can be checked against it.
+
+    Rounding in another order (atomic additions on a GPU) passes; whatever is random changes more than single elements.
+    """
+    outputs = []
+    for _ in range(2):
+        side.ready(_CALL_SECONDS)
+        block = side.block(1, _CALL_SECONDS)
+        outputs.append((block.report.metas, side.outputs(block, 0, _CALL_SECONDS)))
+    (metas, first), (_, second) = outputs
+    for meta, before, after in zip(metas, first, second, strict=True):
+        if not _agrees(
+            widen(dense(before, meta), meta.dtype), widen(dense(after, meta), meta.dtype), meta.dtype
+        ):
+            raise RoleFailure(
+                "task_rejected",
+                "it returns different results for the same inputs (dropout in train mode, or random numbers of its "
+                "own), so nothing can be checked against it",
+                role="reference",
+            )
 
 
-def _read_inputs(process: RoleProcess, answer: dict[str, Any]) -> ShapeInputs:
-    arguments: list[TensorInput | PlainInput] = []
-    for entry in answer["inputs"]:
-        if "tensor" not in entry:
-            if not is_encoded(entry["value"]):
-                raise ValueError("an argument has no valid form")
-            arguments.append(PlainInput(entry["value"]))
-            continue
-        meta = _meta(entry["tensor"])
-        addresses = [int(address) for address in entry["addresses"]]
-        draws = [process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype)) for at in addresses]
-        if len(draws) != _DRAWS:
-            raise ValueError("an input has the wrong number of draws")
-        arguments.append(TensorInput(meta, draws))
-    state = []
-    for entry in answer["state"]:
-        meta = _meta(entry["meta"])
-        values = process.read_memory(int(entry["address"]), meta.span_bytes).view(carrier(meta.dtype))
-        if not answer.get("redrawn"):
-            values = redraw(str(entry["name"]), values, meta.dtype, parameter=bool(entry["parameter"]))
-        state.append(StateEntry(str(entry["name"]), meta, np.ascontiguousarray(values)))
-    if not all(is_encoded(value) for value in answer["init"]):
-        raise ValueError("an init argument has no valid form")
-    if not any(isinstance(argument, TensorInput) for argument in arguments):
-        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor")
-    return ShapeInputs(answer["init"], arguments, state)
+def _agrees(first: Array, second: Array, dtype: str) -> bool:
+    if first.size != second.size or first.size == 0:
+        return first.size == second.size
+    if not is_inexact(dtype):
+        return float(np.mean(first != second)) <= _CHANGED_SHARE
+    finite = np.isfinite(first) & np.isfinite(second)
+    before, after = np.where(finite, first, 0.0), np.where(finite, second, 0.0)
+    magnitude = np.abs(before)
+    allowed = math.sqrt(epsilon(dtype)) * (magnitude + math.sqrt(float(np.mean(magnitude**2))))
+    changed = (np.abs(after - before) > allowed) | (np.isfinite(first) != np.isfinite(second))
+    return float(np.mean(changed)) <= _CHANGED_SHARE

@@ -6,7 +6,8 @@ import secrets
 from typing import Any
 
 from evaluator.oracle.compare import compare, contract, dense
-from evaluator.referee.correctness import Case, Outcome, Rejected, case_of, wrong
+from evaluator.referee.correctness import Outcome, Rejected, wrong
+from evaluator.referee.expectation import Case, case_of
 from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
 from evaluator.referee.watch import Watch

@@ -13,15 +13,16 @@ from evaluator.roles.exchange import span_elements
 from evaluator.roles.runner import ContractError
 
 _M_PERTURB = -6
+_MAX_DEPTH = 16
 
 
 class Slot:
     """The arguments of one call at fixed addresses, and what the chain may replace in them.
 
     Args:
-        arguments: what ``forward`` gets.
+        arguments: what a call gets.
         views: the tensors among them, in order, as they lie in the memory shared with the referee.
-        pools: (position among the tensor arguments, pool of legal values, stride) per refreshed tensor.
+        pools: (position among these tensors, pool of legal values, stride) per refreshed tensor.
         device: where the module runs.
     """
 
@@ -36,7 +37,7 @@ class Slot:
         if device.type == "cuda":
             from evaluator.roles.device_chain import Table, row_of
 
-            self.table = Table([row_of(views[position], pool, stride) for position, pool, stride in pools])
+            self.table = Table([row_of(_flat_span(views[at]), pool, stride) for at, pool, stride in pools])
             return
         self.count = len(pools)
         self.entries = (Refresh * max(self.count, 1))()
@@ -46,19 +47,80 @@ class Slot:
         for entry, (position, pool, stride) in zip(self.entries, pools, strict=False):
             view = views[position]
             entry.data, entry.pool = view.data_ptr(), pool.data_ptr()
-            entry.item_bytes, entry.count = view.element_size(), view.numel()
+            entry.item_bytes = view.element_size()
+            entry.count = _span_bytes(view) // view.element_size()
             entry.pool_count, entry.stride = pool.numel(), stride
 
 
 def flatten(result: Any) -> list[torch.Tensor]:
-    """The output tensors of a call, in order; plain tensors in plain containers only."""
-    if type(result) is torch.Tensor or type(result) is torch.nn.Parameter:
+    """The output tensors of a call, in order; plain tensors and numbers in plain containers only.
+
+    Numbers count as tensors without dimensions (float64, int64 or bool), so that they are compared like them. None and
+    texts hold no values; :func:`structure` has them.
+    """
+    if type(result) is torch.Tensor:
         return [result]
-    if isinstance(result, (tuple, list)) and result:
-        return [tensor for item in result for tensor in flatten(item)]
-    if isinstance(result, dict) and result:
-        return [tensor for item in result.values() for tensor in flatten(item)]
-    raise ContractError(f"forward() returned {type(result).__name__}, not a tensor or a sequence of tensors")
+    found: list[Any] = []
+    _collect(result, found)
+    tensors = [value for value in found if isinstance(value, torch.Tensor)]
+    if not tensors:
+        raise ContractError(
+            f"forward() returned {type(result).__name__}, not a tensor or a sequence of tensors"
+        )
+    return tensors if len(tensors) == len(found) else [_as_tensor(value, tensors[0]) for value in found]
+
+
+def _as_tensor(value: Any, beside: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if type(value) is float else None, device=beside.device)
+
+
+def _collect(result: Any, found: list[Any]) -> None:
+    if type(result) is torch.Tensor or type(result) is torch.nn.Parameter:
+        found.append(result)
+    elif isinstance(result, (tuple, list)):
+        for item in result:
+            _collect(item, found)
+    elif isinstance(result, dict):
+        for key in sorted(result, key=str):
+            _collect(result[key], found)
+    elif type(result) in (bool, int, float):
+        found.append(result)
+    elif result is not None and not isinstance(result, str):
+        raise ContractError(
+            f"forward() returned {type(result).__name__}, not a tensor or a sequence of tensors"
+        )
+
+
+def structure(result: Any, depth: int = 0) -> str:
+    """The containers of a result in words: what must be the same for a module to be put in another's place.
+
+    Lists and tuples are alike; keys, None, texts and the kinds of numbers count.
+    """
+    if depth > _MAX_DEPTH:
+        raise ContractError("forward() returned containers within containers without end")
+    if isinstance(result, torch.Tensor):
+        return "tensor"
+    if isinstance(result, (tuple, list)):
+        return f"[{', '.join(structure(item, depth + 1) for item in result)}]"
+    if isinstance(result, dict):
+        keys = sorted(result, key=str)
+        return "{" + ", ".join(f"{key!r}: {structure(result[key], depth + 1)}" for key in keys) + "}"
+    return type(result).__name__ if type(result) in (bool, int, float) else repr(result)
+
+
+def tensors_in(arguments: Any) -> list[torch.Tensor]:
+    """The tensors among arguments, in order, also those within containers."""
+    found: list[torch.Tensor] = []
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+    return found
 
 
 def run(
@@ -87,14 +149,18 @@ def _run_on_cpu(
         for slot in slots:
             if chained:
                 refresh(slot.address, slot.count, state)
-            result = forward(*slot.arguments)
-            row = [result] if type(result) is torch.Tensor else flatten(result)
+            row = flatten(forward(*slot.arguments))
             outputs.append(row)
             if chained:
                 for tensor in row:
                     state = digest(tensor.data_ptr(), _span_bytes(tensor), state)
             states.append(state)
     return outputs, states
+
+
+def _flat_span(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a strided tensor as a vector."""
+    return tensor.detach().as_strided((_span_bytes(tensor) // tensor.element_size(),), (1,))
 
 
 def _span_bytes(tensor: torch.Tensor) -> int:

@@ -5,7 +5,9 @@ One class for the reference and the candidate, so that both pay exactly the same
 
 from __future__ import annotations
 
+import copy
 import gc
+import hashlib
 import inspect
 import json
 import mmap
@@ -17,8 +19,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
-from evaluator.roles import blocks, chain, device_memory, frames, torch_cpp, variants
+from evaluator.roles import blocks, calls, chain, device_memory, exact, frames, torch_cpp, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.runner import NULL, BuildError, ContractError
 from evaluator.roles.values import decode_value, encode_value
@@ -36,6 +39,8 @@ def meta_of(tensor: torch.Tensor) -> frames.TensorMeta:
         raise ContractError(f"tensors of dtype {name} are not supported")
     if tensor.dim() > frames.MAX_DIMENSIONS:
         raise ContractError(f"tensors of more than {frames.MAX_DIMENSIONS} dimensions are not supported")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ContractError("a lazily conjugated or negated tensor is not supported: return x.resolve_conj()")
     return frames.TensorMeta(name, tuple(tensor.shape), tuple(tensor.stride()))
 
 
@@ -61,7 +66,10 @@ class Shape:
         self.slots: list[blocks.Slot] = []
         self.outputs: list[list[torch.Tensor]] = []
         self.captured: dict[str, blocks.Captured] = {}
-        self.model64: nn.Module | None = None
+        self.spec = calls.CallSpec()
+        self.initial: list[torch.Tensor] = []
+        self.exact_model: nn.Module | None = None
+        self.exact_initial: list[torch.Tensor] = []
 
 
 class ModuleHost:
@@ -144,7 +152,7 @@ class ModuleHost:
         return found
 
     def describe(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """DIMS, direction and which dimensions each function takes, as JSON (the referee validates it)."""
+        """DIMS, what a call is and which dimensions each function takes, as JSON (the referee validates it)."""
         assert self.module is not None
         dims = {}
         for name, dim in dict(getattr(self.module, "DIMS", {})).items():
@@ -159,6 +167,9 @@ class ModuleHost:
         answer = {
             "dims": dims,
             "direction": str(getattr(self.module, "DIRECTION", "forward")),
+            "training": bool(getattr(self.module, "TRAINING", False)),
+            "precision": str(getattr(self.module, "PRECISION", "fp32")),
+            "oracle": callable(getattr(self.module, "oracle", None)),
             "input_dims": self._accepted("get_inputs", dims),
             "init_dims": self._accepted("get_init_inputs", dims),
         }
@@ -174,7 +185,7 @@ class ModuleHost:
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True):
                     inputs = self.module.get_inputs(**{name: dims[name] for name in request["input_dims"]})
-                answers.append(sum(value.nbytes for value in inputs if isinstance(value, torch.Tensor)))
+                answers.append(sum(value.nbytes for value in blocks.tensors_in(inputs)))
             except Exception:
                 # User code that numpy or plain Python feeds cannot run on fake tensors; the caller then draws smaller.
                 answers.append(None)
@@ -193,6 +204,9 @@ class ModuleHost:
         shape = Shape()
         self.shapes[request["shape"]] = shape
         assert self.module is not None
+        if self.device.type == "cuda":
+            # Never in a candidate's process unless the reference itself is timed in it.
+            variants.allow_tf32(request["tf32"])
         if self.role == "candidate":
             shape.inputs = [decode_value(value) for value in request["init"]]
             return b""
@@ -204,38 +218,27 @@ class ModuleHost:
         redraw = getattr(self.module, "redraw", None)
         if callable(redraw):
             redraw(shape.model, torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little")))
-        draws = []
+        draws: list[list[Any]] = []
         for _ in range(request["draws"]):
             torch.manual_seed(int.from_bytes(os.urandom(7), "little"))
             inputs = self.module.get_inputs(**{name: dims[name] for name in request["input_dims"]})
             if not isinstance(inputs, (list, tuple)):
                 raise ContractError("get_inputs() must return a list")
+            if draws and len(inputs) != len(draws[0]):
+                raise ContractError("get_inputs() returns different numbers of inputs from call to call")
             draws.append(list(inputs))
         # The referee copies these out of our memory; they stay alive until the next shape is built.
         self._draws = draws
-        described: list[dict[str, Any]] = [
-            {"tensor": meta_json(meta_of(value)), "addresses": []}
-            if isinstance(value, torch.Tensor)
-            else {"value": encode_value(value)}
-            for value in draws[0]
-        ]
-        for other in draws:
-            if len(other) != len(described):
-                raise ContractError("get_inputs() returns different numbers of inputs from call to call")
-            for entry, value in zip(described, other, strict=True):
-                if "tensor" in entry:
-                    if not isinstance(value, torch.Tensor) or meta_json(meta_of(value)) != entry["tensor"]:
-                        raise ContractError(
-                            "get_inputs() returns different shapes or dtypes from call to call"
-                        )
-                    entry["addresses"].append(value.data_ptr())
-        parameters = dict(shape.model.named_parameters())
+        described = [_described([inputs[position] for inputs in draws]) for position in range(len(draws[0]))]
+        parameters = dict(shape.model.named_parameters(remove_duplicate=False))
+        trained = {name for name, tensor in shape.model.named_parameters() if tensor.requires_grad}
         self._state = shape.model.state_dict()
         state = [
             {
                 "name": name,
                 "meta": meta_json(meta_of(tensor)),
                 "parameter": name in parameters,
+                "trained": name in trained,
                 "address": tensor.data_ptr(),
             }
             for name, tensor in self._state.items()
@@ -245,8 +248,31 @@ class ModuleHost:
             "inputs": described,
             "state": state,
             "redrawn": callable(redraw),
+            "upstream": self._upstream(shape.model, draws[0], request["training"])
+            if request["backward"]
+            else [],
         }
         return json.dumps(answer).encode()
+
+    def _upstream(self, model: nn.Module, inputs: list[Any], training: bool) -> list[dict[str, Any]]:
+        """Which outputs carry a gradient, found by one forward of a copy, and what their upstream gradients look like."""
+        model = copy.deepcopy(model).train(training).to(self.device)
+        given = tree_map(
+            lambda value: _leaf(value.detach().to(self.device)) if isinstance(value, torch.Tensor) else value,
+            inputs,
+        )
+        with torch.enable_grad():
+            outputs = blocks.flatten(model(*given))
+        upstream = [
+            {"output": index, "meta": meta_json(meta_of(torch.empty_like(output, device="cpu")))}
+            for index, output in enumerate(outputs)
+            if output.requires_grad
+        ]
+        if not upstream:
+            raise ContractError(
+                "DIRECTION is forward_backward, but no output depends on a floating input or a parameter"
+            )
+        return upstream
 
     def import_state(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Maps the shape's arena and loads the re-drawn weights from it; the candidate's class is constructed here."""
@@ -265,17 +291,20 @@ class ModuleHost:
             entry["name"]: self._view(shape, entry["offset"], _meta(entry["meta"])).clone()
             for entry in request["state"]
         }
+        shape.spec = spec = calls.CallSpec.of(request["call"])
+        metas = {entry["name"]: _meta(entry["meta"]) for entry in request["state"]}
         if self.role == "candidate":
             with torch.enable_grad():
-                shape.model = self._new_model(shape.inputs, state)
+                shape.model = self._new_model(shape.inputs, state, training=spec.training)
         else:
             assert shape.model is not None
             shape.model.load_state_dict(state)
-        shape.model.eval().to(self.device)
-        shape.forwards = {"eager": shape.model}
+        shape.model.train(spec.training).to(self.device)
+        shape.initial = [tensor.clone() for tensor in calls.members(shape.model, spec, metas)[1]]
+        shape.forwards = {"eager": calls.make(shape.model, shape.model, spec, shape.initial)}
         return b""
 
-    def _new_model(self, init: list[Any], state: dict[str, torch.Tensor]) -> nn.Module:
+    def _new_model(self, init: list[Any], state: dict[str, torch.Tensor], *, training: bool) -> nn.Module:
         assert self.module is not None
         new_class = self._class_of(self.module, _CANDIDATE)
         convert = getattr(new_class, "from_reference", None)
@@ -284,7 +313,7 @@ class ModuleHost:
                 self.reference = self._import(self._reference_text, "task")
             reference = self._class_of(self.reference, _REFERENCE)(*init)
             reference.load_state_dict(state)
-            model = convert(reference.eval().to(self.device))
+            model = convert(reference.train(training).to(self.device))
             if not isinstance(model, nn.Module):
                 raise ContractError("from_reference() must return a torch.nn.Module")
             return model
@@ -303,24 +332,19 @@ class ModuleHost:
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Creates the arguments of every slot as views of the arena."""
         shape = self.shapes[request["shape"]]
-        items = [
-            (_meta(item["tensor"]), item["offset"]) if "tensor" in item else item["value"]
-            for item in request["arguments"]
-        ]
+        metas = [_meta(item["meta"]) for item in request["tensors"]]
         pools = [
             (position, self._view(shape, offset, frames.TensorMeta(dtype, (count,), (1,))), stride)
             for position, offset, dtype, count, stride in request["refresh"]
         ]
         shape.slots = []
         for start in range(0, request["slots"] * request["slot_bytes"], request["slot_bytes"]):
-            views, arguments = [], []
-            for item in items:
-                if isinstance(item, tuple):
-                    view = self._slot_view(shape, item[1] + start, request["slots_from"], item[0])
-                    views.append(view)
-                    arguments.append(view)
-                else:
-                    arguments.append(decode_value(item))
+            views, tensors = [], []
+            for item, meta in zip(request["tensors"], metas, strict=True):
+                view = self._slot_view(shape, item["offset"] + start, request["slots_from"], meta)
+                views.append(view)
+                tensors.append(_leaf(view) if item["leaf"] else view)
+            arguments = [decode_value(item, tensors) for item in request["arguments"]]
             shape.slots.append(blocks.Slot(arguments, views, pools, self.device))
         return b""
 
@@ -368,7 +392,10 @@ class ModuleHost:
         """Adds the variant that returns an output made before."""
         if NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
-            shape.forwards[NULL] = lambda *arguments: result
+            eager = shape.forwards["eager"]
+            shape.forwards[NULL] = (
+                eager.null(result) if isinstance(eager, calls.Call) else lambda *arguments: result
+            )
 
     def _warm_up(self, shape: Shape, forward: Any) -> None:
         until = time.perf_counter() + _WARM_SECONDS
@@ -400,19 +427,28 @@ class ModuleHost:
         """Runs one block of calls and reports where the outputs are."""
         shape = self.shapes[request["shape"]]
         variant = request["variant"]
+        results: list[Any] = []
         if request["captured"]:
             outputs, states = shape.captured[variant].run(request["state"])
         else:
             slots = shape.slots[: request["calls"]]
             chained = bool(request["chain"])
-            with self._pool(timed=chained):
+            forward = shape.forwards[variant]
+            if not chained:
+                forward = _recording(forward, results)
+            strict = request["strict"] and self.device.type == "cuda"
+            with self._pool(timed=chained), variants.full_precision() if strict else nullcontext():
                 outputs, states = blocks.run(
-                    shape.forwards[variant], slots, self.chain, request["state"], chained, self.device
+                    forward, slots, self.chain, request["state"], chained, self.device
                 )
         shape.outputs = shape.outputs + outputs
-        return self._report(shape, outputs, states)
+        structure = blocks.structure(results[0]).encode() if results else b""
+        digest = int.from_bytes(hashlib.sha256(structure).digest()[:8], "little") if results else 0
+        return self._report(shape, outputs, states, digest)
 
-    def _report(self, shape: Shape, outputs: list[list[torch.Tensor]], states: list[int]) -> bytes:
+    def _report(
+        self, shape: Shape, outputs: list[list[torch.Tensor]], states: list[int], structure: int = 0
+    ) -> bytes:
         """Where outputs are. The clock runs, so of all rows only the last is compared with the first."""
         addresses = [[tensor.data_ptr() for tensor in row] for row in outputs]
         metas = tuple(meta_of(tensor) for tensor in outputs[0])
@@ -428,7 +464,7 @@ class ModuleHost:
                 ]
             else:
                 addresses = self._exchange.offsets(addresses)
-        return frames.encode_report(metas, addresses, states)
+        return frames.encode_report(metas, addresses, states, structure)
 
     def _offset(self, tensor: torch.Tensor, placed: torch.Tensor) -> int:
         """Where the copy of an output is, or that the output lies in the memory of the inputs."""
@@ -449,10 +485,13 @@ class ModuleHost:
         return frames.encode_report(metas, [[tensor.data_ptr() for tensor in self._host_outputs]], [0])
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: the float64 result of a slot's inputs, kept on the host; answers where."""
+        """Reference only: the result of a slot's inputs as exactly as it is known, kept on the host; answers where."""
         shape = self.shapes[request["shape"]]
         slot = shape.slots[request["slot"]]
-        return self._on_host(variants.float64_outputs(shape, slot.arguments))
+        own = getattr(self.module, "oracle", None)
+        own = own if callable(own) else None
+        move = exact.Move(**request["move"]) if request["move"] else None
+        return self._on_host(exact.outputs(shape, slot.arguments, own, request["tier"], move))
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
@@ -495,6 +534,38 @@ def _typed(memory: torch.Tensor, offset: int, meta: frames.TensorMeta) -> torch.
 
 def _meta(fields: dict[str, Any]) -> frames.TensorMeta:
     return frames.TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"]))
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its gradient wanted, where its dtype can have one."""
+    return tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _recording(forward: Any, results: list[Any]) -> Any:
+    """``forward``, which also keeps what it returned (in blocks that no clock is looking at)."""
+
+    def call(*arguments: Any) -> Any:
+        result = forward(*arguments)
+        results.append(result)
+        return result
+
+    return call
+
+
+def _described(draws: list[Any]) -> dict[str, Any]:
+    """One argument of ``forward``: its encoded form, and the tensors in it with their addresses in every draw."""
+    tensors: list[dict[str, Any]] = []
+    for number, value in enumerate(draws):
+        found: list[torch.Tensor] = []
+        encoded = encode_value(value, found)
+        metas = [meta_json(meta_of(tensor)) for tensor in found]
+        if number == 0:
+            form, tensors = encoded, [{"meta": meta, "addresses": []} for meta in metas]
+        if metas != [entry["meta"] for entry in tensors]:
+            raise ContractError("get_inputs() returns different shapes or dtypes from call to call")
+        for entry, tensor in zip(tensors, found, strict=True):
+            entry["addresses"].append(tensor.data_ptr())
+    return {"value": form, "tensors": tensors}
 
 
 __all__ = ["BuildError", "ModuleHost", "Shape", "meta_of"]
