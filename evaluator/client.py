@@ -16,7 +16,7 @@ from typing import Any
 from evaluator import errors
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError, RefereeLost
-from evaluator.referee.core import ToolResult
+from evaluator.referee.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict_store import VerdictStore
 

@@ -37,6 +37,7 @@ class Device(Protocol):
         memory_limit_bytes: private memory that one untrusted process may use.
         share_bytes: device memory for the inputs of one process, and for its outputs; 0 on the CPU.
         block_target_us: how long the shorter block of a pair should take.
+        architecture: what CUDA code is compiled for (``TORCH_CUDA_ARCH_LIST``), such as ``9.0``; empty on a CPU.
     """
 
     @property
@@ -53,6 +54,8 @@ class Device(Protocol):
     def share_bytes(self) -> int: ...
     @property
     def block_target_us(self) -> float: ...
+    @property
+    def architecture(self) -> str: ...
 
     def clock(self) -> Clock | None:
         """The clock now; None where it cannot be read."""

@@ -19,6 +19,7 @@ class CpuDevice:
     input_cap_bytes = 32 << 20
     share_bytes = 0
     block_target_us = 2500.0
+    architecture = ""
 
     def __init__(self) -> None:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

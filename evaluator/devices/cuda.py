@@ -50,6 +50,7 @@ class CudaDevice:
         except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, import fails with another
             raise EvaluatorError(f"no usable NVIDIA GPU here: {error}") from None
         self.memory_limit_bytes = 64 << 30
+        self.architecture = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(self._handle))
         # Of an H200 4.4 GiB: at 128 MB a call still 35 calls a block.
         self.share_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total) // 32
         self.input_cap_bytes = min(512 << 20, self.share_bytes // 8)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
+from evaluator.building.extension_call import CallRefused, ExtensionCall, parse
+from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import OpenShape, TaskSession, freeze_dims
-from evaluator.roles import runner
+from evaluator.roles import runner, torch_cpp
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource
@@ -22,6 +28,8 @@ _CALL_SECONDS = 60.0
 #: Words in a source that mean a compiler will run; the first needs importing only, the others a call per shape.
 _BUILDS = ("load_inline",)
 _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
+#: How often a candidate is started to see which extensions it asks for next, and how many it may have.
+_MAX_ROUNDS, _MAX_EXTENSIONS = 8, 16
 
 
 class CandidateRun:
@@ -54,6 +62,8 @@ class CandidateRun:
         self.candidate = candidate
         key = hashlib.sha256((candidate.sha256 + session.task.sha256).encode()).hexdigest()
         self.folder = f"candidate-{key[:32]}"
+        #: What has been built for it, by the digest of the call: a library, or the compiler's words.
+        self._built: dict[str, bytes | str] = {}
         self.sides: dict[int, Side] = {}
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
@@ -67,18 +77,116 @@ class CandidateRun:
         """
         started = time.monotonic()
         source = self.candidate.source
-        compiles = any(word in source for word in _COMPILES)
-        if not compiles and not any(word in source for word in _BUILDS):
+        try:
+            if any(word in source for word in _BUILDS):
+                self._build_extensions(shapes)
+            if any(word in source for word in _COMPILES) and not self.fleet.gpu:
+                self._compile_shapes(shapes)
+        finally:
+            self.compile_s = time.monotonic() - started
+
+    # -- extensions --------------------------------------------------------------------------------------------
+
+    def _build_extensions(self, shapes: list[OpenShape]) -> None:
+        """Starts the candidate until it asks for no extension that is not built.
+
+        The list of its calls is kept for its next evaluation, in which it need not be started for this.
+        """
+        record = self.fleet.built_folder / f"{self.folder}.json"
+        digests = [_digest(shape) for shape in shapes]
+        known = _read_record(record)
+        calls: list[ExtensionCall] = known.calls if known else []
+        self._add(calls)
+        if known and known.covers(digests):
             return
-        wanted = shapes if compiles and not self.fleet.gpu else shapes[:1]
+        late = False
+        for _ in range(_MAX_ROUNDS):
+            asked, late = self._ask(shapes)
+            if not asked:
+                break
+            calls = [*calls, *asked]
+            if len(self._built) + len(asked) > _MAX_EXTENSIONS:
+                raise RoleFailure(
+                    "contract_violation",
+                    f"it asks for more than {_MAX_EXTENSIONS} extensions",
+                    role=self.name,
+                )
+            self._add(asked)
+        else:
+            raise RoleFailure(
+                "contract_violation",
+                f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building",
+                role=self.name,
+            )
+        built = [json.loads(call.canonical) for call in calls]
+        record.write_text(json.dumps({"calls": built, "shapes": digests if late else None}), encoding="utf-8")
+
+    def _add(self, calls: Sequence[ExtensionCall]) -> None:
+        if calls:
+            self._built.update(self.fleet.extensions.build_all(calls, self.name, self.expires_at))
+
+    def _ask(self, shapes: list[OpenShape]) -> tuple[list[ExtensionCall], bool]:
+        """Starts the candidate once; its new calls, and whether it calls `load_inline` later than at its import.
+
+        On a machine with a GPU the compile role has none, so a candidate that needs one to be imported or called is
+        started once more beside it.
+        """
+        asked, late, failure = self._record("compile", shapes)
+        if self.fleet.gpu and not asked and (failure is not None or not self._built):
+            asked, late, failure = self._record("candidate", shapes)
+        if failure is not None and not asked:
+            raise failure
+        return asked, late
+
+    def _record(
+        self, server: str, shapes: list[OpenShape]
+    ) -> tuple[list[ExtensionCall], bool, RoleFailure | None]:
+        failure: RoleFailure | None = None
+        process = self._fork(server, records=True)
+        try:
+            late = False
+            try:
+                self._load(process, compiling=True)
+                if server == "candidate" or not self.fleet.gpu:
+                    self._call_once(process, shapes[:1])
+                    late = self._asked(process)[1]
+                    if late:
+                        self._call_once(process, shapes[1:])
+            except RoleFailure as raised:
+                failure = raised
+            if process.dead:
+                assert failure is not None
+                raise failure
+            asked, late = self._asked(process)
+        finally:
+            process.close()
+        return asked, late, failure
+
+    def _asked(self, process: RoleProcess) -> tuple[list[ExtensionCall], bool]:
+        """What a process claims to have asked for, without what it has been given (untrusted, so validated)."""
+        answer = process.request_json(runner.ASKED, {}, _CALL_SECONDS)
+        claims = answer.get("calls")
+        if not isinstance(claims, list) or len(claims) > _MAX_EXTENSIONS:
+            raise ProtocolViolation(
+                "contract_violation", f"it asks for more than {_MAX_EXTENSIONS} extensions", role=self.name
+            )
+        try:
+            calls = {call.digest: call for call in map(parse, claims)}
+        except CallRefused as refused:
+            raise ProtocolViolation("contract_violation", f"load_inline: {refused}", role=self.name) from None
+        return [call for digest, call in calls.items() if digest not in self._built], bool(answer.get("late"))
+
+    # -- torch.compile -----------------------------------------------------------------------------------------
+
+    def _compile_shapes(self, shapes: list[OpenShape]) -> None:
+        """Fills the candidate's own Inductor cache, shape by shape, in parallel."""
         # Outside the store: what a compile role could write, nobody believes.
         marker = self.fleet.built_folder / self.folder
         built = set(marker.read_text().split()) if marker.exists() else set()
-        wanted = [shape for shape in wanted if _digest(shape) not in built]
+        wanted = [shape for shape in shapes if _digest(shape) not in built]
         if not wanted:
             return
-        if compiles:
-            self.fleet.build_headers()
+        self.fleet.build_headers()
         self._build_part(wanted[:1])
         rest = wanted[1:]
         workers = min(self.fleet.compile_workers, len(rest))
@@ -90,53 +198,74 @@ class CandidateRun:
                     continue
         with marker.open("a") as file:
             file.write("\n".join(_digest(shape) for shape in wanted) + "\n")
-        self.compile_s = time.monotonic() - started
 
     def _build_part(self, shapes: list[OpenShape]) -> None:
-        process = self._start("compile")
+        process = self._fork("compile")
         try:
-            if self.fleet.gpu:
-                # The compile role has no GPU: importing is enough for load_inline; Triton compiles at first call.
-                return
-            for shape in shapes:
-                side = self._open(process, shape)
+            self._load(process, compiling=True)
+            self._call_once(process, shapes)
+        finally:
+            process.close()
+
+    def _call_once(self, process: RoleProcess, shapes: list[OpenShape]) -> None:
+        """Constructs the module and calls it once at each shape."""
+        for shape in shapes:
+            side = self._open(process, shape)
+            try:
                 side.fill(1)
                 process.freeze()
                 side.block(1, _COMPILE_SECONDS)
                 process.thaw()
-                side.close()
-        finally:
-            process.close()
+            except BaseException:
+                side.release()
+                raise
+            side.close()
 
-    def _start(self, server: str) -> RoleProcess:
-        compiling = server == "compile"
+    # -- processes ---------------------------------------------------------------------------------------------
+
+    def _fork(self, server: str, *, records: bool = False) -> RoleProcess:
+        """A process for the candidate's Python.
+
+        Args:
+            server: ``compile`` or ``candidate``.
+            records: it only says which extensions it wants.
+        """
+        # Only what Inductor compiles leaves files that are worth keeping.
+        own_files = any(word in self.candidate.source for word in _COMPILES)
         process = self.fleet.server(server).fork(
             role="candidate",
-            folder=self.folder,
-            folder_mode="share" if compiling else "copy",
+            folder=self.folder if own_files else "",
+            folder_mode="share" if server == "compile" else "copy",
             limits=self.fleet.limits,
-            may_compile=compiling,
+            may_compile=records,
         )
         process.name = self.name
         process.expires_at = self.expires_at
+        return process
+
+    def _load(self, process: RoleProcess, *, compiling: bool = False) -> None:
+        """Imports the candidate's file in a process; hands over the task's and what was built."""
+        libraries = {digest: item for digest, item in self._built.items() if isinstance(item, bytes)}
+        failures = {digest: item for digest, item in self._built.items() if isinstance(item, str)}
         texts = [
-            sealed_text(source.encode("utf-8", "surrogatepass"))
-            for source in (self.candidate.source, self.session.task.source)
+            sealed_text(content)
+            for content in (
+                self.candidate.source.encode("utf-8", "surrogatepass"),
+                self.session.task.source.encode("utf-8", "surrogatepass"),
+                torch_cpp.pack(libraries, failures),
+            )
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            process.request(runner.LOAD, {"watch": self.watched}, deadline_s, (texts[0], texts[1]))
-        except BaseException:
-            process.close()
-            raise
+            process.request(runner.LOAD, {"watch": self.watched}, deadline_s, tuple(texts))
         finally:
             for text in texts:
                 os.close(text)
-        return process
 
     def start(self) -> None:
         """Starts the candidate's own process and imports its file."""
-        self.process = self._start("candidate")
+        self.process = self._fork("candidate")
+        self._load(self.process)
 
     def open(self, shape: OpenShape) -> Side:
         """Builds the candidate's module at a shape (once)."""
@@ -155,7 +284,11 @@ class CandidateRun:
         build = {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
         process.request(runner.BUILD, build, _CALL_SECONDS)
         side = self.fleet.side(process, shape.key, shape.inputs)
-        side.open(_CALL_SECONDS)
+        try:
+            side.open(_CALL_SECONDS)
+        except BaseException:
+            side.release()
+            raise
         return side
 
     def close(self) -> None:
@@ -168,3 +301,23 @@ class CandidateRun:
 
 def _digest(shape: OpenShape) -> str:
     return hashlib.sha256(repr(freeze_dims(shape.dims)).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What an earlier evaluation of the same candidate learnt; `shapes` matter only to one that asks late."""
+
+    calls: list[ExtensionCall]
+    shapes: list[str] | None
+
+    def covers(self, shapes: list[str]) -> bool:
+        return self.shapes is None or set(shapes) <= set(self.shapes)
+
+
+def _read_record(path: Path) -> _Record | None:
+    """The referee's own file; None where there is none, or one that an earlier version wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return _Record([parse(call) for call in content["calls"]], content["shapes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import os
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evaluator.devices import open_device
-from evaluator.errors import RoleExited, RoleFailure, SandboxUnavailable
+from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.task_session import Progress, TaskSession
-from evaluator.roles import runner
-from evaluator.roles.arena import sealed_text
+from evaluator.referee.tool_run import ToolResult, run_tool
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict, as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore
 
 _MAX_SESSIONS = 2
-_MAX_TOOL_BYTES = 32 << 20
 _log = logging.getLogger(__name__)
 _TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
-
-
-@dataclass(frozen=True)
-class ToolResult:
-    """What a tool program left behind; all of it is untrusted text and bytes.
-
-    Attributes:
-        status: ``ok``, ``error``, ``timeout`` or ``out_of_memory``.
-        exit_code: of the program; -1 when it was killed.
-        stdout: what it printed (standard output and error together, the last 64 KiB).
-        stderr: why the referee ended it, if it did.
-        outputs: files it wrote under ``out``.
-    """
-
-    status: str
-    exit_code: int
-    stdout: str
-    stderr: str = ""
-    outputs: dict[str, bytes] = field(default_factory=dict)
 
 
 class RefereeCore:
@@ -160,50 +135,10 @@ class RefereeCore:
         device: bool,
     ) -> ToolResult:
         """Runs a trusted program beside untrusted files in a disposable process."""
-        process = self.fleet.tool(memory_bytes, device=device)
-        text = sealed_text(json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace"))
-        with tempfile.TemporaryFile() as sink:
-            try:
-                answer = process.request_json(runner.TOOL, {}, deadline_s, (text, sink.fileno()))
-                outputs = _outputs(answer.get("outputs"), sink)
-                code = answer.get("exit")
-                exit_code = code if isinstance(code, int) else 1
-                process.close()
-                status = "ok" if exit_code == 0 else "error"
-                return ToolResult(status, exit_code, process.drain.text(), "", outputs)
-            except RoleFailure as failure:
-                status = failure.word if failure.word in ("timeout", "out_of_memory") else "error"
-                process.close()
-                printed = process.drain.text()
-                reason = (
-                    failure.sentence
-                    if isinstance(failure, RoleExited)
-                    else f"{failure.sentence}\n{failure.detail}"
-                )
-                return ToolResult(status, -1, printed, reason)
-            finally:
-                process.close()
-                os.close(text)
+        return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)
 
     def close(self) -> None:
         """Ends every process."""
         for session in self._sessions.values():
             session.close()
         self.fleet.close()
-
-
-def _outputs(listing: Any, sink: Any) -> dict[str, bytes]:
-    """Cuts the sink into files as the (untrusted) listing says, within a cap."""
-    if not isinstance(listing, list) or len(listing) > 64:
-        return {}
-    sink.seek(0)
-    outputs: dict[str, bytes] = {}
-    total = 0
-    for entry in listing:
-        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], int) and entry[1] >= 0):
-            return {}
-        total += entry[1]
-        if total > _MAX_TOOL_BYTES:
-            return outputs
-        outputs[os.path.basename(str(entry[0]))] = sink.read(entry[1])
-    return outputs

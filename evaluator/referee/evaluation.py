@@ -103,8 +103,9 @@ class Evaluation:
             opened = self._prepare(clock)
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         explained = self._investigation(opened, [shape for _, shape in timed])
+        every = self.request.effort == "confirm"
         with lock.shared(), explained.beside():
-            self.session.compile_baselines([shape for _, shape in timed], self.progress)
+            self.session.compile_baselines([shape for _, shape in timed], self.progress, every=every)
         clock.lap("baseline_compile")
         self.run_state.explain(explained.explanation)
         self.progress("timing", 0, len(timed), "waiting for the device's clock")

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from evaluator.devices import Device
 from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.referee.baseline_store import BaselineStore
+from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
 from evaluator.referee.side import ShapeInputs, Side
 from evaluator.roles import chain, runner
 from evaluator.roles.arena import sealed_text
@@ -79,6 +81,8 @@ class Fleet:
         self._headers_tried = False
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
+        self.extensions = ExtensionBuilder(self, work_dir / "artefacts")
+        self.baseline_store = BaselineStore(work_dir / "baselines")
         strongest = TIERS.index(minimum_tier) if exactly else 0
         self.tier = self._choose_tier(TIERS[strongest : TIERS.index(minimum_tier) + 1])
         if self.gpu:
@@ -239,6 +243,8 @@ class Fleet:
                     return
                 # What a build that was killed left behind may be half a header.
                 for remains in self.headers.iterdir():
+                    if remains.name == EXTENSION_HEADERS:
+                        continue
                     if remains.is_dir() and not remains.is_symlink():
                         shutil.rmtree(remains)
                     else:

@@ -40,6 +40,8 @@ _CALL_SECONDS = 60.0
 _MIN_CALLS = 4
 #: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
 _CLEARLY_SLOWER = 0.35
+#: Rounds that confirm remembered times, and how far off (relative) they may be.
+_PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
 
 @dataclass
@@ -65,6 +67,14 @@ class OpenShape:
     baselines: list[Baseline] = field(default_factory=list)
     checks: dict[str, Any] = field(default_factory=dict)
     ranked: bool = False
+    #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
+    remembered: bool = False
+
+    @property
+    def contenders(self) -> list[Baseline]:
+        """The two fastest baselines, and the best one with another number of threads."""
+        working = sorted((b for b in self.baselines if not b.failure), key=lambda b: b.median_us)
+        return [*working[:2], *(rival for rival in self.rivals if rival not in working[:2])]
 
     @property
     def best(self) -> Baseline:
@@ -240,20 +250,78 @@ class TaskSession:
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
-    def compile_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
-        """Compiles every baseline for exactly these shapes, in parallel, and loads them; no clock runs."""
-        todo = [shape for shape in shapes if not shape.baselines]
-        self._compile_ahead([s for s in todo if freeze_dims(s.dims) not in self.compiled], progress)
+    def compile_baselines(self, shapes: list[OpenShape], progress: Progress, *, every: bool = False) -> None:
+        """Compiles the baselines for exactly these shapes, in parallel, and loads them; no clock runs.
+
+        Where an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is asked for.
+        """
+        todo = [shape for shape in shapes if not shape.baselines or (every and shape.remembered)]
+        for shape in todo:
+            shape.baselines = [] if every else self._recall(shape)
+            shape.remembered = bool(shape.baselines)
+            shape.ranked = False
+        unknown = [shape for shape in todo if not shape.remembered]
+        self._compile_ahead([s for s in unknown if freeze_dims(s.dims) not in self.compiled], progress)
         for shape in todo:
             self._load_baselines(shape)
 
+    def _recall(self, shape: OpenShape) -> list[Baseline]:
+        """The baselines with the times that an earlier referee measured; empty where there are none."""
+        baselines = self.fleet.baselines()
+        names = [baseline.name for baseline in baselines]
+        times = self.fleet.baseline_store.get(
+            self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
+        )
+        if times is None:
+            return []
+        for baseline in baselines:
+            baseline.median_us, baseline.failure = times[baseline.name]
+            if baseline.failure:
+                self.unavailable[baseline.name] = baseline.failure
+        return baselines
+
     def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
-        """Times every baseline at the shapes where that has not been done; the caller holds the device's clock."""
+        """Times every baseline at the shapes where that has not been done; the caller holds the device's clock.
+
+        Remembered times stay if a few rounds of the fastest two confirm them; otherwise all are loaded and timed.
+        """
         todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
-            self.rank(shape)
+            if not (shape.remembered and self._still_holds(shape)):
+                if shape.remembered:
+                    shape.baselines, shape.remembered = [], False
+                    self._load_baselines(shape)
+                self.rank(shape)
+                times = {b.name: (b.median_us, b.failure) for b in shape.baselines}
+                self.fleet.baseline_store.put(
+                    self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), times
+                )
             shape.ranked = True
+
+    def _still_holds(self, shape: OpenShape) -> bool:
+        """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
+        rivals, side = shape.contenders[:2], shape.side
+        leader = rivals[0]
+        self.fleet.pin(side.process)
+        calls = math.ceil(self.fleet.device.block_target_us / 2 / leader.median_us)
+        most = side.most_calls(shape.output_metas)
+        calls = max(min(_MIN_CALLS, most), min(calls, most))
+        for baseline in rivals:
+            self.run(side, baseline, calls, chained=True)
+        rounds = [
+            {b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals}
+            for _ in range(_PROBES)
+        ]
+        median_ns = statistics.median(turn[leader.name] for turn in rounds)
+        null_ns = statistics.median(self.null_ns(side, calls, shape.output_metas) for _ in range(_PROBES))
+        now_us = (median_ns - min(null_ns, median_ns / 2)) / calls / 1e3
+        off = [abs(math.log(now_us / leader.median_us))]
+        for baseline in rivals[1:]:
+            lead_ns = median_ns * math.exp(_relative(rounds, baseline.name, [leader.name])) - median_ns
+            remembered_ns = (baseline.median_us - leader.median_us) * calls * 1e3
+            off.append(abs(lead_ns - remembered_ns) / median_ns)
+        return max(off) <= _REMEMBERED_WITHIN
 
     def _compile_ahead(self, shapes: list[OpenShape], progress: Progress) -> None:
         """Fills the task's compile cache in parallel; failures show again, and are recorded, when baselines load."""
@@ -311,11 +379,16 @@ class TaskSession:
             self.unavailable[baseline.name] = failure.sentence
 
     def _load_baselines(self, shape: OpenShape) -> None:
-        baselines = self.fleet.baselines()
-        for baseline in baselines:
+        if not shape.remembered:
+            shape.baselines = self.fleet.baselines()
+        wanted = shape.contenders if shape.remembered else shape.baselines
+        for baseline in wanted:
             self._prepare(shape, baseline)
+        if shape.remembered and any(baseline.failure for baseline in wanted):
+            # It worked for the earlier referee; who is next then, must be measured.
+            shape.remembered = False
+            self._load_baselines(shape)
         self.process.freeze()
-        shape.baselines = baselines
 
     def rank(self, shape: OpenShape) -> None:
         """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.

@@ -79,7 +79,7 @@ class ModuleHost:
         self.role: str = settings["role"]
         self.device = torch.device("cuda") if settings["gpu"] else torch.device("cpu")
         self.chain = chain.load(settings["chain_library"])
-        self.cpp = torch_cpp.Builder(work, may_compile=bool(settings["may_compile"]))
+        self.cpp = torch_cpp.Extensions(recording=settings["may_compile"] and self.role == "candidate")
         self.work = work
         self.module: ModuleType | None = None
         self.reference: ModuleType | None = None
@@ -99,12 +99,16 @@ class ModuleHost:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Imports the user's file (text in the first descriptor, the reference's in the second for a candidate)."""
+        """Imports the user's file (text in the first descriptor, the reference's in the second for a candidate).
+
+        A candidate's third descriptor carries the extensions that were built for it.
+        """
         texts = []
         for descriptor in descriptors:
             with os.fdopen(descriptor, "rb") as file:
                 file.seek(0)
                 texts.append(file.read())
+        self.cpp.give(texts[2] if len(texts) > 2 else b"")
         self.cpp.install()
         if request.get("watch"):
             from evaluator.roles.watch import Watch
@@ -119,7 +123,12 @@ class ModuleHost:
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)
         self._reference_text = texts[1] if len(texts) > 1 else b""
+        self.cpp.imported()
         return b""
+
+    def asked(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Calls of `load_inline` that have not been built, as JSON (the referee validates it)."""
+        return self.cpp.asked()
 
     def _import(self, text: bytes, name: str) -> ModuleType:
         import importlib.util

@@ -33,7 +33,8 @@ from evaluator.roles import frames, wire
     PROBE,
     KERNELS,
     MUTE,
-) = range(1, 19)
+    ASKED,
+) = range(1, 20)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -103,6 +104,7 @@ def _operations(
         FETCH: host.fetch,
         KERNELS: host.kernels,
         MUTE: host.mute,
+        ASKED: host.asked,
     }
 
 

@@ -154,7 +154,7 @@ class ForkServer:
             folder: sub-folder of the store that becomes its work folder.
             folder_mode: ``share`` (what it writes stays) or ``copy`` (private).
             limits: resource limits.
-            may_compile: whether `load_inline` may run a compiler.
+            may_compile: whether a candidate's calls of `load_inline` are noted, to be built.
             builds_headers: it runs our own code only and may fill the shared folder of precompiled headers.
             environment: more environment variables.
         """

@@ -1,39 +1,70 @@
-"""`load_inline` inside the sandbox: the compile role builds, every other role only loads what was built.
+"""`load_inline` inside the sandbox: the compile role notes what is asked for, every role loads what it is given.
 
-A candidate calls torch's own function; nothing of it is copied here. The build folder is named by the call's content,
-so a change of source, flags or torch is another folder.
+Nothing is compiled here, beside the candidate's Python. The compile role imports the candidate and notes the calls
+(:mod:`evaluator.building.extension_call`); the referee has each compiled elsewhere, from its texts alone, and starts
+the candidate again with the libraries. What the candidate makes of the functions below in its own process changes
+what it is given to what it asked for, no more.
+
+Code that NVRTC compiles (``torch.cuda._compile_kernel``) does not come by here: torch hands the text to NVRTC in the
+candidate's own process at the first call, which takes half a second and is a part of set-up and of the first call.
+Every shape is checked for correctness before any clock runs on it, so no timed block waits for it; a kernel that is
+compiled in a timed block all the same is the candidate's own loss.
 """
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import importlib.util
 import inspect
 import json
 import os
-import re
-import subprocess
+import struct
 from typing import Any
 
 import torch
 
+from evaluator.building.extension_call import CallRefused, ExtensionCall, from_arguments
+from evaluator.roles.frames import MAX_FRAME_BYTES
 from evaluator.roles.runner import BuildError, ContractError
 
-_COMPILE_FLAG = re.compile(
-    r"-(O[0-3s]|Ofast|march=[\w.+-]+|mtune=[\w.+-]+|m[\w=.,-]+|f(?!plugin|dump|profile|sanitize)[\w=.,+-]+|std=[\w+]+"
-    r"|D\w+(=[\w.+-]*)?|W[\w=-]*|g\d?|pthread|lineinfo|-?use_fast_math|-expt-[\w-]+|-extra-device-vectorization"
-    r"|gencode=[\w=,]+|-ptxas-options=-v|Xptxas|Xcompiler)"
-)
-_LINK_FLAG = re.compile(r"-(fopenmp|lgomp|lm|lcuda|lcudart|lcublas|lcublasLt|lcudnn|lnvrtc|pthread|lpthread)")
+_LENGTH = struct.Struct("<I")
+_ROOM_FOR_THE_REST = 4096
 
 
-class Builder:
-    """Stands in for ``torch.utils.cpp_extension.load_inline`` in one process."""
+def pack(libraries: dict[str, bytes], failures: dict[str, str]) -> bytes:
+    """The referee's half of :meth:`Extensions.give`: results by the digest of their call."""
+    index = json.dumps([[[d, len(b)] for d, b in libraries.items()], list(failures.items())]).encode()
+    return _LENGTH.pack(len(index)) + index + b"".join(libraries.values())
 
-    def __init__(self, work: str, *, may_compile: bool) -> None:
-        self.folder = os.path.join(work, "extensions")
-        self.may_compile = may_compile
+
+class Extensions:
+    """Stands in for ``torch.utils.cpp_extension.load_inline`` in one process.
+
+    Args:
+        recording: whether calls without a result are noted; elsewhere they fail.
+    """
+
+    def __init__(self, *, recording: bool) -> None:
+        self.recording = recording
+        self._folder = os.path.join(os.environ["TMPDIR"], "extensions")
         self._original: Any = None
+        self._given: dict[str, bytes] = {}
+        self._failures: dict[str, str] = {}
+        self._asked: dict[str, ExtensionCall] = {}
+        self._imported = False
+        self._late = False
+
+    def give(self, results: bytes) -> None:
+        """Takes what the referee had built."""
+        if not results:
+            return
+        (length,) = _LENGTH.unpack_from(results)
+        at = _LENGTH.size + length
+        sizes, failures = json.loads(results[_LENGTH.size : at])
+        for digest, size in sizes:
+            self._given[digest] = results[at : at + size]
+            at += size
+        self._failures = dict(failures)
 
     def install(self) -> None:
         """Replaces the function in torch's module; imported names see it because user code is loaded afterwards."""
@@ -43,6 +74,25 @@ class Builder:
             self._original = cpp_extension.load_inline
             cpp_extension.load_inline = self.load_inline
             cpp_extension.load = self._refuse_load
+            if self.recording:
+                ctypes.CDLL = _RecordingCDLL  # type: ignore[misc]
+
+    def imported(self) -> None:
+        """The user's file has been imported: calls from now on are late ones."""
+        self._imported = True
+
+    def asked(self) -> bytes:
+        """Calls that have no result yet, and whether any call came after the import, as JSON.
+
+        As many as fit into an answer; the others are asked for again when these are built.
+        """
+        calls: list[Any] = []
+        room = MAX_FRAME_BYTES - _ROOM_FOR_THE_REST
+        for call in self._asked.values():
+            room -= len(call.canonical)
+            if room > 0:
+                calls.append(json.loads(call.canonical))
+        return json.dumps({"calls": calls, "late": self._late}).encode()
 
     @staticmethod
     def _refuse_load(*arguments: Any, **keywords: Any) -> Any:
@@ -52,48 +102,48 @@ class Builder:
         """Same signature as torch's function; see there."""
         bound = inspect.signature(self._original).bind(*arguments, **keywords)
         bound.apply_defaults()
-        call = dict(bound.arguments)
-        name = str(call["name"])
-        if not name.isidentifier():
-            raise ContractError("load_inline: the name must be a Python identifier")
-        for flag in [*(call["extra_cflags"] or []), *(call["extra_cuda_cflags"] or [])]:
-            if not _COMPILE_FLAG.fullmatch(flag):
-                raise ContractError(
-                    f"load_inline: the compiler flag {flag!r} is not on the list of allowed flags"
-                )
-        for flag in call["extra_ldflags"] or []:
-            if not _LINK_FLAG.fullmatch(flag):
-                raise ContractError(
-                    f"load_inline: the linker flag {flag!r} is not on the list of allowed flags"
-                )
-        if call["extra_include_paths"]:
-            raise ContractError("load_inline: extra_include_paths is not allowed")
-        call.update(verbose=False, build_directory=None)
-        key = hashlib.sha256(
-            json.dumps([torch.__version__, call], sort_keys=True, default=str).encode()
-        ).hexdigest()
-        folder = os.path.join(self.folder, key[:32])
-        library = os.path.join(folder, f"{name}.so")
-        if not os.path.exists(library):
-            if not self.may_compile:
-                raise BuildError(
-                    "this extension was not built in the compile step: call load_inline at import time"
-                )
-            os.makedirs(folder, exist_ok=True)
-            self._build(call, folder)
-        return _load(name, library, bool(call["is_python_module"]))
-
-    def _build(self, call: dict[str, Any], folder: str) -> None:
         try:
-            self._original(**{**call, "build_directory": folder})
-        except (RuntimeError, subprocess.SubprocessError, OSError) as error:
-            raise BuildError(_compiler_words(str(error))) from None
+            call = from_arguments(bound.arguments)
+        except CallRefused as refused:
+            raise ContractError(f"load_inline: {refused}") from None
+        self._late = self._late or self._imported
+        if call.digest in self._failures:
+            raise BuildError(self._failures[call.digest])
+        path = os.path.join(self._folder, call.digest, f"{call.name}.so")
+        if call.digest not in self._given:
+            if not self.recording:
+                raise BuildError(
+                    "this extension was not built in the compile step: a candidate has those that it asks for while "
+                    "it is imported, constructed and first called, so call load_inline at import time; a task has none"
+                )
+            self._asked[call.digest] = call
+            return _Unbuilt() if call.is_python_module else path
+        if not os.path.exists(path):
+            os.makedirs(os.path.dirname(path))
+            with open(path, "wb") as file:
+                file.write(self._given[call.digest])
+            os.chmod(path, 0o555)
+        return _load(call.name, path, call.is_python_module)
 
 
-def _compiler_words(text: str) -> str:
-    """The lines of a failed build that say what is wrong."""
-    lines = [line for line in text.splitlines() if re.search(r"error|undefined|fatal", line, re.IGNORECASE)]
-    return "the extension does not compile: " + ("\n".join(lines[:20]) or text[-1500:])
+class _Unbuilt:
+    """What a recording process gets in place of a library: it can be passed on, not called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Unbuilt()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        raise BuildError("an extension is called that is still to be built")
+
+
+class _RecordingCDLL(ctypes.CDLL):
+    """`ctypes.CDLL` of a process in which some libraries are still to be built, so that it gets past loading them."""
+
+    def __new__(cls, name: Any, *arguments: Any, **keywords: Any) -> Any:
+        unbuilt = isinstance(name, str) and f"{os.sep}extensions{os.sep}" in name and not os.path.exists(name)
+        return _Unbuilt() if unbuilt else super().__new__(cls)
 
 
 def _load(name: str, library: str, is_python_module: bool) -> Any:

@@ -1,0 +1,116 @@
+"""The store of built extensions, by content: whoever asks for the same gets the same file, whoever asked first.
+
+Only the referee reads and writes it; no role sees the folder. What lies under a key was made by our own compiler
+program from exactly the texts and flags that the key is made of, so there is nothing that a candidate could plant.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from evaluator.building.extension_call import ExtensionCall
+
+MAX_LIBRARY_BYTES = 64 << 20
+_MAX_STORE_BYTES = 4 << 30
+#: The compilers that a role finds; see :func:`evaluator.roles.confinement.enter`.
+_PATH = f"{os.path.dirname(sys.executable)}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
+
+
+class ArtefactStore:
+    """Libraries in ``folder``, one sub-folder a key, each put there whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._prune()
+
+    def key(self, call: ExtensionCall, architectures: str) -> str:
+        """What decides the bytes of the library: texts, flags, target, compilers, torch, and our own program."""
+        parts = [call.canonical, architectures if call.uses_cuda else "", toolchain()]
+        return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def get(self, key: str) -> bytes | None:
+        """The library, or None if there is none or the disk changed it."""
+        folder = self._folder / key
+        try:
+            library = (folder / "library.so").read_bytes()
+            expected = (folder / "sha256").read_text(encoding="ascii")
+            os.utime(folder)
+        except OSError:
+            return None
+        return library if hashlib.sha256(library).hexdigest() == expected else None
+
+    def put(self, key: str, library: bytes) -> None:
+        """Installs a library; the first of two that come at once stays."""
+        place = Path(tempfile.mkdtemp(prefix="new-", dir=self._folder))
+        (place / "library.so").write_bytes(library)
+        (place / "sha256").write_text(hashlib.sha256(library).hexdigest(), encoding="ascii")
+        for file in place.iterdir():
+            file.chmod(0o444)
+        if self.get(key) is None:
+            # What is there does not match its own digest.
+            shutil.rmtree(self._folder / key, ignore_errors=True)
+        try:
+            place.rename(self._folder / key)
+        except OSError:
+            shutil.rmtree(place)
+
+    def _prune(self) -> None:
+        """Forgets what was used longest ago when the store is large, and what a killed referee left half done."""
+        for remains in self._folder.glob("new-*"):
+            shutil.rmtree(remains, ignore_errors=True)
+        kept_bytes = 0
+        for folder in sorted(self._folder.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True):
+            kept_bytes += sum(file.stat().st_size for file in folder.iterdir())
+            if kept_bytes > _MAX_STORE_BYTES:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def toolchain() -> str:
+    """Everything beside the texts that decides what a compiler makes of them, in one line."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = "none"
+    parts = [torch, platform.python_version(), sys.prefix, *platform.libc_ver(), _processor(), _own_program()]
+    parts += [_words([compiler, "--version"]) for compiler in ("c++", "nvcc", "ld")]
+    return " | ".join(parts)
+
+
+def _words(command: list[str]) -> str:
+    program = shutil.which(command[0], path=_PATH)
+    if program is None:
+        return "none"
+    shown = subprocess.run([program, *command[1:]], capture_output=True, check=False).stdout
+    return f"{program} {hashlib.sha256(shown).hexdigest()[:16]}"
+
+
+def _processor() -> str:
+    """What ``-march=native`` means here."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    facts = [
+        line for line in text.split("\n\n")[0].splitlines() if line.startswith(("model", "flags", "Feat"))
+    ]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+def _own_program() -> str:
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for path in sorted((*here.glob("*.py"), *here.glob("headers/**/*.h"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,61 @@
+"""What the baselines of a task took at a shape, kept for the next referee on this device.
+
+Only the referee reads and writes it. Times are never taken on trust: they say which baselines are worth loading, and
+count only after a few fresh rounds of the fastest two agree with them (:meth:`TaskSession.rank_baselines`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: A ranking that nobody has repeated for so long is made anew.
+_MAX_AGE_S = 7 * 24 * 3600.0
+
+
+class BaselineStore:
+    """Rankings in ``folder``, one file for a task, a shape and a place where it was measured.
+
+    Args:
+        folder: private to the referee.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _path(self, environment: dict[str, Any], task_sha256: str, dims: Any) -> Path:
+        parts = json.dumps([environment, task_sha256, dims], sort_keys=True, default=str)
+        return self._folder / f"{hashlib.sha256(parts.encode()).hexdigest()[:40]}.json"
+
+    def get(
+        self, environment: dict[str, Any], task_sha256: str, dims: Any, names: Sequence[str]
+    ) -> dict[str, tuple[float, str]] | None:
+        """Microseconds per call and reason of failure of each of the baselines ``names``; None if not all are known."""
+        path = self._path(environment, task_sha256, dims)
+        try:
+            if time.time() - path.stat().st_mtime > _MAX_AGE_S:
+                return None
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            known = {str(row["name"]): (float(row["median_us"]), str(row["failure"])) for row in rows}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        timed = [us for us, failure in known.values() if not failure]
+        sound = bool(timed) and all(math.isfinite(us) and us > 0 for us in timed)
+        return known if sound and set(known) == set(names) else None
+
+    def put(
+        self, environment: dict[str, Any], task_sha256: str, dims: Any, times: dict[str, tuple[float, str]]
+    ) -> None:
+        """Keeps a ranking in place of an earlier one."""
+        path = self._path(environment, task_sha256, dims)
+        rows = [{"name": name, "median_us": us, "failure": why} for name, (us, why) in times.items()]
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(rows), encoding="utf-8")
+        part.rename(path)

@@ -1,0 +1,108 @@
+"""Times of baselines outlive the referee that measured them, and are believed only when fresh rounds agree."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluator.referee import task_session
+from evaluator.referee.baseline_store import BaselineStore
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.task_session import OpenShape
+from tests.attacks.test_candidates import TASK
+
+TIMES = {"eager/1t": (3.5, ""), "compile_default/1t": (0.0, "no compiler")}
+DIMS = {"rows": 64, "cols": 96}
+
+
+def test_times_come_back_for_the_same_question_alone(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path)
+    store.put({"torch": "1"}, "task", [("rows", 1)], TIMES)
+    assert store.get({"torch": "1"}, "task", [("rows", 1)], list(TIMES)) == TIMES
+    assert store.get({"torch": "2"}, "task", [("rows", 1)], list(TIMES)) is None
+    assert store.get({"torch": "1"}, "other", [("rows", 1)], list(TIMES)) is None
+    assert store.get({"torch": "1"}, "task", [("rows", 2)], list(TIMES)) is None
+    assert store.get({"torch": "1"}, "task", [("rows", 1)], ["eager/1t"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[1]", '[{"name": "eager/1t"}]', "NaN", "[" * 9999])
+def test_a_broken_file_is_no_ranking(tmp_path: Path, text: str) -> None:
+    store = BaselineStore(tmp_path)
+    store.put({}, "task", [], TIMES)
+    (file,) = tmp_path.iterdir()
+    file.write_text(text, encoding="utf-8")
+    assert store.get({}, "task", [], list(TIMES)) is None
+
+
+def test_an_old_ranking_is_made_anew(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path)
+    store.put({}, "task", [], TIMES)
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (time.time() - 8 * 24 * 3600,) * 2)
+    assert store.get({}, "task", [], list(TIMES)) is None
+
+
+def rank(work_dir: Path, *, then_every: bool = False) -> tuple[OpenShape, set[str]]:
+    """A new referee's ranking at one shape, and the baselines that it loaded for it.
+
+    With ``then_every`` it is asked for all of them afterwards, as for a confirmation.
+    """
+    core = RefereeCore("cpu", work_dir, "landlock")
+    loaded: set[str] = set()
+    try:
+        with core.fleet.device_lock.shared():
+            session = core.session(TASK)
+            prepare = session.prepare
+            session.prepare = lambda side, baseline: (  # type: ignore[method-assign]
+                loaded.add(baseline.name),
+                prepare(side, baseline),
+            )[1]
+            shape = session.open(DIMS)
+            session.compile_baselines([shape], lambda *_: None)
+        with core.fleet.device_lock.exclusive():
+            session.rank_baselines([shape], lambda *_: None)
+        if then_every:
+            with core.fleet.device_lock.shared():
+                before = set(loaded)
+                session.compile_baselines([shape], lambda *_: None, every=True)
+                assert loaded > before
+                assert not shape.remembered
+                assert not shape.ranked
+                loaded = before
+    finally:
+        core.close()
+    return shape, loaded
+
+
+@pytest.mark.timeout(300)
+def test_a_second_referee_loads_the_contenders_and_checks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, loaded = rank(tmp_path)
+    assert not first.remembered
+    assert loaded == {baseline.name for baseline in first.baselines}
+    (file,) = (tmp_path / "baselines").iterdir()
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    assert {row["name"]: row["median_us"] for row in kept} == {b.name: b.median_us for b in first.baselines}
+
+    # Whatever the noise of this machine: fresh rounds agree.
+    monkeypatch.setattr(task_session, "_REMEMBERED_WITHIN", math.inf)
+    _, loaded = rank(tmp_path, then_every=True)
+    assert loaded == {baseline.name for baseline in first.contenders} < {b.name for b in first.baselines}
+    assert json.loads(file.read_text(encoding="utf-8")) == kept
+
+    # A time that nobody can measure again: all are loaded and timed, and the file is put right.
+    monkeypatch.undo()
+    leader = min((row for row in kept if not row["failure"]), key=lambda row: row["median_us"])
+    leader["median_us"] /= 10
+    file.write_text(json.dumps(kept), encoding="utf-8")
+    third, loaded = rank(tmp_path)
+    assert not third.remembered
+    assert loaded == {baseline.name for baseline in first.baselines}
+    assert third.best.median_us > 2 * leader["median_us"]
+    assert json.loads(file.read_text(encoding="utf-8")) != kept
