@@ -7,11 +7,13 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
+from evaluator.errors import RoleFailure
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import OpenShape, TaskSession, freeze_dims
-from evaluator.roles import runner
+from evaluator.roles import interpreted, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource
@@ -54,6 +56,8 @@ class CandidateRun:
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
         self.setup_s: float | None = None
+        #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
+        self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
@@ -63,6 +67,11 @@ class CandidateRun:
         """
         started = time.monotonic()
         source = self.candidate.source
+        if self.interpreted and find_spec("triton") is None:
+            sentence = (
+                "the candidate needs triton, which is not installed on this machine (pip install triton)"
+            )
+            raise RoleFailure("not_judged", sentence, role=self.name)
         compiles = any(word in source for word in _COMPILES)
         if not compiles and not any(word in source for word in _BUILDS):
             return
@@ -112,6 +121,7 @@ class CandidateRun:
             folder_mode="share" if compiling else "copy",
             limits=self.fleet.limits,
             may_compile=compiling,
+            environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
         )
         process.name = self.name
         process.expires_at = self.expires_at

@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Any
 
-from evaluator.roles import chain, wire
+from evaluator.roles import chain, interpreted, wire
 from evaluator.sandbox import namespaces, syscalls
 from evaluator.sandbox.layout import Layout
 
@@ -73,6 +73,8 @@ _PRELOADED_ON_CPU = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils
 
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
+    if settings["interprets_triton"]:
+        os.environ[interpreted.VARIABLE] = "1"
     for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else _PRELOADED_ON_CPU)):
         importlib.import_module(name)
     chain.load(settings["chain_library"])

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evaluator.roles import blocks, chain, frames, torch_cpp, variants
+from evaluator.roles import blocks, chain, frames, interpreted, torch_cpp, variants
 from evaluator.roles.runner import NULL, BuildError, ContractError
 from evaluator.roles.values import decode_value, encode_value
 
@@ -95,6 +95,8 @@ class ModuleHost:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
                 variants.use_shared_headers(self._headers)
+        if interpreted.VARIABLE in os.environ:
+            interpreted.prepare()
         name = _CANDIDATE if self.role == "candidate" else _REFERENCE
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)
