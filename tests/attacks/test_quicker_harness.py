@@ -1,7 +1,7 @@
 """A candidate that replaces the loop around its calls by a quicker one, with a right chain and right results.
 
 What the harness takes is measured in the reference's process and taken off both sides. A candidate whose own loop takes less is
-credited with what it never spent. The same kernel is judged twice: called as everybody's is, and from such a loop.
+credited with what it never spent, and with the calls of Python that it never made. The same kernel is judged twice: called as everybody's is, and from such a loop.
 """
 
 from __future__ import annotations
@@ -126,6 +126,11 @@ def speedup(referee: Referee, source: str, label: str) -> float:
     return statistics.median(verdicts)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="the loop around the calls runs in the candidate's process: one that skips Python's calls and the harness's own "
+    "work, with a right chain and right results, is credited with both (measured: 4.5x at 8 x 64, 1.5x at 128 x 512)",
+)
 def test_a_loop_of_its_own_earns_nothing(referee: Referee) -> None:
     honest = speedup(referee, _KERNEL, "called as everybody is")
     assert honest > 0 and math.isfinite(honest)
