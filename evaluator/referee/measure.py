@@ -65,6 +65,8 @@ _MIN_QUADS = 5
 _PENDING = 16
 _PENDING_BYTES = 32 << 20
 _MIN_CALLS = 4
+#: CPU time that a stopped process may have used, over all its stops: bookkeeping of the kernel, none as a rule.
+_MOST_WHILE_STOPPED_US = 500.0
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,7 @@ class _Checker:
         """One verified block."""
         side = self.side
         slots = list(range(calls))
+        self._check_rest()
         side.ready(_CALL_SECONDS, warm="eager", poison=0)
         side.fill(calls)
         block = side.block(slots, _CALL_SECONDS, chained=True)
@@ -245,7 +248,15 @@ class _Checker:
                 "contract_violation", sentence, (Finding("background_process", "error", sentence),)
             )
         self._verify(block)
+        self._check_rest()
         return block
+
+    def _check_rest(self) -> None:
+        """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
+        ran_us = self.side.process.check_rest() / 1e3
+        if ran_us > _MOST_WHILE_STOPPED_US:
+            sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
+            raise Rejected("cheating", sentence, (Finding("ran_while_stopped", "cheat", sentence),))
 
     def _verify(self, block: Block) -> None:
         """Checks a call that nobody could have known would be checked, and the link of the chain that led to it."""

