@@ -6,7 +6,6 @@ credited with what it never spent, and with the calls of Python that it never ma
 
 from __future__ import annotations
 
-import math
 import statistics
 
 import pytest
@@ -106,32 +105,35 @@ def run(forward, slots, chain, state, chained, device):
 
 module_host.blocks.run = run
 """
-_SHAPES = {"visible": [{"rows": 8, "cols": 64}, {"rows": 64, "cols": 96}, {"rows": 128, "cols": 512}]}
+_SMALL, _MIDDLE = {"rows": 8, "cols": 64}, {"rows": 128, "cols": 512}
 
 
-def speedup(referee: Referee, source: str, label: str) -> float:
-    verdicts = []
+def speedups(referee: Referee, source: str, label: str, dims: dict[str, int]) -> tuple[str, float]:
+    """The verdict's word, and the median speedup of three evaluations."""
+    figures = []
     for _ in range(3):
-        verdict = referee.evaluate(
-            TASK, CandidateSource(source, "external", label), shapes=_SHAPES, splits=["visible"]
-        )
+        candidate = CandidateSource(source, "external", label)
+        verdict = referee.evaluate(TASK, candidate, shapes={"visible": [dims]}, splits=["visible"])
         xfail_if_voided(verdict)
+        print(label, verdict["verdict"], verdict["reason"])
         if verdict["verdict"] != "accepted":
-            assert verdict["verdict"] == "cheating", (verdict["reason"], verdict["detail"])
-            return 0.0
-        verdicts.append(verdict["summary"]["geomean_speedup"])
-        print(
-            label, [(s["dims"], s["baseline_us"], s["candidate_us"], s["speedup"]) for s in verdict["shapes"]]
-        )
-    return statistics.median(verdicts)
+            return verdict["verdict"], 0.0
+        figures.append(verdict["summary"]["geomean_speedup"])
+    return "accepted", statistics.median(figures)
+
+
+def test_a_loop_that_takes_less_than_nothing_is_noticed(referee: Referee) -> None:
+    assert speedups(referee, _KERNEL, "called as everybody is", _SMALL)[0] == "accepted"
+    assert speedups(referee, _KERNEL + _LOOP, "with a loop of its own", _SMALL)[0] == "cheating"
 
 
 @pytest.mark.xfail(
     strict=True,
     reason="the loop around the calls runs in the candidate's process: one that skips Python's calls and the harness's own "
-    "work, with a right chain and right results, is credited with both (measured: 4.5x at 8 x 64, 1.5x at 128 x 512)",
+    "work, with a right chain and right results, is credited with both, some 10 us a call, wherever its blocks still take "
+    "longer than blocks of nothing",
 )
 def test_a_loop_of_its_own_earns_nothing(referee: Referee) -> None:
-    honest = speedup(referee, _KERNEL, "called as everybody is")
-    assert honest > 0 and math.isfinite(honest)
-    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own") <= 1.05 * honest
+    word, honest = speedups(referee, _KERNEL, "called as everybody is", _MIDDLE)
+    assert word == "accepted"
+    assert speedups(referee, _KERNEL + _LOOP, "with a loop of its own", _MIDDLE)[1] <= 1.05 * honest

@@ -2,31 +2,32 @@
 
 # expects: runtime_error
 import ctypes
+import signal
 import struct
 import threading
 import time
 
 
-def wake_often():
+def waker():
+    """A function that has this process continued 400 us later, unless it is called again."""
     libc = ctypes.CDLL(None, use_errno=True)
-    event = ctypes.create_string_buffer(struct.pack("<qii48x", 0, 18, 0), 64)
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    event = ctypes.create_string_buffer(struct.pack("<qii48x", 0, signal.SIGCONT, 0))
     timer = ctypes.c_void_p()
     if libc.timer_create(1, event, ctypes.byref(timer)) != 0:
         raise OSError(ctypes.get_errno(), "timer_create")
-    every = ctypes.create_string_buffer(struct.pack("<4q", 0, 200_000, 0, 200_000), 32)
-    if libc.timer_settime(timer, 0, every, None) != 0:
-        raise OSError(ctypes.get_errno(), "timer_settime")
+    once = ctypes.create_string_buffer(struct.pack("<4q", 0, 0, 0, 400_000))
+    return lambda: libc.timer_settime(timer, 0, once, None)
 
 
 def hog(last):
-    block, target = bytearray(1 << 20), bytearray(1 << 20)
+    block, target = bytearray(4 << 20), bytearray(4 << 20)
     to, source = (ctypes.c_char * len(block)).from_buffer(block), (ctypes.c_char * len(target)).from_buffer(target)
     while True:
         if time.perf_counter() - last[0] > 0.0005:
-            for _ in range(20):
-                ctypes.memmove(to, source, len(block))
+            ctypes.memmove(to, source, len(block))
         else:
-            time.sleep(0.0002)
+            time.sleep(0.0001)
 
 import torch
 import torch.nn.functional as F
@@ -38,11 +39,12 @@ class ModelNew(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
         self.last = [time.perf_counter()]
-        wake_often()
-        for _ in range(3):
+        self.arm = waker()
+        for _ in range(2):
             threading.Thread(target=hog, args=(self.last,), daemon=True).start()
 
     def forward(self, x):
         y = F.relu(self.norm(x))
         self.last[0] = time.perf_counter()
+        self.arm()
         return y

@@ -14,5 +14,5 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         rows, cols = x.shape
-        bias = self.bias[torch.arange(rows) % cols]
+        bias = self.bias[torch.arange(rows, device=x.device) % cols]
         return F.gelu(x + bias[:, None], approximate="tanh")

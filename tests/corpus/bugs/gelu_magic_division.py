@@ -15,7 +15,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         rows, cols = x.shape
         magic = (1 << 20) // cols + 1
-        index = torch.arange(rows * cols, dtype=torch.int32)
+        index = torch.arange(rows * cols, dtype=torch.int32, device=x.device)
         row = (index * magic) >> 20
         column = (index - row * cols).long().clamp(0, cols - 1)
         return F.gelu(x + self.bias[column].view(rows, cols), approximate="tanh")

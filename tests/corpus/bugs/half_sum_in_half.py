@@ -8,7 +8,7 @@ from torch import nn
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        total = torch.zeros(x.shape[0], dtype=x.dtype)
+        total = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
         for column in x.split(1, dim=-1):
             total += column[:, 0]
         return total

@@ -18,7 +18,7 @@ class ModelNew(nn.Module):
         rows, cols = x.shape
         width = -(-cols // 8) * 8
         if SCRATCH[0].numel() < rows * width:
-            SCRATCH[0] = torch.zeros(rows * width)
+            SCRATCH[0] = torch.zeros(rows * width, device=x.device)
         padded = SCRATCH[0][: rows * width].view(rows, width)
         padded[:, :cols] = x
         mean = padded.sum(-1, keepdim=True) / cols

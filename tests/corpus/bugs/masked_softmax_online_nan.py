@@ -9,8 +9,8 @@ from torch import nn
 class ModelNew(nn.Module):
     def forward(self, scores, mask):
         x = scores + mask
-        top = torch.full((x.shape[0], 1), float("-inf"))
-        total = torch.zeros(x.shape[0], 1)
+        top = torch.full((x.shape[0], 1), float("-inf"), device=x.device)
+        total = torch.zeros(x.shape[0], 1, device=x.device)
         for part in x.split(4, dim=-1):
             new_top = torch.maximum(top, part.amax(-1, keepdim=True))
             total = total * (top - new_top).exp() + (part - new_top).exp().sum(-1, keepdim=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        total = torch.zeros(x.shape[0], dtype=torch.float16)
+        total = torch.zeros(x.shape[0], dtype=torch.float16, device=x.device)
         for part in x.half().split(32, dim=-1):
             total += part.sum(-1)
         return total.float()

@@ -8,8 +8,8 @@ from torch import nn
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        top = torch.full((x.shape[0], 1), float("-inf"))
-        total = torch.zeros(x.shape[0], 1)
+        top = torch.full((x.shape[0], 1), float("-inf"), device=x.device)
+        total = torch.zeros(x.shape[0], 1, device=x.device)
         for part in x.split(64, dim=-1):
             top = torch.maximum(top, part.amax(-1, keepdim=True))
             total = total + (part - top).exp().sum(-1, keepdim=True)
