@@ -141,12 +141,18 @@ class Evaluation:
         for split in (*self.request.splits, *given):
             if split not in SPLITS:
                 raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
-        return {
+        cap_bytes = _INTERPRETED_CAP_BYTES if self.candidate.interpreted else None
+        chosen = {
             split: [check_shape(self.session.space, dims) for dims in given[split]]
             if split in given
-            else self.session.sample(split, _INTERPRETED_CAP_BYTES if self.candidate.interpreted else None)
+            else self.session.sample(split, cap_bytes)
             for split in self.request.splits
         }
+        if cap_bytes is None:
+            return chosen
+        small = {split: self.session.fitting(shapes, cap_bytes) for split, shapes in chosen.items()}
+        # Rather slow than unseen, where somebody asked for large shapes only.
+        return small if any(small.values()) else chosen
 
     def _open(self, dims: Dims) -> OpenShape:
         self._check_deadline()

@@ -140,6 +140,11 @@ class TaskSession:
         cap = cap_bytes or self.fleet.input_cap_bytes
         return sample(self.space, split, seed, lambda shapes: self._fits(shapes, cap))
 
+    def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
+        """Those whose inputs stay below ``cap_bytes``."""
+        fits = self._fits(shapes, cap_bytes) if shapes else []
+        return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
+
     def _fits(self, shapes: list[Dims], cap: int) -> list[bool]:
         answer = self.process.request_json(
             runner.SIZES, {"shapes": shapes, "input_dims": self._input_dims}, _BUILD_SECONDS

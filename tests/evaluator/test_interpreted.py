@@ -83,10 +83,20 @@ def test_a_wrong_kernel_is_rejected(referee: Referee) -> None:
 def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
     drawn = referee.describe(TASK)["shapes"]["visible"]
     assert max(dims["rows"] * dims["cols"] for dims in drawn) > 1 << 17
-    wrong = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
-    verdict = referee.evaluate(TASK, wrong, splits=["adversarial"])
+    right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
+    verdict = referee.evaluate(TASK, right, splits=["adversarial"])
     assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
     assert max(shape["dims"]["rows"] * shape["dims"]["cols"] for shape in verdict["shapes"]) <= 1 << 14
+
+
+@needs_triton
+def test_large_shapes_that_were_asked_for_are_left_out(referee: Referee) -> None:
+    large = {"rows": 4096, "cols": 4096, "dtype": "float32"}
+    right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
+    shapes = {"visible": [large, *SHAPES["visible"]]}
+    verdict = referee.evaluate(TASK, right, splits=["visible"], shapes=shapes)
+    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert large not in [shape["dims"] for shape in verdict["shapes"]] and len(verdict["shapes"]) == 2
 
 
 def test_without_triton_nothing_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
