@@ -105,35 +105,31 @@ def run(forward, slots, chain, state, chained, device):
 
 module_host.blocks.run = run
 """
-_SMALL, _MIDDLE = {"rows": 8, "cols": 64}, {"rows": 128, "cols": 512}
+_SHAPES = {"visible": [{"rows": 8, "cols": 64}, {"rows": 64, "cols": 96}]}
 
 
-def speedups(referee: Referee, source: str, label: str, dims: dict[str, int]) -> tuple[str, float]:
-    """The verdict's word, and the median speedup of three evaluations."""
+def speedup(referee: Referee, source: str, label: str) -> float:
+    """The median speedup of three evaluations; 0 when it is rejected as cheating."""
     figures = []
     for _ in range(3):
         candidate = CandidateSource(source, "external", label)
-        verdict = referee.evaluate(TASK, candidate, shapes={"visible": [dims]}, splits=["visible"])
+        verdict = referee.evaluate(TASK, candidate, shapes=_SHAPES, splits=["visible"])
         xfail_if_voided(verdict)
         print(label, verdict["verdict"], verdict["reason"])
-        if verdict["verdict"] != "accepted":
-            return verdict["verdict"], 0.0
+        assert verdict["verdict"] in ("accepted", "cheating"), (verdict["reason"], verdict["detail"])
+        if verdict["verdict"] == "cheating":
+            return 0.0
         figures.append(verdict["summary"]["geomean_speedup"])
-    return "accepted", statistics.median(figures)
-
-
-def test_a_loop_that_takes_less_than_nothing_is_noticed(referee: Referee) -> None:
-    assert speedups(referee, _KERNEL, "called as everybody is", _SMALL)[0] == "accepted"
-    assert speedups(referee, _KERNEL + _LOOP, "with a loop of its own", _SMALL)[0] == "cheating"
+    return statistics.median(figures)
 
 
 @pytest.mark.xfail(
     strict=True,
-    reason="the loop around the calls runs in the candidate's process: one that skips Python's calls and the harness's own "
-    "work, with a right chain and right results, is credited with both, some 10 us a call, wherever its blocks still take "
-    "longer than blocks of nothing",
+    reason="the loop around the calls runs in the candidate's process: one that calls its kernel directly, with a right chain "
+    "and right results, is credited with the calls of Python that it never made, some 10 us each (measured: 6.4x in place of "
+    "1.3x at 8 x 64, 4.5x in place of 1.5x at 64 x 96, 2.0x in place of 1.4x at 128 x 512)",
 )
 def test_a_loop_of_its_own_earns_nothing(referee: Referee) -> None:
-    word, honest = speedups(referee, _KERNEL, "called as everybody is", _MIDDLE)
-    assert word == "accepted"
-    assert speedups(referee, _KERNEL + _LOOP, "with a loop of its own", _MIDDLE)[1] <= 1.05 * honest
+    honest = speedup(referee, _KERNEL, "called as everybody is")
+    assert honest > 0
+    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own") <= 1.05 * honest
