@@ -6,6 +6,7 @@ must come back unchanged, and a wrong answer that is right for an *earlier* cont
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +114,8 @@ def case_of(
             findings.append(note)
     # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
+    # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
+    terms = max(terms, *(math.prod(entry.meta.shape[1:]) for entry in shape.inputs.state), 1)
     usual: list[float] = shape.checks.get("usual", [])
     expected = [
         expect(
