@@ -45,6 +45,11 @@ class ShapeResult:
     decision: str | None = None
     log_ratios: tuple[float, ...] = ()
     disturbed_quads: int = 0
+    #: The same as replays of a CUDA graph: ``baseline``, ``baseline_us``, ``candidate_us``, ``speedup``, ``ci95``,
+    #: ``decision`` and ``log_ratios``; or ``why_not``. None where it was not asked for.
+    captured: dict[str, Any] | None = None
+    #: Clock of the multiprocessors meanwhile, lowest and highest in MHz, and why it was held back, if it was.
+    clock: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

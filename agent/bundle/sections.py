@@ -20,7 +20,9 @@ from agent.bundle.renaming import rename
 from agent.errors import AssemblyError
 
 # Parts of a task file that only the evaluator needs.
-_TASK_ONLY = frozenset({"get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "redraw"})
+_TASK_ONLY = frozenset(
+    {"get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "TRAINING", "PRECISION", "redraw", "oracle"}
+)
 _PROJECT = "kernelbench_tasks"
 
 

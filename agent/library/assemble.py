@@ -16,7 +16,16 @@ from agent.library.catalog import Exemplar
 from agent.library.exemplars.cpu.source import cpp_source
 from agent.library.find import Match
 
-_NOT_CARRIED = ("get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "redraw")
+_NOT_CARRIED = (
+    "get_inputs",
+    "get_init_inputs",
+    "DIMS",
+    "DIRECTION",
+    "TRAINING",
+    "PRECISION",
+    "redraw",
+    "oracle",
+)
 _RULE = "# " + "-" * 60 + " "
 MAX_SOURCE_BYTES = 400_000
 

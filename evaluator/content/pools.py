@@ -3,6 +3,9 @@
 Drawing millions of random numbers per call would take longer than the calls. A tensor is rolled by a secret offset
 that is no multiple of its rows, so that rows, tiles and sums differ from call to call while the distribution and the
 legal range stay the task's own. Tensors whose order means something (sorted indices, masks) are never rolled.
+
+A tensor is carried as its span of memory, so a channels_last one is rolled in memory order and an expanded one has as
+many values as it has memory.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluator.oracle.numbers import is_floating, to_float64
+from evaluator.oracle.numbers import is_inexact, to_float64
 from evaluator.roles.chain import Chain
 from evaluator.roles.frames import TensorMeta
 
@@ -32,17 +35,25 @@ class TensorInput:
     pool: Array = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
+        if not self.meta.contiguous:
+            self.draws = _without_gaps(self.draws, self.meta)
         first = self.draws[0]
         self._addresses = np.array([draw.ctypes.data for draw in self.draws], dtype=np.uint64)
-        if not self.meta.contiguous or first.size < 2 or self.meta.dtype == "bool":
+        if first.size < 2:
             return
-        if is_floating(self.meta.dtype):
-            values = to_float64(first[: 1 << 16], self.meta.dtype)
-            self.rollable = bool(np.isfinite(values).all() and np.ptp(values) > 0)
-            self.signed = self.rollable and bool((values < 0).any() and (values > 0).any())
-        elif self.meta.dtype.startswith(("int", "uint")):
-            steps = np.diff(first[: 1 << 16].astype(np.int64))
-            self.rollable = bool((steps < 0).any() and (steps > 0).any())
+        sample = first[: 1 << 16]
+        if is_inexact(self.meta.dtype):
+            values = to_float64(sample, self.meta.dtype)
+            self.rollable = bool(np.isfinite(values).all() and (values != values[0]).any())
+            self.signed = self.rollable and bool((values.real < 0).any() and (values.real > 0).any())
+        elif all(np.array_equal(draw, first) for draw in self.draws[1:]):
+            # A table, positions, a causal mask: what is the same in every draw is part of the task.
+            return
+        elif self.meta.dtype == "bool":
+            self.rollable = _looks_random(sample)
+        else:
+            # Unsigned numbers wrap around, so compare instead of subtracting.
+            self.rollable = bool((sample[1:] < sample[:-1]).any() and (sample[1:] > sample[:-1]).any())
         if self.rollable:
             places = np.random.default_rng(secrets.randbits(128)).integers(0, first.size, _POOL_ELEMENTS)
             self.pool = self.draws[secrets.randbelow(len(self.draws))][places]
@@ -50,7 +61,7 @@ class TensorInput:
     @property
     def refresh_stride(self) -> int:
         """Every how many elements the chain replaces one: at most about 2048 places per call, never all."""
-        return max(61, self.meta.elements // 2048) | 1
+        return max(61, self.draws[0].size // 2048) | 1
 
     def draw(self, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
         """Contents never used before, as indices of draws and offsets in elements, one of either per content.
@@ -62,7 +73,7 @@ class TensorInput:
         draws = generator.integers(0, len(self.draws), count)
         if not self.rollable:
             return draws, np.zeros(count, dtype=np.int64)
-        offsets = generator.integers(0, self.meta.elements, count)
+        offsets = generator.integers(0, self.draws[0].size, count)
         row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
         if row > 1:
             offsets += offsets % row == 0
@@ -77,3 +88,35 @@ class TensorInput:
     def rebuild(self, draw: int, offset: int) -> Array:
         """One drawn content, in private memory."""
         return np.roll(self.draws[draw], -offset)
+
+
+def _without_gaps(draws: list[Array], meta: TensorMeta) -> list[Array]:
+    """Spans in which memory between the elements of a strided tensor holds legal values, too: rolling moves them in."""
+    used = np.zeros(draws[0].size, dtype=bool)
+    logical(used, meta)[...] = True
+    gaps = np.flatnonzero(~used)
+    if gaps.size == 0 or not used.any():
+        return draws
+    generator = np.random.default_rng(secrets.randbits(128))
+    filled = []
+    for draw in draws:
+        draw = draw.copy()
+        draw[gaps] = generator.choice(draw[used], gaps.size)
+        filled.append(draw)
+    return filled
+
+
+def logical(span: Array, meta: TensorMeta) -> Array:
+    """The elements of a tensor in logical order, as a view that writes into its span of memory."""
+    if meta.elements == 0:
+        return np.empty(meta.shape, span.dtype)
+    return np.lib.stride_tricks.as_strided(
+        span, meta.shape, tuple(stride * span.itemsize for stride in meta.strides)
+    )
+
+
+def _looks_random(flags: Array) -> bool:
+    """Whether booleans change as often from place to place as independent ones would: those of a mask come in runs."""
+    share = float(flags.mean())
+    changes = float((flags[1:] != flags[:-1]).mean())
+    return changes > share * (1.0 - share) > 0.0

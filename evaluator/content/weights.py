@@ -7,7 +7,7 @@ import secrets
 import numpy as np
 
 from evaluator.content.pools import Array
-from evaluator.oracle.numbers import from_float64, is_floating, to_float64
+from evaluator.oracle.numbers import from_float64, is_inexact, to_float64
 
 
 def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
@@ -17,18 +17,21 @@ def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
     and variances of normalisation layers are drawn too, variances positive. Every other buffer may be a mask or an
     index table and is kept.
     """
-    if not is_floating(dtype) or values.size == 0:
+    if not is_inexact(dtype) or values.size == 0:
         return values
     generator = np.random.default_rng(secrets.randbits(128))
     old = to_float64(values, dtype)
     if name.endswith("running_var"):
-        new: Array = np.asarray(generator.uniform(0.5, 1.5, old.shape) * max(float(old.mean()), 1e-3))
+        new: Array = np.asarray(generator.uniform(0.5, 1.5, old.shape) * max(float(old.real.mean()), 1e-3))
     elif name.endswith("running_mean"):
-        new = np.asarray(generator.normal(float(old.mean()), 0.25, old.shape))
+        new = np.asarray(generator.normal(old.mean().real, 0.25, old.shape))
     elif parameter and np.isfinite(old).all():
-        mean, spread = float(old.mean()), float(old.std())
+        mean, spread = old.mean(), float(old.std())
         spread = spread if spread > 1e-6 * max(abs(mean), 1e-6) else 0.25
-        new = np.asarray(generator.normal(mean, spread, old.shape))
+        noise = generator.normal(0.0, spread, old.shape)
+        if np.iscomplexobj(old):
+            noise = (noise + 1j * generator.normal(0.0, spread, old.shape)) / np.sqrt(2.0)
+        new = mean + noise
     else:
         return values
     return from_float64(new, dtype)

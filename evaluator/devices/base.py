@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+#: Two clocks that differ by more are not the same.
+_MOVED = 0.02
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A GPU's clock at one instant.
+
+    Attributes:
+        sm_mhz: of the multiprocessors.
+        reasons: why it is not higher, in NVML's words; empty when nothing holds it back.
+    """
+
+    sm_mhz: int
+    reasons: tuple[str, ...]
+
+    def moved_from(self, other: Clock) -> bool:
+        """Whether times on the two are not comparable."""
+        return abs(self.sm_mhz - other.sm_mhz) > _MOVED * max(self.sm_mhz, other.sm_mhz)
 
 
 class Device(Protocol):
@@ -10,14 +31,18 @@ class Device(Protocol):
 
     Attributes:
         kind: ``cpu`` or ``cuda``.
+        index: which of several.
         baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
         memory_limit_bytes: private memory that one untrusted process may use.
+        share_bytes: device memory for the inputs of one process, and for its outputs; 0 on the CPU.
         block_target_us: how long the shorter block of a pair should take.
     """
 
     @property
     def kind(self) -> str: ...
+    @property
+    def index(self) -> int: ...
     @property
     def baseline_modes(self) -> tuple[str, ...]: ...
     @property
@@ -25,7 +50,13 @@ class Device(Protocol):
     @property
     def memory_limit_bytes(self) -> int: ...
     @property
+    def share_bytes(self) -> int: ...
+    @property
     def block_target_us(self) -> float: ...
+
+    def clock(self) -> Clock | None:
+        """The clock now; None where it cannot be read."""
+        ...
 
     def facts(self) -> dict[str, Any]:
         """The device's part of a verdict's environment."""

@@ -6,19 +6,27 @@ import os
 import platform
 from typing import Any
 
+from evaluator.devices.base import Clock
+
 
 class CpuDevice:
     """All cores of this machine; an untrusted process may use half of the memory, at most 16 GiB."""
 
     kind = "cpu"
+    index = 0
     #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
     input_cap_bytes = 32 << 20
+    share_bytes = 0
     block_target_us = 2500.0
 
     def __init__(self) -> None:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.memory_limit_bytes = min(16 << 30, total // 2)
+
+    def clock(self) -> Clock | None:
+        """Not read: a virtual machine is told a constant."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """Model name and platform."""

@@ -50,7 +50,9 @@ def _float8_table(exponent_bits: int, mantissa_bits: int, bias: int, has_infinit
 
 
 def to_float64(values: Array, dtype: str) -> Array:
-    """Widens carried values of a real dtype to float64."""
+    """Widens carried values to float64, those of a complex dtype to complex128."""
+    if dtype.startswith("complex"):
+        return values.astype(np.complex128)
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype == "float8_e4m3fn":
@@ -61,11 +63,13 @@ def to_float64(values: Array, dtype: str) -> Array:
 
 
 def from_float64(values: Array, dtype: str) -> Array:
-    """Rounds float64 values to a dtype, in its carrier."""
+    """Rounds float64 (or complex128) values to a dtype, in its carrier; what is too large for a float8 becomes its largest number."""
     if dtype == "bfloat16":
-        bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-        # Round to nearest, ties to even, on the upper half.
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        with np.errstate(over="ignore"):
+            bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+        # Round to nearest, ties to even, on the upper half; a NaN must not be rounded into a number.
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
     if dtype.startswith("float8"):
         table = _float8_table(4, 3, 7, False) if dtype == "float8_e4m3fn" else _float8_table(5, 2, 15, True)
         finite = np.flatnonzero(np.isfinite(table))
@@ -73,5 +77,16 @@ def from_float64(values: Array, dtype: str) -> Array:
         sorted_values = table[order]
         right = np.clip(np.searchsorted(sorted_values, values), 1, order.size - 1)
         nearer_left = values - sorted_values[right - 1] < sorted_values[right] - values
-        return order[np.where(nearer_left, right - 1, right)].astype(np.uint8)
-    return values.astype(np.dtype(dtype))
+        nearest = order[np.where(nearer_left, right - 1, right)].astype(np.uint8)
+        return np.where(np.isnan(values), np.uint8(0x7F), nearest)
+    with np.errstate(over="ignore"):
+        return values.astype(np.dtype(dtype))
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of an inexact dtype (of either part, where it is complex)."""
+    if dtype == "bfloat16":
+        return float((2.0 - 2.0**-7) * 2.0**127)
+    if dtype.startswith("float8"):
+        return 448.0 if dtype == "float8_e4m3fn" else 57344.0
+    return float(np.finfo(np.dtype(dtype)).max)

@@ -9,10 +9,27 @@ how much the oracle moves when every input moves by one rounding error. One comb
 
 with both errors relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
 error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
+
+**Lower precision on purpose.** A task's ``PRECISION`` (``tf32``, ``bf16``, ``fp16``, ``fp8``; default ``fp32``) allows the
+operands of matrix products and convolutions, backward ones included, to be rounded. How far that may move a result is
+found by doing it: the float64 oracle runs once more with every such operand rounded to nearest to the tier's explicit
+mantissa bits (10, 7, 10, 3: unit roundoffs 2^-11, 2^-8, 2^-11, 2^-4), while sums, biases and everything else stay in
+float64 and no exponent range is cut. With t the largest error of that run in a row (at least twice the median row's)
+
+    tier bound = bound + T * t        (T = 4: hardware may truncate instead of round, and fall otherwise)
+
+so a tier widens nothing for a module without products, and a result beyond ``bound`` is told as a change of precision.
+
+**Many small errors.** In dtypes of 16 bits and less a bound of two spacings per element hides a lot. There the root mean
+square of the errors, of the tensor and of each long row, is bounded, too, so that errors cannot gather in rows or tiles.
+
+**Integers and booleans** must be exact; where they were rounded or compared from floating values, each element may be
+what the reference got, what float64 gives, or what float64 gives on inputs moved by one rounding error up or down.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +45,11 @@ _EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
 #: Equal terms are all rounded the same way, so that the error of their mean grows with their number, up to n/12 unit roundoffs
 #: again; where the problem magnifies it (LayerNorm of a constant row, by 1/sqrt(eps)), it counts as so many moved inputs.
 _SENSITIVITY_PER_EQUAL_TERM = 1.0 / 12.0
+_TIER_FACTOR = 4.0
+#: Bound of the root mean square, for dtypes with few bits: so many times the reference's own, that of the tier and what a
+#: rounding of the inputs does, plus some spacings. Rounding moves a number by 0.2 spacings (root mean square), not by the
+#: whole one by which inputs are moved. Rows shorter than this tell too little to be looked at alone.
+_RMS_FACTOR, _RMS_OF_ROUNDING, _RMS_ROW = 3.0, 0.2, 64
 
 
 def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
@@ -47,6 +69,9 @@ class Expected:
         own: the reference's result in the task's dtype, as rows of float64.
         scale: |oracle| + rms of the row: errors are relative to it.
         bound: allowed relative error per row, shape (rows, 1).
+        strict: the same without what the task's precision tier adds.
+        rms_bound: allowed root mean square of the relative error per row; empty where single elements say enough.
+        alternatives: for integers and booleans, other values that are as right as ``exact``, as rows.
     """
 
     dtype: str
@@ -55,6 +80,9 @@ class Expected:
     own: Array
     scale: Array
     bound: Array
+    strict: Array
+    rms_bound: Array
+    alternatives: tuple[Array, ...] = ()
 
     @property
     def rms(self) -> float:
@@ -77,7 +105,10 @@ def expect(
     terms: int = 1,
     usual: float = 0.0,
     *,
+    moved_share: float = 1.0,
     equal_terms: bool = False,
+    tiered: Array | None = None,
+    alternatives: Sequence[Array] = (),
 ) -> Expected:
     """Builds the expectation for one output from flat float64 (or integer) values.
 
@@ -90,12 +121,17 @@ def expect(
         terms: length of the longest sum that the module may take, as far as it is known.
         usual: root mean square of this output on the task's own inputs. On others, which may drive a module to where
             everything cancels, errors are relative to it as well: what is left there is rounding, in any order.
+        moved_share: a rounding error of this output's own dtype over the distance by which inputs were moved, where they
+            were moved for the sake of a coarser output beside it.
         equal_terms: whether the inputs are constant along their rows.
+        tiered: the oracle with the operands of its products rounded to the task's tier, or None in the strict one.
+        alternatives: other right values of an integer or boolean output.
     """
     exact, own = as_rows(exact, shape), as_rows(own, shape)
     if not is_inexact(dtype) or exact.size == 0:
         zeros = np.zeros((exact.shape[0], 1))
-        return Expected(dtype, shape, own, own, np.ones((exact.shape[0], 1)), zeros)
+        others = tuple(as_rows(values, shape) for values in alternatives)
+        return Expected(dtype, shape, own, own, np.ones_like(zeros), zeros, zeros, np.empty(0), others)
     finite = np.isfinite(exact) & np.isfinite(own)
     magnitude = np.where(finite, np.abs(exact), 0.0)
     rms = np.sqrt(np.mean(magnitude**2, axis=1, keepdims=True))
@@ -108,16 +144,42 @@ def expect(
     if moved is not None:
         moved = as_rows(moved, shape)
         factor = _SENSITIVITY_FACTOR + equal_terms * _SENSITIVITY_PER_EQUAL_TERM * min(terms, _MOST_TERMS)
-        bound = bound + factor * _row_error(moved, exact, finite & np.isfinite(moved), scale)
+        bound = bound + moved_share * factor * _row_error(moved, exact, finite & np.isfinite(moved), scale)
     epsilons = _FLOOR_EPSILONS.get(dtype, 2.0)
     if dtype in _FLOOR_EPSILONS:
         epsilons += _EPSILONS_PER_TERM * min(terms, _MOST_TERMS)
-    floor = epsilons * epsilon(dtype)
-    return Expected(dtype, shape, exact, own, scale, bound + floor)
+    strict = bound + epsilons * epsilon(dtype)
+    rms_bound: Array = np.empty(0)
+    if dtype not in _FLOOR_EPSILONS:
+        rms_bound = np.full((exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
+        for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (tiered, 1.0)):
+            if values is not None:
+                rms_bound += _RMS_FACTOR * share * _row_rms(as_rows(values, shape), exact, finite, scale)
+    bound = strict
+    if tiered is not None:
+        tier_error = _row_error(as_rows(tiered, shape), exact, finite, scale)
+        bound = strict + _TIER_FACTOR * np.maximum(tier_error, 2.0 * float(np.median(tier_error)))
+    return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound)
 
 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(valid, np.abs(values - exact), 0.0) / scale
+        error = np.where(valid & np.isfinite(values), np.abs(values - exact), 0.0) / scale
     worst: Array = np.max(error, axis=1, keepdims=True)
     return worst
+
+
+def _row_rms(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
+    """Root mean square of the relative error per row, at least that of the whole tensor."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(valid & np.isfinite(values), np.abs(values - exact), 0.0) / scale
+    return row_rms(error)
+
+
+def row_rms(relative: Array) -> Array:
+    """Root mean square per row of long ones, at least that of the whole tensor; shape (rows, 1)."""
+    squares = relative**2
+    whole = np.full((relative.shape[0], 1), float(np.mean(squares)))
+    if relative.shape[1] >= _RMS_ROW:
+        whole = np.maximum(whole, np.mean(squares, axis=1, keepdims=True))
+    return np.sqrt(whole)

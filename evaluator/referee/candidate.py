@@ -107,7 +107,7 @@ class CandidateRun:
                 side = self._open(process, shape)
                 side.fill(1)
                 process.freeze()
-                side.block([0], _COMPILE_SECONDS)
+                side.block(1, _COMPILE_SECONDS)
                 process.thaw()
                 side.close()
         finally:
@@ -156,8 +156,11 @@ class CandidateRun:
         return self.sides[shape.key]
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
-        process.request(runner.BUILD, {"shape": shape.key, "init": shape.inputs.init}, _CALL_SECONDS)
-        side = Side(process, shape.key, shape.inputs, self.fleet.chain, gpu=self.fleet.gpu)
+        # The reference, when it is timed in a process like a candidate's, may use its tier's arithmetic unasked.
+        tf32 = self.name != "candidate" and self.session.precision != "fp32"
+        build = {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
+        process.request(runner.BUILD, build, _CALL_SECONDS)
+        side = self.fleet.side(process, shape.key, shape.inputs)
         side.open(_CALL_SECONDS)
         return side
 
@@ -166,7 +169,7 @@ class CandidateRun:
         if self.process is not None:
             self.process.close()
         for side in self.sides.values():
-            side.arena.close()
+            side.release()
 
 
 def _digest(shape: OpenShape) -> str:

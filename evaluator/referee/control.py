@@ -39,9 +39,10 @@ class Control:
 
     def rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
         """The shape's rivals, each with the process and slots where it is ready to be timed, frozen."""
-        return [(baseline, self._side(shape, baseline)) for baseline in shape.rivals]
+        return [(baseline, self.side(shape, baseline)) for baseline in shape.rivals]
 
-    def _side(self, shape: OpenShape, baseline: Baseline) -> Side:
+    def side(self, shape: OpenShape, baseline: Baseline) -> Side:
+        """Where a baseline is ready to be timed; frozen."""
         if baseline.mode not in _UNCOMPILED:
             shape.side.process.freeze()
             return shape.side

@@ -11,13 +11,17 @@ from typing import Any
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Case, Outcome, Rejected, cases, check, make_case
+from evaluator.referee.correctness import Outcome, Rejected, cases, check, make_case, remarks
+from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.side import Side
 from evaluator.referee.task_session import OpenShape, Progress, TaskSession
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.timing.cores import on_core
 from evaluator.timing.statistics import summarize
 from evaluator.verdict import Finding, ShapeResult, Verdict
 
@@ -104,7 +108,7 @@ class Evaluation:
             self.session.compile_baselines([shape for _, shape in timed], self.progress)
         clock.lap("baseline_compile")
         self.progress("timing", 0, len(timed), "waiting for the device's clock")
-        with lock.exclusive():
+        with lock.exclusive(), on_core(self.fleet.core):
             clock.lap("waiting")
             self.session.rank_baselines([shape for _, shape in timed], self.progress)
             clock.lap("baselines")
@@ -112,6 +116,7 @@ class Evaluation:
             clock.lap("aa")
             self._time_all(timed)
             clock.lap("timing")
+        self.fleet.unpin(self.session.process)
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
@@ -178,6 +183,7 @@ class Evaluation:
             self._check_deadline()
             case = make_case(self.session, shape, "task", self.run_state.findings)
             check(self.candidate.sides[shape.key], shape, [case], self.run_state.outcomes[shape.key])
+        self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:
         kept: list[Case] = shape.checks.get("cases", [])
@@ -193,6 +199,9 @@ class Evaluation:
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
             timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
+            captured = None
+            if self.fleet.gpu and self.request.effort == "confirm":
+                captured = self._captured(shape, side, outcome, timing)
             self.run_state.results.append(
                 ShapeResult(
                     dims=shape.dims,
@@ -210,8 +219,28 @@ class Evaluation:
                     decision=timing.decision,
                     log_ratios=timing.log_ratios,
                     disturbed_quads=timing.disturbed,
+                    captured=captured,
+                    clock=timing.clock,
                 )
             )
+
+    def _captured(
+        self, shape: OpenShape, side: Side, outcome: Outcome, eager: measure.Timing
+    ) -> dict[str, Any]:
+        effort = measure.EFFORTS[self.request.effort]
+        earlier = self._earlier(shape)
+        timing = measure_captured(self.session, shape, side, self.control, outcome, earlier, effort, eager)
+        if isinstance(timing, str):
+            return {"why_not": timing}
+        return {
+            "baseline": timing.baseline,
+            "baseline_us": timing.baseline_us,
+            "candidate_us": timing.candidate_us,
+            "speedup": timing.speedup,
+            "ci95": list(timing.ci95),
+            "decision": timing.decision,
+            "log_ratios": list(timing.log_ratios),
+        }
 
     def _untimed(self, split: str, shape: OpenShape) -> ShapeResult:
         outcome = self.run_state.outcomes[shape.key]
@@ -282,7 +311,7 @@ class Evaluation:
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
                 "aa": self.session.aa,
-                "throttle": None,
+                "throttle": _throttle(results),
             },
             setup_s=self.candidate.setup_s,
             first_call_s=next((o.first_call_s for o in run.outcomes.values() if o.checks), None),
@@ -291,6 +320,17 @@ class Evaluation:
             elapsed_s=time.monotonic() - self._started,
             detail=detail,
         )
+
+
+def _throttle(results: list[ShapeResult]) -> dict[str, Any] | None:
+    """Over all shapes: lowest and highest clock in MHz, and every reason for which it was held back."""
+    clocks = [result.clock for result in results if result.clock is not None]
+    if not clocks:
+        return None
+    return {
+        "sm_mhz": [min(c["sm_mhz"][0] for c in clocks), max(c["sm_mhz"][1] for c in clocks)],
+        "reasons": sorted({reason for clock in clocks for reason in clock["reasons"]}),
+    }
 
 
 class _Stages:

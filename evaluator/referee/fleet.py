@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.referee.side import ShapeInputs, Side
 from evaluator.roles import chain, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
+from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock, file_lock
 from evaluator.verdict import HARNESS_VERSION
 
 if TYPE_CHECKING:
+    from evaluator.referee.keeper import Keeper
     from evaluator.referee.task_session import Baseline
 
 TIERS = ("namespaces", "landlock")
@@ -50,6 +53,8 @@ class Fleet:
         self.gpu = device.kind == "cuda"
         self.threads = os.cpu_count() or 1
         self.compile_workers = max(1, min(8, self.threads))
+        #: Where measurements of a GPU run; on a CPU they need all cores.
+        self.core = cores.core_for(device.index) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
         self.store = work_dir / "store"
@@ -62,6 +67,7 @@ class Fleet:
         self.headers = headers_folder()
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
+        self.keeper: Keeper | None = None
         self._servers: dict[str, ForkServer] = {}
         self._lock = threading.Lock()
         self._headers_lock = threading.Lock()
@@ -69,6 +75,12 @@ class Fleet:
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
         self.tier = self._choose_tier(minimum_tier)
+        if self.gpu:
+            # Only now: what a fork server starts with must not hold a context of ours.
+            from evaluator.referee.keeper import Keeper
+
+            pool_library = chain.build(work_dir / "trusted", chain.SOURCE.with_name("pool.c"))
+            self.keeper = Keeper(device.share_bytes, pool_library)
 
     def _sweep(self) -> None:
         """Removes private folders that processes of an earlier run left behind."""
@@ -157,6 +169,24 @@ class Fleet:
                 server.close()
                 server = self._servers[name] = self._server(name, self.tier)
             return server
+
+    def side(self, process: RoleProcess, key: int, inputs: ShapeInputs) -> Side:
+        """A process's side at one shape, on this device."""
+        if self.keeper is None:
+            return Side(process, key, inputs, self.chain)
+        from evaluator.referee.device_side import DeviceSide
+
+        return DeviceSide(process, key, inputs, self.chain, self.keeper)
+
+    def pin(self, process: RoleProcess) -> None:
+        """On a GPU machine: the process shares the referee's core from now on."""
+        if self.core is not None and not process.pinned:
+            process.pinned = cores.pin(process.pid, self.core)
+
+    def unpin(self, process: RoleProcess) -> None:
+        """It may run everywhere again."""
+        if process.pinned:
+            process.pinned = not cores.unpin(process.pid, os.sched_getaffinity(0))
 
     def tool(self, memory_bytes: int | None, *, device: bool) -> RoleProcess:
         """A disposable process for a trusted program beside untrusted files."""

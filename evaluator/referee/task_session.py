@@ -14,21 +14,26 @@ from typing import Any
 import numpy as np
 
 from evaluator.content.pools import TensorInput
-from evaluator.content.weights import redraw
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.numbers import Array, epsilon, is_inexact
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.side import Block, PlainInput, ShapeInputs, Side, StateEntry
+from evaluator.referee.side import Block, ShapeInputs, Side
+from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import frames, runner
-from evaluator.roles.arena import carrier, sealed_text
+from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.roles.values import is_encoded
 from evaluator.shapes.sampler import SPLITS, sample
 from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
 from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
-_DRAWS = 3
+_DIRECTIONS = ("forward", "forward_backward")
+#: A reference may differ from itself in this share of an output's elements.
+_CHANGED_SHARE = 0.01
+#: Precision tiers: what a task allows for the operands of products; see :mod:`evaluator.oracle.tolerance`.
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
@@ -98,10 +103,19 @@ class TaskSession:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
             self.direction = str(answer.get("direction"))
+            self.training = answer.get("training") is True
+            self.precision = str(answer.get("precision"))
+            self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
-            if self.direction != "forward":
-                raise RoleFailure("task_rejected", f"DIRECTION = {self.direction!r} is not supported yet")
+            if self.direction not in _DIRECTIONS:
+                raise RoleFailure(
+                    "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
+                )
+            if self.precision not in PRECISIONS:
+                raise RoleFailure(
+                    "task_rejected", f"PRECISION = {self.precision!r} is none of {', '.join(PRECISIONS)}"
+                )
         except BaseException:
             self.close()
             raise
@@ -178,10 +192,16 @@ class TaskSession:
             "verdict": None,
             "reason": "",
             "dims": dims,
+            "direction": self.direction,
+            "training": self.training,
+            "precision": self.precision,
             "inputs": [
                 {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
                 if isinstance(a, TensorInput)
-                else {"value": a.value}
+                else {
+                    "value": a.value,
+                    "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
+                }
                 for a in shape.inputs.arguments
             ],
             "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
@@ -193,8 +213,10 @@ class TaskSession:
         """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""
         frozen = freeze_dims(dims)
         if frozen not in self.shapes:
-            self.shapes[frozen] = self._open_in(self.process, dims, self._next_key)
+            opened = self._open_in(self.process, dims, self._next_key)
             self._next_key += 1
+            _check_repeatable(opened.side)
+            self.shapes[frozen] = opened
         return self.shapes[frozen]
 
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
@@ -203,17 +225,22 @@ class TaskSession:
             "dims": dims,
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
-            "draws": _DRAWS,
+            "draws": DRAWS,
+            "tf32": self.precision != "fp32",
+            "training": self.training,
+            "backward": self.direction == "forward_backward",
         }
         answer = process.request_json(runner.BUILD, request, _BUILD_SECONDS)
         try:
-            inputs = _read_inputs(process, answer)
+            inputs = read_inputs(
+                process, answer, training=self.training, backward=self.direction == "forward_backward"
+            )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
-        side = Side(process, key, inputs, self.fleet.chain, gpu=self.fleet.gpu)
+        side = self.fleet.side(process, key, inputs)
         side.open(_BUILD_SECONDS)
-        side.fill(side.slot_count if self.fleet.gpu else 1)
-        block = side.block([0], _CALL_SECONDS)
+        side.fill(1)
+        block = side.block(1, _CALL_SECONDS)
         return OpenShape(dims, key, inputs, side, block.report.metas)
 
     # -- baselines ---------------------------------------------------------------------------------------------
@@ -270,6 +297,7 @@ class TaskSession:
 
     def prepare(self, side: Side, baseline: Baseline) -> None:
         """Makes a baseline ready to be called at a shape; compiles it if need be."""
+        side.own()
         request = {
             "shape": side.key,
             "variant": baseline.name,
@@ -303,15 +331,17 @@ class TaskSession:
         """
         rivals = [baseline for baseline in shape.baselines if not baseline.failure]
         everybody, side = list(rivals), shape.side
-        guesses_us = {baseline.name: self._guess_us(side, baseline) for baseline in rivals}
+        self.fleet.pin(side.process)
+        guesses_us = {baseline.name: self._guess_us(shape, baseline) for baseline in rivals}
         calls = math.ceil(self.fleet.device.block_target_us / 2 / min(guesses_us.values()))
-        calls = max(_MIN_CALLS, min(calls, side.slot_count))
+        most = side.most_calls(shape.output_metas)
+        calls = max(min(_MIN_CALLS, most), min(calls, most))
         rounds: list[dict[str, int]] = []
         nulls_ns: list[int] = []
         for count, keep in ((3, 3), (4, 2), (6, 1)):
             for _ in range(count):
                 rounds.append({b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
-                nulls_ns.append(self.null_ns(side, calls))
+                nulls_ns.append(self.null_ns(side, calls, shape.output_metas))
             names = [baseline.name for baseline in rivals]
             score = {name: _relative(rounds, name, names) for name in names}
             near = min(score.values()) + _CLEARLY_SLOWER
@@ -325,37 +355,36 @@ class TaskSession:
             ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
             baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
 
-    def _guess_us(self, side: Side, baseline: Baseline) -> float:
+    def _guess_us(self, shape: OpenShape, baseline: Baseline) -> float:
         """A first idea of the time per call; warms the baseline up, too."""
-        many = min(16, side.slot_count)
+        side = shape.side
+        many = min(16, side.most_calls(shape.output_metas))
         self.run(side, baseline, 1, chained=True)
         short = self.run(side, baseline, 1, chained=True).elapsed_ns
         long = self.run(side, baseline, many, chained=True).elapsed_ns
         return max((long - short) / (1e3 * (many - 1)), 1.0)
 
-    def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
+    def run(
+        self, side: Side, baseline: Baseline, calls: int, *, chained: bool, captured: bool = False
+    ) -> Block:
         """One block of a baseline with fresh contents."""
-        slots = list(range(calls))
-        side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0)
+        side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0, captured=captured)
         side.fill(calls)
-        return side.block(slots, _CALL_SECONDS, variant=baseline.name, chained=chained)
+        return side.block(calls, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
 
-    def null_ns(self, side: Side, calls: int) -> int:
-        """What a block of so many calls takes when the module does nothing.
-
-        On a GPU only its start and end: between them the harness's host work may hide behind the device's, and to take
-        it off would flatter whoever keeps the device busy.
-        """
-        if side.gpu:
-            calls = 1
-        slots = list(range(calls))
-        side.ready(_CALL_SECONDS, warm=runner.NULL, poison=0)
-        side.fill(calls)
-        return side.block(slots, _CALL_SECONDS, variant=runner.NULL, chained=True).elapsed_ns
+    def null_ns(
+        self, side: Side, calls: int, metas: tuple[TensorMeta, ...], *, captured: bool = False
+    ) -> int:
+        """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
+        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured)
 
     def close(self) -> None:
         """Ends the reference process."""
         self.process.close()
+        for shape in getattr(self, "shapes", {}).values():
+            shape.side.release()
+            if self.fleet.keeper is not None:
+                self.fleet.keeper.forget(shape.inputs.tensors)
 
 
 def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:
@@ -375,37 +404,37 @@ def _names(value: Any, space: Space) -> list[str]:
     return [name for name in value if name in space] if isinstance(value, list) else []
 
 
-def _meta(fields: dict[str, Any]) -> TensorMeta:
-    """Checks a tensor description by sending it through the binary form, which validates everything."""
-    encoded = frames.encode_meta(
-        TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"]))
-    )
-    return frames.decode_meta(encoded, 0)
+def _check_repeatable(side: Side) -> None:
+    """Refuses a reference whose second result for the same inputs is another one: nothing can be checked against it.
+
+    Rounding in another order (atomic additions on a GPU) passes; whatever is random changes more than single elements.
+    """
+    outputs = []
+    for _ in range(2):
+        side.ready(_CALL_SECONDS)
+        block = side.block(1, _CALL_SECONDS)
+        outputs.append((block.report.metas, side.outputs(block, 0, _CALL_SECONDS)))
+    (metas, first), (_, second) = outputs
+    for meta, before, after in zip(metas, first, second, strict=True):
+        if not _agrees(
+            widen(dense(before, meta), meta.dtype), widen(dense(after, meta), meta.dtype), meta.dtype
+        ):
+            raise RoleFailure(
+                "task_rejected",
+                "it returns different results for the same inputs (dropout in train mode, or random numbers of its "
+                "own), so nothing can be checked against it",
+                role="reference",
+            )
 
 
-def _read_inputs(process: RoleProcess, answer: dict[str, Any]) -> ShapeInputs:
-    arguments: list[TensorInput | PlainInput] = []
-    for entry in answer["inputs"]:
-        if "tensor" not in entry:
-            if not is_encoded(entry["value"]):
-                raise ValueError("an argument has no valid form")
-            arguments.append(PlainInput(entry["value"]))
-            continue
-        meta = _meta(entry["tensor"])
-        addresses = [int(address) for address in entry["addresses"]]
-        draws = [process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype)) for at in addresses]
-        if len(draws) != _DRAWS:
-            raise ValueError("an input has the wrong number of draws")
-        arguments.append(TensorInput(meta, draws))
-    state = []
-    for entry in answer["state"]:
-        meta = _meta(entry["meta"])
-        values = process.read_memory(int(entry["address"]), meta.span_bytes).view(carrier(meta.dtype))
-        if not answer.get("redrawn"):
-            values = redraw(str(entry["name"]), values, meta.dtype, parameter=bool(entry["parameter"]))
-        state.append(StateEntry(str(entry["name"]), meta, np.ascontiguousarray(values)))
-    if not all(is_encoded(value) for value in answer["init"]):
-        raise ValueError("an init argument has no valid form")
-    if not any(isinstance(argument, TensorInput) for argument in arguments):
-        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor")
-    return ShapeInputs(answer["init"], arguments, state)
+def _agrees(first: Array, second: Array, dtype: str) -> bool:
+    if first.size != second.size or first.size == 0:
+        return first.size == second.size
+    if not is_inexact(dtype):
+        return float(np.mean(first != second)) <= _CHANGED_SHARE
+    finite = np.isfinite(first) & np.isfinite(second)
+    before, after = np.where(finite, first, 0.0), np.where(finite, second, 0.0)
+    magnitude = np.abs(before)
+    allowed = math.sqrt(epsilon(dtype)) * (magnitude + math.sqrt(float(np.mean(magnitude**2))))
+    changed = (np.abs(after - before) > allowed) | (np.isfinite(first) != np.isfinite(second))
+    return float(np.mean(changed)) <= _CHANGED_SHARE

@@ -9,19 +9,20 @@ from typing import Any
 import torch
 
 from evaluator.roles.chain import Chain, Refresh
+from evaluator.roles.exchange import span_elements
 from evaluator.roles.runner import ContractError
 
 _M_PERTURB = -6
+_MAX_DEPTH = 16
 
 
 class Slot:
     """The arguments of one call at fixed addresses, and what the chain may replace in them.
 
     Args:
-        arguments: what ``forward`` gets.
-        views: the arena's tensors behind the tensor arguments, in order.
-        pools: (position among the tensor arguments, pool of legal values, stride) per refreshed tensor.
-        device_pools: the same pools on the device.
+        arguments: what a call gets.
+        views: the tensors among them, in order, as they lie in the memory shared with the referee.
+        pools: (position among these tensors, pool of legal values, stride) per refreshed tensor.
         device: where the module runs.
     """
 
@@ -30,47 +31,96 @@ class Slot:
         arguments: list[Any],
         views: list[torch.Tensor],
         pools: list[tuple[int, torch.Tensor, int]],
-        device_pools: list[torch.Tensor],
         device: torch.device,
     ) -> None:
         self.arguments = arguments
-        self.views = views
-        self.tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        if device.type == "cuda":
+            from evaluator.roles.device_chain import Table, row_of
+
+            self.table = Table([row_of(_flat_span(views[at]), pool, stride) for at, pool, stride in pools])
+            return
         self.count = len(pools)
         self.entries = (Refresh * max(self.count, 1))()
         self.address = ctypes.addressof(self.entries)
-        self.pools = pools
-        self.device_pools = device_pools
+        # The entries hold bare addresses.
+        self._alive = (views, pools)
         for entry, (position, pool, stride) in zip(self.entries, pools, strict=False):
             view = views[position]
             entry.data, entry.pool = view.data_ptr(), pool.data_ptr()
-            entry.item_bytes, entry.count = view.element_size(), view.numel()
+            entry.item_bytes = view.element_size()
+            entry.count = _span_bytes(view) // view.element_size()
             entry.pool_count, entry.stride = pool.numel(), stride
-        if device.type == "cuda":
-            from evaluator.roles.device_chain import Table
-
-            self.table = Table(
-                [
-                    (self.tensors[position], on_device, stride)
-                    for (position, _, stride), on_device in zip(pools, device_pools, strict=True)
-                ]
-            )
-
-    def upload(self) -> None:
-        """Copies the arena's contents to the device."""
-        for target, view in zip(self.tensors, self.views, strict=True):
-            target.copy_(view, non_blocking=True)
 
 
 def flatten(result: Any) -> list[torch.Tensor]:
-    """The output tensors of a call, in order; plain tensors in plain containers only."""
-    if type(result) is torch.Tensor or type(result) is torch.nn.Parameter:
+    """The output tensors of a call, in order; plain tensors and numbers in plain containers only.
+
+    Numbers count as tensors without dimensions (float64, int64 or bool), so that they are compared like them. None and
+    texts hold no values; :func:`structure` has them.
+    """
+    if type(result) is torch.Tensor:
         return [result]
-    if isinstance(result, (tuple, list)) and result:
-        return [tensor for item in result for tensor in flatten(item)]
-    if isinstance(result, dict) and result:
-        return [tensor for item in result.values() for tensor in flatten(item)]
-    raise ContractError(f"forward() returned {type(result).__name__}, not a tensor or a sequence of tensors")
+    found: list[Any] = []
+    _collect(result, found)
+    tensors = [value for value in found if isinstance(value, torch.Tensor)]
+    if not tensors:
+        raise ContractError(
+            f"forward() returned {type(result).__name__}, not a tensor or a sequence of tensors"
+        )
+    return tensors if len(tensors) == len(found) else [_as_tensor(value, tensors[0]) for value in found]
+
+
+def _as_tensor(value: Any, beside: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if type(value) is float else None, device=beside.device)
+
+
+def _collect(result: Any, found: list[Any]) -> None:
+    if type(result) is torch.Tensor or type(result) is torch.nn.Parameter:
+        found.append(result)
+    elif isinstance(result, (tuple, list)):
+        for item in result:
+            _collect(item, found)
+    elif isinstance(result, dict):
+        for key in sorted(result, key=str):
+            _collect(result[key], found)
+    elif type(result) in (bool, int, float):
+        found.append(result)
+    elif result is not None and not isinstance(result, str):
+        raise ContractError(
+            f"forward() returned {type(result).__name__}, not a tensor or a sequence of tensors"
+        )
+
+
+def structure(result: Any, depth: int = 0) -> str:
+    """The containers of a result in words: what must be the same for a module to be put in another's place.
+
+    Lists and tuples are alike; keys, None, texts and the kinds of numbers count.
+    """
+    if depth > _MAX_DEPTH:
+        raise ContractError("forward() returned containers within containers without end")
+    if isinstance(result, torch.Tensor):
+        return "tensor"
+    if isinstance(result, (tuple, list)):
+        return f"[{', '.join(structure(item, depth + 1) for item in result)}]"
+    if isinstance(result, dict):
+        keys = sorted(result, key=str)
+        return "{" + ", ".join(f"{key!r}: {structure(result[key], depth + 1)}" for key in keys) + "}"
+    return type(result).__name__ if type(result) in (bool, int, float) else repr(result)
+
+
+def tensors_in(arguments: Any) -> list[torch.Tensor]:
+    """The tensors among arguments, in order, also those within containers."""
+    found: list[torch.Tensor] = []
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+    return found
 
 
 def run(
@@ -99,8 +149,7 @@ def _run_on_cpu(
         for slot in slots:
             if chained:
                 refresh(slot.address, slot.count, state)
-            result = forward(*slot.arguments)
-            row = [result] if type(result) is torch.Tensor else flatten(result)
+            row = flatten(forward(*slot.arguments))
             outputs.append(row)
             if chained:
                 for tensor in row:
@@ -109,11 +158,15 @@ def _run_on_cpu(
     return outputs, states
 
 
+def _flat_span(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a strided tensor as a vector."""
+    return tensor.detach().as_strided((_span_bytes(tensor) // tensor.element_size(),), (1,))
+
+
 def _span_bytes(tensor: torch.Tensor) -> int:
     if tensor.is_contiguous():
         return tensor.nbytes
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (reach + 1) * tensor.element_size()
+    return span_elements(tensor) * tensor.element_size()
 
 
 def _run_on_gpu(
@@ -122,21 +175,68 @@ def _run_on_gpu(
     """The same on the device: digest and refresh are device work, so the host never waits inside the block."""
     from evaluator.roles.device_chain import States
 
-    outputs: list[list[torch.Tensor]] = []
-    chain = States(len(slots), state) if chained else None
     with torch.no_grad():
-        for call, slot in enumerate(slots):
-            if chain is not None:
-                chain.refresh(slot.table, call)
-            result = forward(*slot.arguments)
-            row = [result] if type(result) is torch.Tensor else flatten(result)
-            outputs.append(row)
-            if chain is not None:
-                for index, tensor in enumerate(row):
-                    chain.digest(tensor, _span_bytes(tensor), call, first=index == 0)
-        states = chain.read() if chain is not None else [0] * len(slots)
+        if not chained:
+            outputs = [flatten(forward(*slot.arguments)) for slot in slots]
+            torch.cuda.synchronize()
+            return outputs, [0] * len(slots)
+        states = States(len(slots))
+        states.begin(state)
+        outputs = _chain_on_gpu(forward, slots, states)
+        read = states.read()
+        # Other streams than the current one have to be done, too.
         torch.cuda.synchronize()
-    return outputs, states
+        return outputs, read
+
+
+def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any) -> list[list[torch.Tensor]]:
+    """Queues calls and links in turn on the current stream, which a capture may be recording."""
+    stream = torch.cuda.current_stream().cuda_stream
+    outputs: list[list[torch.Tensor]] = []
+    states.start(slots[0].table, stream)
+    for call, slot in enumerate(slots):
+        result = forward(*slot.arguments)
+        row = [result] if type(result) is torch.Tensor else flatten(result)
+        outputs.append(row)
+        following = slots[call + 1].table if call + 1 < len(slots) else None
+        states.link(call, [(tensor.data_ptr(), _span_bytes(tensor)) for tensor in row], following, stream)
+    return outputs
+
+
+class Captured:
+    """A block of chained calls as one CUDA graph: what is left of a call when launching it costs nothing.
+
+    Args:
+        forward: captured once per slot.
+        slots: the arguments of each call.
+        pool: where outputs are allocated, see :attr:`evaluator.roles.exchange.Exchange.pool_id`.
+
+    Raises:
+        Exception: whatever the capture of a ``forward`` that waits for the device or allocates by itself raises.
+    """
+
+    def __init__(self, forward: Any, slots: list[Slot], pool: Any) -> None:
+        from evaluator.roles.device_chain import States
+
+        self._states = States(len(slots))
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(beside):
+            for slot in slots[:3]:
+                forward(*slot.arguments)
+        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(self._graph, pool=pool):
+            self._outputs = _chain_on_gpu(forward, slots, self._states)
+
+    def run(self, state: int) -> tuple[list[list[torch.Tensor]], list[int]]:
+        """One replay: the same as :func:`run` with chained calls."""
+        self._states.begin(state)
+        self._graph.replay()
+        states = self._states.read()
+        torch.cuda.synchronize()
+        return self._outputs, states
 
 
 def poison_allocations(byte: int) -> None:
@@ -144,3 +244,12 @@ def poison_allocations(byte: int) -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_PERTURB, byte)
+
+
+def poison_device_memory(like: list[torch.Tensor]) -> None:
+    """Leaves garbage in the device memory that outputs like these would be given next."""
+    junk = [torch.empty_like(tensor) for tensor in like for _ in range(2)]
+    for tensor in junk:
+        if tensor.is_contiguous() and tensor.numel():
+            tensor.view(-1).view(torch.uint8).fill_(0xFF)
+    torch.cuda.synchronize()

@@ -1,42 +1,97 @@
-/* The chain of chain.c for the GPU, compiled by NVRTC in the role: two short kernels per call, no host wait between.
- * state[i+1] = 31 * state[i] + sum of the raw 32-bit words of every output of call i (modulo 2^64): a sum of bits has
- * no cheaper form than computing every element. The host zeroes the states after the first before a block. */
+/* The chain of chain.c for the GPU, compiled by NVRTC in the role and in the referee: one short kernel between two calls
+ * digests what the last one returned and refreshes the inputs of the next one; no host wait in between. Every block of
+ * threads computes the whole digest for itself and refreshes its share: a kernel of this size is all latency.
+ *
+ * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state: it makes the
+ * calls depend on each other. That outputs are complete is checked in the memory itself, after the process was stopped. */
 struct refresh_t {
     unsigned char *data;
     const unsigned char *pool;
     unsigned long long item_bytes, count, pool_count, stride;
 };
 
-extern "C" __global__ void kw_refresh(const refresh_t *inputs, const unsigned long long *state) {
-    const refresh_t r = inputs[blockIdx.y];
-    const unsigned long long shift = *state % r.pool_count;
-    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
-    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i * r.stride < r.count; i += step) {
-        unsigned char *to = r.data + i * r.stride * r.item_bytes;
-        const unsigned char *from = r.pool + ((i + shift) % r.pool_count) * r.item_bytes;
-        if (r.item_bytes == 4) *(unsigned int *)to = *(const unsigned int *)from;
-        else if (r.item_bytes == 2) *(unsigned short *)to = *(const unsigned short *)from;
-        else for (unsigned long long b = 0; b < r.item_bytes; ++b) to[b] = from[b];
+#define PER_LINK 8
+#define THREADS 256
+#define WHOLE_BYTES 16384ull
+#define SAMPLES 1024ull
+
+struct outputs_t {
+    const unsigned char *data[PER_LINK];
+    unsigned long long bytes[PER_LINK];
+};
+
+__device__ unsigned long long mix(unsigned long long hash, unsigned long long value) {
+    hash ^= value;
+    hash *= 0x9E3779B97F4A7C15ull;
+    return hash ^ (hash >> 29);
+}
+
+__device__ unsigned int word_at(const unsigned char *at) {
+    if (((unsigned long long)at & 3) == 0) return *(const unsigned int *)at;
+    return at[0] | at[1] << 8 | at[2] << 16 | (unsigned int)at[3] << 24;
+}
+
+/* A thread's part of the digest of one output. Parts are added, so their order does not matter; each is mixed with its
+ * place, so the order of the words does. */
+__device__ unsigned long long part(const unsigned char *data, unsigned long long bytes, unsigned long long state) {
+    unsigned long long sum = 0;
+    if (bytes <= WHOLE_BYTES) {
+        for (unsigned long long i = threadIdx.x; i < bytes / 4; i += THREADS) sum += mix(state + i, word_at(data + 4 * i));
+        if (threadIdx.x < bytes % 4) sum += mix(~state + threadIdx.x, data[bytes / 4 * 4 + threadIdx.x]);
+        return sum;
+    }
+    const unsigned long long stride = bytes / SAMPLES;
+    const unsigned long long offset = (unsigned int)(mix(state, bytes) >> 32) % (unsigned int)(stride - 3);
+    for (unsigned long long i = threadIdx.x; i < SAMPLES; i += THREADS)
+        sum += mix(state + i, word_at(data + offset + i * stride));
+    return sum;
+}
+
+__device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned long long item_bytes) {
+    if (item_bytes == 4) *(unsigned int *)to = *(const unsigned int *)from;
+    else if (item_bytes == 2) *(unsigned short *)to = *(const unsigned short *)from;
+    else if (item_bytes == 8) *(unsigned long long *)to = *(const unsigned long long *)from;
+    else for (unsigned long long b = 0; b < item_bytes; ++b) to[b] = from[b];
+}
+
+extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
+                                   const unsigned long long *before, unsigned long long *after) {
+    __shared__ unsigned long long sums[THREADS / 32];
+    unsigned long long state = *before;
+    for (int o = 0; o < outputs_count; ++o) {
+        unsigned long long sum = part(outputs.data[o], outputs.bytes[o], state);
+        for (int half = 16; half; half >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, half);
+        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+        __syncthreads();
+        sum = 0;
+        for (int i = 0; i < THREADS / 32; ++i) sum += sums[i];
+        state = mix(state, sum);
+        __syncthreads();
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) *after = state;
+    for (int e = 0; e < inputs_count; ++e) {
+        const refresh_t r = inputs[e];
+        const unsigned long long seed = mix(state, e + 1);
+        const unsigned int pool = r.pool_count, from = (unsigned int)seed % pool;
+        const unsigned int phase = (unsigned int)(seed >> 32) % (unsigned int)r.stride;
+        for (unsigned int i = blockIdx.x * THREADS + threadIdx.x;; i += gridDim.x * THREADS) {
+            const unsigned long long at = phase + i * r.stride;
+            if (at >= r.count) break;
+            copy_item(r.data + at * r.item_bytes, r.pool + (from + i) % pool * r.item_bytes, r.item_bytes);
+        }
     }
 }
 
-extern "C" __global__ void kw_digest(const unsigned char *output, unsigned long long bytes,
-                                     const unsigned long long *state, unsigned long long *next, int first) {
-    __shared__ unsigned long long partial[256];
-    const unsigned long long words = bytes / 4;
-    const unsigned int *data = (const unsigned int *)output;
-    const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
-    unsigned long long sum = 0;
-    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += step) sum += data[i];
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        for (unsigned long long b = words * 4; b < bytes; ++b) sum += output[b];
-        if (first) sum += 31ull * *state;
+/* Writes contents, stride bytes apart: each a source of count items, rolled left by its own offset (in items). */
+extern "C" __global__ void kw_fill(unsigned char *target, unsigned long long stride_bytes, const unsigned long long *sources,
+                                   const unsigned long long *rolls, unsigned long long count, unsigned long long item_bytes) {
+    unsigned char *to = target + blockIdx.y * stride_bytes;
+    const unsigned char *from = (const unsigned char *)sources[blockIdx.y];
+    const unsigned long long roll = rolls[blockIdx.y];
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long source = i + roll;
+        if (source >= count) source -= count;
+        copy_item(to + i * item_bytes, from + source * item_bytes, item_bytes);
     }
-    partial[threadIdx.x] = sum;
-    __syncthreads();
-    for (int half = 128; half; half >>= 1) {
-        if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) atomicAdd(next, partial[0]);
 }

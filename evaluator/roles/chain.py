@@ -121,19 +121,19 @@ class NumpyChain:
             ctypes.memmove(target + length_bytes - roll, source, roll)
 
 
-def build(folder: Path) -> str | None:
-    """Compiles `chain.c` into ``folder`` (once per content) and returns the library's path, None without a compiler.
+def build(folder: Path, source: Path = SOURCE) -> str | None:
+    """Compiles a C file of ours into ``folder`` (once per content); returns the library's path, None without a compiler.
 
     This is our own code, compiled by the referee before anything untrusted has run.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
-    target = folder / f"chain-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    target = folder / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         scratch = target.with_suffix(f".{os.getpid()}.tmp")
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(scratch), str(SOURCE)]
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(scratch), str(source)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         os.chmod(scratch, 0o755)
         os.replace(scratch, target)

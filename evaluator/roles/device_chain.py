@@ -1,4 +1,4 @@
-"""The chain on a GPU: `chain.cu` through NVRTC, launched straight from prepared argument arrays (about 3 us each)."""
+"""The chain on a GPU: `chain.cu` through NVRTC, launched straight from prepared argument cells (about 3 us each)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from typing import Any
 
 import torch
 
-_THREADS = 256
+#: As in chain.cu.
+_THREADS, _PER_LINK = 256, 8
+_BLOCKS = 16
+_FILL_THREADS = 256
 _MASK = (1 << 64) - 1
+
+
+class _Outputs(ctypes.Structure):
+    """`outputs_t` of chain.cu."""
+
+    _fields_ = [("data", ctypes.c_uint64 * _PER_LINK), ("bytes", ctypes.c_uint64 * _PER_LINK)]
 
 
 @cache
 def _kernels() -> tuple[Any, Any, Any]:
     source = Path(__file__).with_name("chain.cu").read_text(encoding="utf-8")
-    refresh = torch.cuda._compile_kernel(source, "kw_refresh")
-    digest = torch.cuda._compile_kernel(source, "kw_digest")
+    link = torch.cuda._compile_kernel(source, "kw_link")
+    fill = torch.cuda._compile_kernel(source, "kw_fill")
     launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
     launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
-    return launch, refresh.func, digest.func
+    return launch, link.func, fill.func
 
 
 class _Launcher:
@@ -29,72 +38,113 @@ class _Launcher:
     Args:
         kernel: its handle.
         cells: one ctypes object per argument.
-        stream: address of the stream of the whole block.
     """
 
-    def __init__(self, kernel: Any, cells: tuple[Any, ...], stream: int) -> None:
+    def __init__(self, kernel: Any, cells: tuple[Any, ...]) -> None:
         self.cells = cells
         self._kernel = kernel
-        self._stream = stream
         self._pointers = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         self._launch = _kernels()[0]
 
-    def __call__(self, width: int, height: int) -> None:
-        status = self._launch(
-            self._kernel, width, height, 1, _THREADS, 1, 1, 0, self._stream, self._pointers, None
-        )
+    def __call__(self, width: int, height: int, threads: int, stream: int) -> None:
+        status = self._launch(self._kernel, width, height, 1, threads, 1, 1, 0, stream, self._pointers, None)
         if status:
             raise RuntimeError(f"cuLaunchKernel failed with error {status}")
 
 
 class Table:
-    """What may be replaced in one slot: addresses, sizes and strides, as the kernel's struct on the device."""
+    """What may be replaced in one slot: addresses, sizes and strides, as the kernel's struct on the device.
 
-    def __init__(self, entries: list[tuple[torch.Tensor, torch.Tensor, int]]) -> None:
-        rows = [
-            [t.data_ptr(), pool.data_ptr(), t.element_size(), t.numel(), pool.numel(), stride]
-            for t, pool, stride in entries
-        ]
+    Args:
+        rows: per tensor its address, its pool's address, bytes per item, items, the pool's items, and the stride.
+    """
+
+    def __init__(self, rows: list[tuple[int, int, int, int, int, int]]) -> None:
         self.count = len(rows)
         self.memory = torch.tensor(rows, dtype=torch.int64).to("cuda") if rows else None
         self.address = self.memory.data_ptr() if self.memory is not None else 0
-        most = max((-(-t.numel() // stride) for t, _, stride in entries), default=1)
-        self.grid = (min(-(-most // _THREADS), 256), max(self.count, 1))
+
+
+def row_of(tensor: torch.Tensor, pool: torch.Tensor, stride: int) -> tuple[int, int, int, int, int, int]:
+    """A row of :class:`Table`."""
+    return tensor.data_ptr(), pool.data_ptr(), tensor.element_size(), tensor.numel(), pool.numel(), stride
 
 
 class States:
-    """The chain's states of one block, on the device.
+    """The chain's states of a block on the device, and the kernel that goes from one to the next.
 
     Args:
         calls: how many calls the block has.
-        first: its first state.
     """
 
-    def __init__(self, calls: int, first: int) -> None:
+    def __init__(self, calls: int) -> None:
         self._words = torch.zeros(calls + 1, dtype=torch.int64, device="cuda")
-        self._words[0] = first
         self._base = self._words.data_ptr()
-        stream = torch.cuda.current_stream().cuda_stream
-        pointer, number = ctypes.c_void_p, ctypes.c_uint64
-        _, refresh, digest = _kernels()
-        self._refresh = _Launcher(refresh, (pointer(), pointer()), stream)
-        self._digest = _Launcher(digest, (pointer(), number(), pointer(), pointer(), ctypes.c_int()), stream)
+        pointer, count = ctypes.c_uint64, ctypes.c_int
+        cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer())
+        self._link = _Launcher(_kernels()[1], cells)
 
-    def refresh(self, table: Table, call: int) -> None:
-        """Replaces elements of the next inputs as the state before ``call`` says."""
-        if table.count:
-            rows, state = self._refresh.cells
-            rows.value, state.value = table.address, self._base + 8 * call
-            self._refresh(*table.grid)
+    def begin(self, state: int) -> None:
+        """Sets the state before the first call."""
+        self._words[0] = state
 
-    def digest(self, tensor: torch.Tensor, span_bytes: int, call: int, *, first: bool) -> None:
-        """Adds one output of ``call`` to the state after it."""
-        output, length, state, following, is_first = self._digest.cells
-        output.value, length.value = tensor.data_ptr(), span_bytes
-        state.value, following.value = self._base + 8 * call, self._base + 8 * call + 8
-        is_first.value = int(first)
-        self._digest(min(max(-(-span_bytes // (16 * _THREADS)), 1), 264), 1)
+    def start(self, table: Table, stream: int) -> None:
+        """Refreshes the first call's inputs."""
+        self._launch(0, table, self._base, self._base, stream)
+
+    def link(self, call: int, outputs: list[tuple[int, int]], following: Table | None, stream: int) -> None:
+        """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one."""
+        cell = self._link.cells[0]
+        before, after = self._base + 8 * call, self._base + 8 * call + 8
+        for start in range(0, len(outputs), _PER_LINK):
+            part = outputs[start : start + _PER_LINK]
+            for index, (address, length_bytes) in enumerate(part):
+                cell.data[index] = address
+                cell.bytes[index] = length_bytes
+            last = start + _PER_LINK >= len(outputs)
+            self._launch(len(part), following if last else None, before, after, stream)
+            before = after
+
+    def _launch(self, outputs: int, table: Table | None, before: int, after: int, stream: int) -> None:
+        _, outputs_count, rows, rows_count, from_state, to_state = self._link.cells
+        outputs_count.value = outputs
+        rows.value, rows_count.value = (table.address, table.count) if table is not None else (0, 0)
+        from_state.value, to_state.value = before, after
+        self._link(_BLOCKS, 1, _THREADS, stream)
 
     def read(self) -> list[int]:
         """The states after each call, as unsigned 64-bit numbers; waits for the device."""
         return [int(word) & _MASK for word in self._words[1:].tolist()]
+
+
+def fill(
+    target: int,
+    stride_bytes: int,
+    sources: torch.Tensor,
+    rolls: torch.Tensor,
+    items: int,
+    item_bytes: int,
+    stream: int,
+) -> None:
+    """Writes one rolled source after the other, ``stride_bytes`` apart.
+
+    Args:
+        target: address of the first.
+        stride_bytes: from one to the next.
+        sources: addresses on the device, int64, one per content.
+        rolls: offsets in items, int64, one per content.
+        items: items of each.
+        item_bytes: bytes of one.
+        stream: address of the stream.
+    """
+    number = ctypes.c_uint64
+    cells = (
+        number(target),
+        number(stride_bytes),
+        number(sources.data_ptr()),
+        number(rolls.data_ptr()),
+        number(items),
+        number(item_bytes),
+    )
+    width = max(1, min(-(-items // _FILL_THREADS), 2048))
+    _Launcher(_kernels()[2], cells)(width, sources.numel(), _FILL_THREADS, stream)

@@ -28,7 +28,8 @@ DTYPES = (
 )  # fmt: skip
 ITEM_BYTES = (4, 8, 2, 2, 8, 4, 2, 1, 1, 1, 8, 16, 2, 4, 8, 1, 1)
 MAX_DIMENSIONS = 8
-MAX_OUTPUTS = 64
+#: With gradients of all parameters there may be many; a report of 384 calls must fit into a frame.
+MAX_OUTPUTS = 256
 
 
 class FrameError(ValueError):
@@ -80,11 +81,13 @@ class BlockReport:
         metas: one per output tensor, the same for every call of the block.
         addresses: ``addresses[call][output]`` in the role's own memory (CPU) or offsets into its arena (GPU).
         states: chain state after each call.
+        structure: digest of the containers around the outputs; 0 where it was not asked for.
     """
 
     metas: tuple[TensorMeta, ...]
     addresses: tuple[tuple[int, ...], ...]
     states: tuple[int, ...]
+    structure: int = 0
 
 
 def encode(operation: int, status: int, sequence: int, payload: bytes) -> bytes:
@@ -140,13 +143,18 @@ def decode_meta(data: bytes, offset: int) -> TensorMeta:
     return meta
 
 
-def encode_report(report: BlockReport) -> bytes:
-    """Payload of a finished block."""
-    parts = [_COUNT.pack(len(report.addresses), len(report.metas), 0)]
-    parts += [encode_meta(meta) for meta in report.metas]
-    for addresses, state in zip(report.addresses, report.states, strict=True):
-        parts.append(struct.pack(f"<Q{len(addresses)}Q", state, *addresses))
-    return b"".join(parts)
+def encode_report(
+    metas: tuple[TensorMeta, ...], addresses: list[list[int]], states: list[int], structure: int = 0
+) -> bytes:
+    """Payload of a finished block; see :class:`BlockReport`. Quick, since the clock runs."""
+    numbers = [number for row, state in zip(addresses, states, strict=True) for number in (state, *row)]
+    return b"".join(
+        (
+            _COUNT.pack(len(addresses), len(metas), structure),
+            *map(encode_meta, metas),
+            struct.pack(f"<{len(numbers)}Q", *numbers),
+        )
+    )
 
 
 def decode_report(payload: bytes, calls: int) -> BlockReport:
@@ -156,7 +164,7 @@ def decode_report(payload: bytes, calls: int) -> BlockReport:
         FrameError: anything is off, including a wrong number of calls or spare bytes.
     """
     try:
-        count, outputs, _ = _COUNT.unpack_from(payload)
+        count, outputs, structure = _COUNT.unpack_from(payload)
     except struct.error as error:
         raise FrameError("truncated report") from error
     if count != calls or not 1 <= outputs <= MAX_OUTPUTS:
@@ -176,4 +184,4 @@ def decode_report(payload: bytes, calls: int) -> BlockReport:
         states.append(state)
         addresses.append(tuple(row_addresses))
         offset += row.size
-    return BlockReport(tuple(metas), tuple(addresses), tuple(states))
+    return BlockReport(tuple(metas), tuple(addresses), tuple(states), structure)

@@ -100,6 +100,10 @@ class RoleProcess:
         self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
+        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.keeper.ProcessMemory`.
+        self.memory: Any = None
+        #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
+        self.pinned = False
         #: Open stat files of its threads, and the thread that last held up a freeze.
         self._states: dict[str, int] = {}
         self._running = ""
@@ -292,7 +296,9 @@ class RoleProcess:
                 break
             # Stopping takes microseconds on an idle machine; on a busy one, let the process be scheduled to stop.
             tries += 1
-            if tries > 20:
+            if self.pinned:
+                os.sched_yield()  # they stop on the core that we are on
+            elif tries > 20:
                 time.sleep(50e-6)
             if time.monotonic() > limit:
                 self.kill()
@@ -437,6 +443,9 @@ class RoleProcess:
     def close(self) -> None:
         """Kills the process and closes the lines to it."""
         self.kill()
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
         while self._states:
             os.close(self._states.popitem()[1])
         self._channel.close()

@@ -26,11 +26,12 @@ from evaluator.roles import frames, wire
     ORACLE,
     VARIANT,
     CLOSE,
-    UPLOAD,
+    EXCHANGE,
+    CAPTURE,
     FETCH,
     TOOL,
     PROBE,
-) = range(1, 16)
+) = range(1, 17)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -92,7 +93,8 @@ def _operations(
         ORACLE: host.oracle,
         VARIANT: host.variant,
         CLOSE: host.close,
-        UPLOAD: host.upload,
+        EXCHANGE: host.exchange,
+        CAPTURE: host.capture,
         FETCH: host.fetch,
     }
 

@@ -1,13 +1,16 @@
-"""Forms of the reference: eager, the compiler's modes, a hand-captured CUDA graph, and the float64 oracle."""
+"""Forms of the reference: eager, the compiler's modes, and a hand-captured CUDA graph."""
 
 from __future__ import annotations
 
-import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+
+from evaluator.roles import calls
+from evaluator.roles.blocks import tensors_in
 
 #: Compiled variants by mode name: what `torch.compile` gets. Thread counts are set per variant (CPU only).
 MODES = ("eager", "compile_default", "compile_max_autotune", "compile_reduce_overhead", "cuda_graph")
@@ -48,6 +51,23 @@ def use_shared_headers(folder: str, *, build: bool = False) -> None:
             os.symlink(os.path.join(folder, entry), os.path.join(private, entry))
 
 
+def allow_tf32(allowed: bool) -> None:
+    """Whether this process's products on a GPU may be computed in TF32: in a tier that allows it, baselines may, too."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products in full precision meanwhile: the reference's own error, from which strict bounds follow."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    allow_tf32(False)
+    try:
+        yield
+    finally:
+        allow_tf32(allowed)
+
+
 def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device) -> None:
     """Adds the variant ``name`` to the shape's forwards and warms it up on slot 0 until nothing compiles any more.
 
@@ -55,11 +75,11 @@ def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device
         Exception: whatever the compiler raises; the referee then goes on without this baseline.
     """
     if mode == "eager":
-        shape.forwards[name] = shape.model
+        shape.forwards[name] = shape.forwards["eager"]
     elif mode == "cuda_graph":
-        shape.forwards[name] = _capture(shape.model, shape.slots[0].arguments)
+        shape.forwards[name] = _capture(shape.forwards["eager"], shape.slots[0].arguments)
     else:
-        shape.forwards[name] = _compile(shape.model, mode, threads, device)
+        shape.forwards[name] = _compile(shape, mode, threads, device)
     with torch.no_grad():
         for _ in range(3 if device.type == "cuda" else 2):
             shape.forwards[name](*shape.slots[0].arguments)
@@ -67,7 +87,7 @@ def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device
         torch.cuda.synchronize()
 
 
-def _compile(model: nn.Module, mode: str, threads: int, device: torch.device) -> Any:
+def _compile(shape: Any, mode: str, threads: int, device: torch.device) -> Any:
     import torch._inductor
 
     options: dict[str, Any] = {}
@@ -78,10 +98,9 @@ def _compile(model: nn.Module, mode: str, threads: int, device: torch.device) ->
     if device.type == "cpu":
         options.pop("triton.cudagraphs", None)
         options["cpp.threads"] = threads
-    compiled = torch.compile(model, dynamic=False, options=options or None)
-    if options.get("triton.cudagraphs"):
-        return _Cloned(compiled)
-    return compiled
+    compiled = torch.compile(shape.model, dynamic=False, options=options or None)
+    call = calls.make(compiled, shape.model, shape.spec, shape.initial)
+    return _Cloned(call) if options.get("triton.cudagraphs") else call
 
 
 class _Cloned:
@@ -99,43 +118,33 @@ def _map_tensors(value: Any, function: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_map_tensors(item, function) for item in value)
+        items = [_map_tensors(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {key: _map_tensors(item, function) for key, item in value.items()}
     return value
 
 
-def _capture(model: nn.Module, arguments: list[Any]) -> Any:
-    static = [value.clone() if isinstance(value, torch.Tensor) else value for value in arguments]
+def _capture(call: calls.Forward, arguments: list[Any]) -> Any:
+    """A graph of one call on copies of its arguments; where the call does a backward, that is in it."""
+    static = _map_tensors(
+        arguments, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    )
+    targets = tensors_in(static)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(side):
         for _ in range(3):
-            model(*static)
+            call(*static)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
-        result = model(*static)
+        result = call(*static)
 
     def replay(*given: Any) -> Any:
-        for target, source in zip(static, given, strict=True):
-            if isinstance(target, torch.Tensor):
-                target.copy_(source)
+        for target, source in zip(targets, tensors_in(given), strict=True):
+            target.copy_(source)
         graph.replay()
         return _map_tensors(result, torch.clone)
 
     return replay
-
-
-def float64_outputs(shape: Any, arguments: list[Any]) -> list[torch.Tensor]:
-    """The module's outputs with parameters, buffers and inputs in double precision."""
-    from evaluator.roles.blocks import flatten
-
-    if shape.model64 is None:
-        shape.model64 = copy.deepcopy(shape.model).double()
-    widened = [
-        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-        for value in arguments
-    ]
-    with torch.no_grad():
-        return [tensor.contiguous() for tensor in flatten(shape.model64(*widened))]

@@ -1,0 +1,77 @@
+"""The same measurement with every block a CUDA graph: what is left of a kernel when launching it costs nothing.
+
+Calls below some 20 us cannot be timed one by one from the host: launching takes longer than running. Replayed from a
+graph they can, and the figure is what a user gets who captures the module in a graph of his own.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from evaluator.errors import RoleReported
+from evaluator.referee.control import Control
+from evaluator.referee.correctness import Outcome
+from evaluator.referee.expectation import Case
+from evaluator.referee.measure import Effort, Timing, measure
+from evaluator.referee.side import Side
+from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
+from evaluator.roles import runner
+
+_CAPTURE_SECONDS = 120.0
+#: Forms of the reference that a user could capture as they are.
+_MODES = ("eager", "compile_default")
+_MOST_CALLS = 256
+_ROUNDS = 5
+
+
+def measure_captured(
+    session: TaskSession,
+    shape: OpenShape,
+    side: Side,
+    control: Control,
+    outcome: Outcome,
+    earlier: list[Case],
+    effort: Effort,
+    eager: Timing,
+) -> Timing | str:
+    """Times captured calls against the fastest captured form of the reference; in words why there is no figure.
+
+    Raises:
+        evaluator.referee.correctness.Rejected: a timed output was wrong.
+    """
+    # Captured calls take at most what eager ones do; far less where those wait for the host.
+    shortest_us = max(min(eager.candidate_us, eager.baseline_us) / 2, 1.0)
+    calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / shortest_us)
+    calls = max(1, min(calls, _MOST_CALLS, side.most_calls(shape.output_metas)))
+    try:
+        side.capture("eager", calls, _CAPTURE_SECONDS)
+    except RoleReported as failure:
+        return f"it cannot be captured in a CUDA graph: {failure.sentence}"
+    rivals = _capture_rivals(control, shape, calls)
+    if not rivals:
+        return "the reference cannot be captured in a CUDA graph"
+    best, rival = rivals[0]
+    if len(rivals) > 1:
+        elapsed_ns: dict[str, list[int]] = {baseline.name: [] for baseline, _ in rivals}
+        for _ in range(_ROUNDS):
+            for baseline, at in rivals:
+                block = session.run(at, baseline, calls, chained=True, captured=True)
+                elapsed_ns[baseline.name].append(block.elapsed_ns)
+        best, rival = min(rivals, key=lambda entry: statistics.median(elapsed_ns[entry[0].name]))
+    rival.capture(runner.NULL, calls, _CAPTURE_SECONDS)
+    return measure(session, shape, side, [(best, rival)], outcome, earlier, effort, calls=calls)
+
+
+def _capture_rivals(control: Control, shape: OpenShape, calls: int) -> list[tuple[Baseline, Side]]:
+    captured = []
+    for baseline in shape.baselines:
+        if baseline.mode not in _MODES or baseline.failure:
+            continue
+        side = control.side(shape, baseline)
+        try:
+            side.capture(baseline.name, calls, _CAPTURE_SECONDS)
+        except RoleReported:
+            continue
+        captured.append((baseline, side))
+    return captured

@@ -1,0 +1,316 @@
+"""A side on a GPU: contents are written and outputs read by the referee's own kernels, in memory that it shares."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import statistics
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluator.content.pools import Array
+from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.keeper import Keeper, ProcessMemory, upload
+from evaluator.referee.side import MAX_SLOTS, Block, ShapeInputs, Side
+from evaluator.roles import runner
+from evaluator.roles.arena import carrier
+from evaluator.roles.chain import Chain
+from evaluator.roles.exchange import INPUT_MEMORY
+from evaluator.roles.frames import TensorMeta
+from evaluator.roles.process import RoleProcess
+
+_EXCHANGE_SECONDS = 60.0
+_NULLS = 15
+_CHUNK, _CHUNKS = 1 << 16, 256
+
+
+class DeviceSide(Side):
+    """See :class:`evaluator.referee.side.Side`; spans and contents of timed calls stay on the device as flat bytes."""
+
+    gpu = True
+
+    def __init__(
+        self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, keeper: Keeper
+    ) -> None:
+        self._keeper = keeper
+        self._measured_link_us: float | None = None
+        self._nulls_ns: dict[tuple[int, bool], deque[int]] = {}
+        super().__init__(process, key, inputs, chain)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def _memory(self) -> ProcessMemory:
+        """What this process shares with us over all shapes, made when its first one is opened."""
+        process = self.process
+        if process.memory is None:
+            process.memory, request = self._keeper.process_memory()
+            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor)
+            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+        assert isinstance(process.memory, ProcessMemory)
+        return process.memory
+
+    def _count_slots(self) -> int:
+        """As many as fit: rotating over them leaves nothing of an input in the L2 cache when its turn comes again."""
+        each_bytes = sum(-(-tensor.meta.span_bytes // 64) * 64 + 64 for tensor in self.inputs.tensors)
+        count = self._memory().inputs.length_bytes // each_bytes
+        if count == 0:
+            raise RoleFailure(
+                "task_rejected", "the inputs do not fit into the share of the GPU's memory for them"
+            )
+        return min(count, MAX_SLOTS)
+
+    def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
+        self._region = self._keeper.region(fixed_bytes)
+        #: Slots of all shapes lie over each other: contents are written anew before every block.
+        self._slots = self._memory().inputs
+        assert slots_bytes <= self._slots.length_bytes
+
+    def _shared(self) -> tuple[int, int]:
+        return self._region.descriptor, self._region.length_bytes
+
+    def _put(self, offset: int, values: Array) -> None:
+        source = upload(values)
+        self._region.bytes[offset : offset + source.numel()].copy_(source)
+        self._keeper.wait()
+
+    def _slot_offset(self, index: int, position: int) -> int:
+        return self._offsets[position] - self._slots_from + index * self._slot_bytes
+
+    def _span(self, index: int, position: int) -> torch.Tensor:
+        """The memory of one tensor of a slot."""
+        offset = self._slot_offset(index, position)
+        return self._slots.bytes[offset : offset + self.inputs.tensors[position].meta.span_bytes]
+
+    def release(self) -> None:
+        """Gives our end of the shared memory back."""
+        self._region.close()
+
+    def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
+        """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
+        each_bytes = sum(meta.span_bytes for meta in metas)
+        # Eager and captured blocks do not share memory: they run on different streams.
+        room_bytes = self._memory().outputs.length_bytes // 4
+        return max(1, min(self.slot_count, room_bytes // max(each_bytes, 1)))
+
+    # -- contents ----------------------------------------------------------------------------------------------
+
+    def own(self) -> None:
+        """Fills every slot if another shape's contents lie there: as indices they would lead anywhere."""
+        memory = self._memory()
+        if memory.owner != self.key:
+            memory.owner = self.key
+            self.fill(self.slot_count)
+
+    def ready(
+        self,
+        deadline_s: float,
+        *,
+        warm: str | None = None,
+        threads: int | None = None,
+        poison: int | None = None,
+        keep: bool = False,
+        captured: bool = False,
+    ) -> None:
+        """See :meth:`Side.ready`."""
+        self.own()
+        super().ready(deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured)
+
+    def capture(self, variant: str, calls: int, deadline_s: float) -> None:
+        """See :meth:`Side.capture`."""
+        self.own()
+        super().capture(variant, calls, deadline_s)
+
+    def fill(self, count: int) -> None:
+        """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
+        assert count <= self.slot_count
+        self.own()
+        self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
+        for position, (tensor, (draws, offsets)) in enumerate(
+            zip(self.inputs.tensors, self._drawn, strict=True)
+        ):
+            target = self._slots.pointer + self._slot_offset(0, position)
+            self._keeper.fill(tensor, target, self._slot_bytes, draws, offsets)
+        self._keeper.wait()
+        self.look = self._keeper.look()
+
+    def contents(self, index: int) -> list[Array]:
+        """Private copies of a slot's tensors as they are now, on the host."""
+        return [
+            self._span(index, position).cpu().numpy().view(carrier(tensor.meta.dtype))
+            for position, tensor in enumerate(self.inputs.tensors)
+        ]
+
+    def write(self, index: int, contents: list[Any]) -> None:
+        """Writes given contents (of the host or the device) into a slot."""
+        self.own()
+        for position, content in enumerate(contents):
+            source = content if isinstance(content, torch.Tensor) else upload(content)
+            self._span(index, position).copy_(source)
+        self._keeper.wait()
+
+    def holds(self, index: int, contents: list[Any]) -> bool:
+        """Whether a slot still holds exactly these contents (bit for bit)."""
+        return all(
+            torch.equal(
+                self._span(index, position),
+                content if isinstance(content, torch.Tensor) else upload(content),
+            )
+            for position, content in enumerate(contents)
+        )
+
+    def refreshed(self, index: int, state: int) -> list[Any]:
+        """What a slot must hold after the chain has refreshed it in state ``state``; on the device."""
+        contents, rows = [], []
+        for position, (tensor, (draws, offsets)) in enumerate(
+            zip(self.inputs.tensors, self._drawn, strict=True)
+        ):
+            content = torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
+            self._keeper.fill(
+                tensor, content.data_ptr(), 0, draws[index : index + 1], offsets[index : index + 1]
+            )
+            contents.append(content)
+            if tensor.rollable:
+                pool = self._region.pointer + self._pool_offsets[position]
+                item_bytes = tensor.pool.itemsize
+                rows.append(
+                    (
+                        content.data_ptr(),
+                        pool,
+                        item_bytes,
+                        content.numel() // item_bytes,
+                        tensor.pool.size,
+                        tensor.refresh_stride,
+                    )
+                )
+        self._keeper.refresh(rows, state)
+        return contents
+
+    # -- the harness's own time ----------------------------------------------------------------------------------
+
+    def null_ns(self, calls: int, metas: tuple[TensorMeta, ...], deadline_s: float, *, captured: bool) -> int:
+        """See :meth:`Side.null_ns`.
+
+        Between eager calls the host's part of a link hides behind the device's work or the other way round. Only what
+        the device needs for a link is taken off, since that is never hidden and the host's part is larger: too little
+        rather than too much.
+        """
+        seen = self._nulls_ns.setdefault((calls if captured else 1, captured), deque(maxlen=_NULLS))
+        seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
+        # It is the same thing every time, and its noise should not be that of the figure.
+        ends_ns = int(statistics.median(seen))
+        return ends_ns if captured else ends_ns + round((calls - 1) * self._link_us(metas) * 1e3)
+
+    def _link_us(self, metas: tuple[TensorMeta, ...]) -> float:
+        """Device time of one link of the chain, measured once by the referee's own process."""
+        if self._measured_link_us is None:
+            slots = range(min(self.slot_count, 64))
+            rows = [
+                [
+                    (
+                        self._slots.pointer + self._slot_offset(index, position),
+                        self._region.pointer + self._pool_offsets[position],
+                        tensor.pool.itemsize,
+                        tensor.draws[0].size,
+                        tensor.pool.size,
+                        tensor.refresh_stride,
+                    )
+                    for position, tensor in enumerate(self.inputs.tensors)
+                    if tensor.rollable
+                ]
+                for index in slots
+            ]
+            self._measured_link_us = self._keeper.link_us(rows, [meta.span_bytes for meta in metas])
+        return self._measured_link_us
+
+    # -- outputs -----------------------------------------------------------------------------------------------
+
+    def snapshot(self, block: Block, call: int) -> list[Any]:
+        """Private copies on the device of the outputs of one call."""
+        metas, addresses = block.report.metas, block.report.addresses[call]
+        return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
+
+    def _claimed(self, address: int, meta: TensorMeta) -> torch.Tensor:
+        region = self._slots if address & INPUT_MEMORY else self._memory().outputs
+        address &= ~INPUT_MEMORY
+        if address + meta.span_bytes > region.length_bytes:
+            self.process.kill()
+            raise ProtocolViolation(
+                "contract_violation",
+                "the claimed output does not lie in the memory that is shared for it",
+                role=self.process.name,
+            )
+        return region.bytes[address : address + meta.span_bytes]
+
+    def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Array]:
+        return [
+            self._claimed(address, meta).cpu().numpy().view(carrier(meta.dtype))
+            for address, meta in zip(addresses, metas, strict=True)
+        ]
+
+    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Array]:
+        """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""
+        request = {"shape": self.key, "call": -1 - age}
+        report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
+        self.process.freeze()
+        return self._read(report.metas, report.addresses[0])
+
+    def aliased(self, block: Block) -> frozenset[int]:
+        """Which outputs of the block's first call lie in the memory of the inputs."""
+        return frozenset(
+            index for index, address in enumerate(block.report.addresses[0]) if address & INPUT_MEMORY
+        )
+
+    def digest(self, outputs: list[Any], state: int) -> int:
+        """The chain's state after a call with these outputs."""
+        return self._keeper.digest(outputs, state)
+
+    def agree(
+        self,
+        spans: list[Any],
+        metas: tuple[TensorMeta, ...],
+        own_spans: list[Any],
+        own_metas: tuple[TensorMeta, ...],
+        bounds: list[float],
+    ) -> bool:
+        """See :meth:`Side.agree`."""
+        return all(
+            _close(_typed(span, meta), _typed(own, own_meta), bound)
+            for span, meta, own, own_meta, bound in zip(
+                spans, metas, own_spans, own_metas, bounds, strict=True
+            )
+        )
+
+    def on_host(self, spans: list[Any], dtypes: list[str]) -> list[Array]:
+        """Device bytes as host arrays in their carrier dtypes."""
+        return [span.cpu().numpy().view(carrier(dtype)) for span, dtype in zip(spans, dtypes, strict=True)]
+
+
+def _typed(span: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    return span.view(getattr(torch, meta.dtype)).as_strided(meta.shape, meta.strides).reshape(-1)
+
+
+def _close(values: torch.Tensor, own: torch.Tensor, bound: float) -> bool:
+    """Whether values agree with the reference's within twice the bound; large tensors by random chunks."""
+    if values.numel() > 2 * _CHUNK * _CHUNKS:
+        starts = np.random.default_rng(secrets.randbits(64)).integers(0, values.numel() - _CHUNK, _CHUNKS)
+        places = (torch.from_numpy(starts).to("cuda")[:, None] + torch.arange(_CHUNK, device="cuda")).reshape(
+            -1
+        )
+        values, own = values[places], own[places]
+    if not is_inexact(str(values.dtype).removeprefix("torch.")):
+        return torch.equal(values, own)
+    wide = torch.complex128 if values.is_complex() else torch.float64
+    mine, theirs = values.to(wide), own.to(wide)
+    finite = torch.isfinite(theirs)
+    if not torch.equal(torch.isfinite(mine), finite):
+        return False
+    mine, theirs = mine[finite], theirs[finite]
+    if mine.numel() == 0:
+        return True
+    magnitude = theirs.abs()
+    scale = magnitude + math.sqrt(float((magnitude**2).mean())) + float(np.finfo(np.float64).tiny)
+    return bool(((mine - theirs).abs() <= 2.0 * bound * scale).all())

@@ -1,0 +1,173 @@
+"""What a call must return: the reference's own result and the oracle's for one content, as a :class:`Case`."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evaluator.errors import RoleFailure, RoleReported
+from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.numbers import Array, epsilon, is_inexact
+from evaluator.oracle.tolerance import Expected, expect
+from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.roles.arena import carrier
+from evaluator.roles.frames import TensorMeta
+from evaluator.verdict import Finding
+
+_CALL_SECONDS = 60.0
+#: Names of cases whose contents come from the task's own distribution.
+OWN_INPUTS = ("task", "timed")
+#: The case in which all terms of a sum over a row are equal.
+_EQUAL_TERMS = "constant_rows"
+#: Nothing computes in float8 itself: kernels widen it, at least to this.
+_NARROWEST_ARITHMETIC = epsilon("bfloat16")
+
+
+@dataclass
+class Case:
+    """One content with what every output must be.
+
+    Attributes:
+        distribution: what was drawn.
+        contents: per tensor, its span of memory.
+        metas: of the outputs.
+        expected: their values.
+        structure: digest of the containers that they stand in.
+        aliased: outputs that the reference itself returns as views of its inputs.
+    """
+
+    distribution: str
+    contents: list[Array]
+    metas: tuple[TensorMeta, ...]
+    expected: list[Expected]
+    structure: int = 0
+    aliased: frozenset[int] = frozenset()
+
+
+def case_of(
+    session: TaskSession, shape: OpenShape, name: str, contents: list[Array], findings: list[Finding]
+) -> Case:
+    """Expectations for given contents."""
+    side = shape.side
+    side.ready(_CALL_SECONDS)
+    side.write(0, contents)
+    block = side.block(1, _CALL_SECONDS, strict=True)
+    metas = block.report.metas
+    own = [
+        widen(dense(span, meta), meta.dtype)
+        for span, meta in zip(side.outputs(block, 0, _CALL_SECONDS), metas, strict=True)
+    ]
+    oracle = _ask_oracle(session, shape, contents, metas, own, findings)
+    # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
+    terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
+    # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
+    terms = max(terms, *(math.prod(entry.meta.shape[1:]) for entry in shape.inputs.state), 1)
+    if shape.inputs.call.backward:
+        # Gradients of parameters are sums over whole inputs.
+        terms = max(terms, *(tensor.meta.elements for tensor in shape.inputs.tensors))
+    usual: list[float] = shape.checks.get("usual", [])
+    expected = [
+        expect(
+            meta.dtype,
+            meta.shape,
+            oracle.exact[i],
+            own[i],
+            oracle.moved[i] if oracle.moved is not None else None,
+            terms,
+            usual[i] if i < len(usual) and name not in OWN_INPUTS else 0.0,
+            moved_share=_share(meta.dtype, oracle.step),
+            equal_terms=name == _EQUAL_TERMS,
+            tiered=oracle.tiered[i] if oracle.tiered is not None else None,
+            alternatives=[values[i] for values in oracle.alternatives],
+        )
+        for i, meta in enumerate(metas)
+    ]
+    if not usual and name in OWN_INPUTS:
+        shape.checks["usual"] = [one.rms for one in expected]
+    return Case(name, contents, metas, expected, block.report.structure, side.aliased(block))
+
+
+@dataclass
+class _Oracle:
+    """What the oracle says of one content, per output: exact, on moved inputs, in the task's tier, and what is as right."""
+
+    exact: list[Array]
+    moved: list[Array] | None = None
+    step: float = 0.0
+    tiered: list[Array] | None = None
+    alternatives: list[list[Array]] = field(default_factory=list)
+
+
+def _ask_oracle(
+    session: TaskSession,
+    shape: OpenShape,
+    contents: list[Array],
+    metas: tuple[TensorMeta, ...],
+    own: list[Array],
+    findings: list[Finding],
+) -> _Oracle:
+    side = shape.side
+
+    def ask(**how: Any) -> list[Array]:
+        side.write(0, contents)
+        return _read(side.oracle(0, _CALL_SECONDS, **how), metas)
+
+    oracle = _Oracle(own)
+    try:
+        oracle.exact = ask()
+        steps = _steps(shape, metas)
+        oracle.step = max(steps, default=0.0)
+        move = {"steps": steps, "seed": secrets.randbits(62), "sign": 1}
+        oracle.moved = ask(move=move)
+        if not all(is_inexact(meta.dtype) for meta in metas):
+            oracle.alternatives = [oracle.exact, oracle.moved, ask(move={**move, "sign": -1})]
+        if session.precision != "fp32":
+            oracle.tiered = ask(tier=session.precision)
+    except RoleReported as failure:
+        what = "the task's oracle" if session.own_oracle else "the reference"
+        note = Finding("no_float64_oracle", "info", f"{what} does not run in float64: {failure.sentence}")
+        if session.own_oracle:
+            raise RoleFailure(
+                "task_rejected", f"the task's own oracle() failed: {failure.sentence}", role="reference"
+            ) from None
+        if note not in findings:
+            findings.append(note)
+    return oracle
+
+
+def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:
+    """The oracle's values, widened; those of integer and boolean outputs in the reference's own dtype."""
+    if len(values) != len(metas) or any(v.size != m.elements for v, m in zip(values, metas, strict=True)):
+        raise RoleFailure(
+            "task_rejected", "the oracle returns other shapes than the reference", role="reference"
+        )
+    wide = {True: np.dtype(np.complex128), False: np.dtype(np.float64)}
+    return [
+        value.astype(
+            wide[meta.dtype.startswith("complex")] if is_inexact(meta.dtype) else carrier(meta.dtype)
+        )
+        for value, meta in zip(values, metas, strict=True)
+    ]
+
+
+def _steps(shape: OpenShape, metas: tuple[TensorMeta, ...]) -> list[float]:
+    """One rounding error per input tensor, relative: of the finer of its own dtype and the coarsest output's.
+
+    Inputs are exact as they are given; what is rounded is what a module makes of them, and a float8 that is widened
+    first is not rounded like a float8.
+    """
+    results = [epsilon(meta.dtype) for meta in metas if is_inexact(meta.dtype)]
+    coarsest = min(max(results, default=1.0), _NARROWEST_ARITHMETIC)
+    return [
+        min(epsilon(tensor.meta.dtype), coarsest) if is_inexact(tensor.meta.dtype) else 0.0
+        for tensor in shape.inputs.tensors
+    ]
+
+
+def _share(dtype: str, step: float) -> float:
+    """How much of what moved inputs do is due to an output of this dtype."""
+    return min(1.0, epsilon(dtype) / step) if step and is_inexact(dtype) else 1.0

@@ -1,0 +1,226 @@
+"""The referee's own work on a GPU: memory for the roles, fresh contents, copies of outputs, and a watch for foreign work.
+
+Nothing here runs anybody else's code. Contents are written while every role is stopped, so nobody can read them before
+the clock starts; outputs are read in the memory itself after the clock has stopped. That no kernel goes on meanwhile,
+which a stopped process may have left behind, is seen by the time that a tiny kernel of ours takes: 17 us alone, 0.9 to
+2.4 ms while another process computes (H200, docs/timing.md).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluator.content.pools import Array, TensorInput
+from evaluator.roles import device_chain, device_memory
+from evaluator.roles.device_chain import States, Table
+
+_BUSY_US = 500.0
+_TRIES = 5
+_POOL_SHARE = 2 / 3
+
+
+@dataclass
+class Region:
+    """Device memory shared with one role.
+
+    Attributes:
+        descriptor: what the role gets; closed with the region.
+        length_bytes: its size.
+        bytes: our view of it, uint8.
+    """
+
+    descriptor: int
+    length_bytes: int
+    bytes: torch.Tensor
+    pointer: int
+    _handle: int
+
+    def close(self) -> None:
+        """Gives up our mapping; the memory goes with the role's."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            del self.bytes
+            device_memory.detach(self.pointer, self._handle, self.length_bytes)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a tiny kernel of ours met.
+
+    Attributes:
+        first_us: how long the first one took: with the end of whatever ran, and the switch from it to us.
+        busy: that one after the other was held up.
+    """
+
+    first_us: float
+    busy: bool
+
+
+@dataclass
+class ProcessMemory:
+    """What one process shares with the referee over all shapes.
+
+    Attributes:
+        inputs: the slots; those of all shapes lie over each other.
+        outputs: the exchange.
+        owner: number of the shape whose contents lie in the slots.
+    """
+
+    inputs: Region
+    outputs: Region
+    owner: int = 0
+
+    def close(self) -> None:
+        """Gives up our mappings."""
+        self.inputs.close()
+        self.outputs.close()
+
+
+class Keeper:
+    """One per referee of a GPU.
+
+    Args:
+        share_bytes: size of the memory for a process's inputs, and of that for its outputs.
+        library: path of the compiled `pool.c`, None without a C compiler.
+    """
+
+    def __init__(self, share_bytes: int, library: str | None) -> None:
+        torch.cuda.init()
+        self._share_bytes = device_memory.rounded(share_bytes)
+        self._library = library
+        self._cell = torch.zeros(64, device="cuda")
+        self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
+        self._states = States(1)
+        for _ in range(20):
+            self.foreign_us()
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def region(self, length_bytes: int) -> Region:
+        """Device memory that a role can be given."""
+        length_bytes = device_memory.rounded(length_bytes)
+        handle, descriptor = device_memory.create(length_bytes)
+        pointer = device_memory.attach(handle, length_bytes)
+        return Region(
+            descriptor, length_bytes, device_memory.as_bytes(pointer, length_bytes), pointer, handle
+        )
+
+    def process_memory(self) -> tuple[ProcessMemory, dict[str, Any]]:
+        """Memory for a process, and what it must be told with the two descriptors (outputs first)."""
+        memory = ProcessMemory(self.region(self._share_bytes), self.region(self._share_bytes))
+        return memory, {
+            "outputs_bytes": memory.outputs.length_bytes,
+            "inputs_bytes": memory.inputs.length_bytes,
+            "pool_bytes": device_memory.rounded(int(memory.outputs.length_bytes * _POOL_SHARE)),
+            "library": self._library,
+        }
+
+    # -- foreign work ------------------------------------------------------------------------------------------
+
+    def foreign_us(self) -> float:
+        """Microseconds that a tiny kernel takes, from the launch to its end."""
+        started = time.perf_counter_ns()
+        self._cell.add_(1)
+        torch.cuda.synchronize()
+        return (time.perf_counter_ns() - started) / 1e3
+
+    def look(self) -> Look:
+        """Whether anybody else's work runs on the device now."""
+        first_us = self.foreign_us()
+        for _ in range(_TRIES):
+            elapsed_us = self.foreign_us()
+            if elapsed_us < _BUSY_US:
+                return Look(first_us, busy=False)
+        return Look(first_us, busy=True)
+
+    # -- contents ----------------------------------------------------------------------------------------------
+
+    def _on_device(self, tensor: TensorInput) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The draws of an input on the device, and their addresses."""
+        known = self._draws.get(id(tensor))
+        if known is None:
+            draws = [upload(draw) for draw in tensor.draws]
+            addresses = torch.tensor([draw.data_ptr() for draw in draws], device="cuda")
+            known = self._draws[id(tensor)] = (tensor, draws, addresses)
+        return known[1], known[2]
+
+    def forget(self, tensors: list[TensorInput]) -> None:
+        """Gives the memory of these inputs' draws back."""
+        for tensor in tensors:
+            self._draws.pop(id(tensor), None)
+
+    def fill(self, tensor: TensorInput, target: int, stride_bytes: int, draws: Array, offsets: Array) -> None:
+        """Writes drawn contents, the first at address ``target``, ``stride_bytes`` apart; does not wait."""
+        if not tensor.draws[0].size:
+            return
+        _, addresses = self._on_device(tensor)
+        sources = addresses[torch.from_numpy(draws).to("cuda")]
+        rolls = torch.from_numpy(offsets).to("cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        device_chain.fill(
+            target, stride_bytes, sources, rolls, tensor.draws[0].size, tensor.draws[0].itemsize, stream
+        )
+
+    def refresh(self, rows: list[tuple[int, int, int, int, int, int]], state: int) -> None:
+        """Replaces elements as the chain does in state ``state``."""
+        self._states.begin(_signed(state))
+        self._states.start(Table(rows), torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+
+    def digest(self, outputs: list[torch.Tensor], state: int) -> int:
+        """The chain's state after a call with these outputs (flat bytes)."""
+        self._states.begin(_signed(state))
+        stream = torch.cuda.current_stream().cuda_stream
+        self._states.link(0, [(output.data_ptr(), output.numel()) for output in outputs], None, stream)
+        return self._states.read()[0]
+
+    def link_us(
+        self, slots: list[list[tuple[int, int, int, int, int, int]]], outputs_bytes: list[int]
+    ) -> float:
+        """Microseconds that the device takes for one link of the chain.
+
+        Args:
+            slots: rows of :class:`evaluator.roles.device_chain.Table`, one list per slot.
+            outputs_bytes: size of each output.
+        """
+        outputs = [torch.empty(max(length, 16), dtype=torch.uint8, device="cuda") for length in outputs_bytes]
+        tables = [Table(rows) for rows in slots]
+        states = States(len(tables))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            stream = torch.cuda.current_stream().cuda_stream
+            for call, table in enumerate(tables):
+                spans = [(t.data_ptr(), length) for t, length in zip(outputs, outputs_bytes, strict=True)]
+                states.link(call, spans, table, stream)
+        elapsed_us = []
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            elapsed_us.append(start.elapsed_time(end) * 1e3 / len(tables))
+        return float(statistics.median(elapsed_us))
+
+    @staticmethod
+    def wait() -> None:
+        """Until all of our own work is done."""
+        torch.cuda.synchronize()
+
+
+def upload(values: Array) -> torch.Tensor:
+    """Host values as flat bytes on the device."""
+    return torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)).to("cuda")
+
+
+def _signed(state: int) -> int:
+    """A 64-bit state as torch's int64 holds it."""
+    return state - (1 << 64) if state >= 1 << 63 else state

@@ -1,0 +1,169 @@
+"""Timed blocks of the candidate, verified: every block runs here, and one call of each, drawn afterwards, must be right."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from evaluator.oracle.compare import compare, contract, dense
+from evaluator.referee.correctness import Outcome, Rejected, wrong
+from evaluator.referee.expectation import Case, case_of
+from evaluator.referee.side import Block, Side
+from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
+from evaluator.referee.watch import Watch
+from evaluator.roles.frames import TensorMeta
+from evaluator.verdict import Finding
+
+_CALL_SECONDS = 60.0
+#: CPU time that a stopped process may have used, over all its stops: bookkeeping of the kernel, none as a rule.
+_MOST_WHILE_STOPPED_US = 500.0
+#: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
+_PENDING = 16
+_PENDING_BYTES = (32 << 20, 512 << 20)
+
+
+class Checker:
+    """Runs the candidate's blocks and verifies one randomly drawn call of each.
+
+    Contract and chain at once; the values some blocks later, several in one block of the reference.
+
+    Args:
+        session: of the task.
+        shape: where it is timed.
+        side: the candidate's.
+        outcome: gets the number of checks; its bounds are those of the correctness cases.
+        earlier: those cases, so that an old answer is recognized.
+        captured: whether blocks are replays of a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        session: TaskSession,
+        shape: OpenShape,
+        side: Side,
+        outcome: Outcome,
+        earlier: list[Case],
+        *,
+        captured: bool = False,
+    ) -> None:
+        self.session = session
+        self.shape = shape
+        self.side = side
+        self.outcome = outcome
+        self.earlier = earlier
+        self.captured = captured
+        self._watch = Watch(session.fleet.keeper, side.process)
+        self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
+
+    def run(self, calls: int) -> Block:
+        """One verified block."""
+        side = self.side
+        self._check_rest()
+        side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured)
+        side.fill(calls)
+        self._watch.before(side)
+        block = side.block(calls, _CALL_SECONDS, chained=True, captured=self.captured)
+        self._watch.after(side)
+        if side.process.stop_others():
+            sentence = "it left a process of its own running between calls"
+            raise Rejected(
+                "contract_violation", sentence, (Finding("background_process", "error", sentence),)
+            )
+        self._verify(block)
+        self._check_rest()
+        return block
+
+    def _check_rest(self) -> None:
+        """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
+        ran_us = self.side.process.check_rest() / 1e3
+        if ran_us > _MOST_WHILE_STOPPED_US:
+            sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
+            raise Rejected("cheating", sentence, (Finding("ran_while_stopped", "cheat", sentence),))
+
+    def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
+        """One block of a baseline, for which the candidate has to keep still."""
+        block = self.session.run(rival, baseline, calls, chained=True, captured=self.captured)
+        self._watch.before(rival)
+        self._watch.after(rival)
+        return block
+
+    def _verify(self, block: Block) -> None:
+        """Checks a call that nobody could have known would be checked, and the link of the chain that led to it."""
+        side, shape = self.side, self.shape
+        report = block.report
+        for meta, wanted in zip(report.metas, shape.output_metas, strict=False):
+            broken = contract(meta, wanted)
+            if broken or len(report.metas) != len(shape.output_metas):
+                sentence = f"in a timed block {broken or 'the number of outputs changes'}"
+                raise Rejected(
+                    "contract_violation", sentence, (Finding("output_contract", "error", sentence),)
+                )
+        call = secrets.randbelow(block.calls)
+        spans = side.snapshot(block, call)
+        state = block.first_state if call == 0 else report.states[call - 1]
+        if side.chained:
+            if side.digest(spans, state) != report.states[call]:
+                raise self._broken_chain()
+            if call:
+                before = block.first_state if call == 1 else report.states[call - 2]
+                if side.digest(side.snapshot(block, call - 1), before) != state:
+                    raise self._broken_chain()
+        contents = side.refreshed(call, state) if side.chained else side.contents(call)
+        if side.chained and not side.holds(call, contents):
+            sentence = "in a timed block it changed its inputs or skipped their refresh"
+            raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
+        self._pending.append((block.report.metas, spans, contents))
+        waiting_bytes = len(self._pending) * (
+            shape.inputs.input_bytes + sum(meta.span_bytes for meta in report.metas)
+        )
+        if (
+            len(self._pending) == min(_PENDING, shape.side.slot_count)
+            or waiting_bytes > _PENDING_BYTES[side.gpu]
+        ):
+            self.compare_pending()
+
+    def _broken_chain(self) -> Rejected:
+        sentence = (
+            "in a timed block the chain between its calls does not follow from its outputs: they were not computed "
+            "one after the other"
+        )
+        return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
+
+    def compare_pending(self) -> None:
+        """A quick look against the reference's own results; only what looks wrong goes to the float64 oracle.
+
+        Raises:
+            Rejected: a drawn output was wrong.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        reference = self.shape.side
+        self.side.process.freeze()
+        reference.ready(_CALL_SECONDS)
+        for slot, (_, _, contents) in enumerate(pending):
+            reference.write(slot, contents)
+        own_block = reference.block(len(pending), _CALL_SECONDS)
+        own_metas = own_block.report.metas
+        doubtful = []
+        for slot, (metas, spans, contents) in enumerate(pending):
+            own_spans = reference.snapshot(own_block, slot)
+            self.outcome.checks += 1
+            if not reference.agree(spans, metas, own_spans, own_metas, self.outcome.bounds):
+                doubtful.append((metas, spans, contents))
+        # Afterwards: the oracle's block replaces the outputs that were read above.
+        for metas, spans, contents in doubtful:
+            self._judge(metas, spans, contents)
+
+    def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
+        """The float64 oracle's word on an output that differs from the reference's."""
+        reference = self.shape.side
+        dtypes = [tensor.meta.dtype for tensor in self.shape.inputs.tensors]
+        case = case_of(self.session, self.shape, "timed", reference.on_host(contents, dtypes), [])
+        on_host = reference.on_host(spans, [meta.dtype for meta in metas])
+        values = [dense(span, meta) for span, meta in zip(on_host, metas, strict=True)]
+        for value, expected in zip(values, case.expected, strict=True):
+            comparison = compare(value, expected, slack=2.0)
+            if not comparison.ok:
+                rejected = wrong(self.shape, case, comparison, values, self.earlier)
+                raise Rejected(rejected.word, "in a timed call: " + rejected.sentence, rejected.findings)

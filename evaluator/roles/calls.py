@@ -1,0 +1,210 @@
+"""What one call is: the module's forward, or forward and backward, and the state that it leaves behind.
+
+Most tasks are forward-only in eval mode: there a call is the module itself. Otherwise gradients and the buffers after the
+call are further outputs, so that the chain, the contract, the tolerance and the clock treat them like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from evaluator.roles.blocks import flatten, tensors_in
+from evaluator.roles.frames import TensorMeta
+from evaluator.roles.runner import ContractError
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """How a task is called.
+
+    Attributes:
+        training: whether the module is in train mode.
+        backward: whether a call is forward and backward. Then the last arguments are upstream gradients.
+        differentiable: which outputs (counted as :func:`flatten` orders them) get an upstream gradient.
+        gradients: names of the parameters whose gradients are outputs, after those of the inputs.
+        buffers: names of the buffers that start each call as imported and are outputs after it.
+    """
+
+    training: bool = False
+    backward: bool = False
+    differentiable: tuple[int, ...] = ()
+    gradients: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> CallSpec:
+        """From what the referee sends."""
+        return cls(
+            fields["training"],
+            fields["backward"],
+            tuple(fields["differentiable"]),
+            tuple(fields["gradients"]),
+            tuple(fields["buffers"]),
+        )
+
+    @property
+    def plain(self) -> bool:
+        """True where a call is nothing but the module's forward."""
+        return not self.backward and not self.buffers
+
+
+class Call:
+    """Forward, backward where the task asks for it, and copies of the buffers afterwards, as one function.
+
+    It returns (the module's result, gradients, buffers). Gradients are what ``backward()`` leaves in ``.grad``: those of
+    the floating inputs, then those of the parameters, zeros where nothing arrives. Grad mode is on in here alone.
+
+    Args:
+        forward: the module or a compiled form of it.
+        parameters: whose gradients are wanted.
+        buffers: the module's, in the order of the task's names.
+        initial: what they hold before each call.
+        spec: how the task is called.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        parameters: list[torch.Tensor],
+        buffers: list[torch.Tensor],
+        initial: list[torch.Tensor],
+        spec: CallSpec,
+    ) -> None:
+        self._forward = forward
+        self._parameters = parameters
+        self._buffers = buffers
+        self._initial = initial
+        self._spec = spec
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._initial)
+        if self._spec.backward:
+            result, gradients = self._both(arguments)
+        else:
+            result, gradients = self._forward(*arguments), []
+        return result, gradients, [buffer.clone() for buffer in self._buffers]
+
+    def null(self, outcome: Any) -> Forward:
+        """The same without the module: what putting buffers back and copying them takes is the harness's own cost."""
+        result, gradients, _ = outcome
+
+        def call(*arguments: Any) -> Any:
+            if self._buffers:
+                torch._foreach_copy_(self._buffers, self._initial)
+            return result, gradients, [buffer.clone() for buffer in self._buffers]
+
+        return call
+
+    def _both(self, arguments: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor]]:
+        count = len(arguments) - len(self._spec.differentiable)
+        given, upstream = arguments[:count], arguments[count:]
+        inputs = tensors_in(given)
+        leaves = [tensor for tensor in inputs if tensor.requires_grad] + self._parameters
+        with torch.enable_grad():
+            result = self._forward(*given)
+            outputs = flatten(result)
+            torch.autograd.backward(*self._roots(outputs, upstream))
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*inputs, *upstream)}
+        gradients = []
+        for leaf in leaves:
+            gradient, leaf.grad = leaf.grad, None
+            if gradient is None:
+                gradient = torch.zeros_like(leaf, requires_grad=False)
+            elif gradient.is_conj():
+                gradient = gradient.resolve_conj()
+            elif gradient.layout is torch.strided and gradient.untyped_storage().data_ptr() in held:
+                # The gradient of a view is a view of the upstream gradient, which the next call overwrites.
+                gradient = gradient.clone()
+            gradients.append(gradient)
+        return _detached(result), gradients
+
+    def _roots(
+        self, outputs: list[torch.Tensor], upstream: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The outputs that get an upstream gradient, and these gradients."""
+        roots, gradients = [], []
+        for index, gradient in zip(self._spec.differentiable, upstream, strict=True):
+            if index >= len(outputs):
+                raise ContractError(f"forward() returned {len(outputs)} tensors, too few for this task")
+            output = outputs[index]
+            if not output.requires_grad:
+                raise ContractError(
+                    f"output {index} of forward() carries no gradient: the task is forward_backward, so own kernels "
+                    "need a torch.autograd.Function (or the class must be differentiable by autograd)"
+                )
+            if gradient.shape != output.shape:
+                raise ContractError(
+                    f"output {index} of forward() has shape {list(output.shape)}, the reference returns "
+                    f"{list(gradient.shape)}"
+                )
+            roots.append(output)
+            # Differs in the float64 oracle alone, where a module narrows its output itself.
+            gradients.append(gradient if gradient.dtype == output.dtype else gradient.to(output.dtype))
+        return roots, gradients
+
+
+def _detached(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result.detach()
+    if isinstance(result, (list, tuple)):
+        items = [_detached(item) for item in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    if isinstance(result, dict):
+        return {key: _detached(item) for key, item in result.items()}
+    return result
+
+
+def make(forward: Forward, model: nn.Module, spec: CallSpec, initial: list[torch.Tensor]) -> Forward:
+    """The function of one call around ``forward``, which runs ``model`` or a compiled form of it."""
+    if spec.plain:
+        return forward
+    parameters, buffers = members(model, spec)
+    return Call(forward, parameters, buffers, initial, spec)
+
+
+def members(
+    model: nn.Module, spec: CallSpec, metas: dict[str, TensorMeta] | None = None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters and buffers that a task names.
+
+    Args:
+        model: where they are looked for.
+        spec: names them.
+        metas: what they must look like, by name; not checked without.
+
+    Raises:
+        ContractError: one is missing or has another shape or dtype.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    if metas is not None:
+        _check(parameters, spec.gradients, metas, "parameter", "forward_backward tasks take gradients")
+        _check(buffers, spec.buffers, metas, "buffer", "TRAINING tasks compare the state after a call")
+    for name in spec.gradients:
+        parameters[name].requires_grad_(True)
+    return [parameters[name] for name in spec.gradients], [buffers[name] for name in spec.buffers]
+
+
+def _check(
+    found: dict[str, Any], names: tuple[str, ...], metas: dict[str, TensorMeta], kind: str, why: str
+) -> None:
+    for name in names:
+        tensor, meta = found.get(name), metas[name]
+        if tensor is None:
+            raise ContractError(
+                f"ModelNew has no {kind} {name!r}: {why} by the reference's names, so a class with "
+                f"from_reference must keep each {kind} under its name, unpacked"
+            )
+        if tuple(tensor.shape) != meta.shape or str(tensor.dtype) != f"torch.{meta.dtype}":
+            raise ContractError(
+                f"ModelNew's {kind} {name!r} is {tensor.dtype} of shape {list(tensor.shape)}, the reference's is "
+                f"torch.{meta.dtype} of shape {list(meta.shape)}: {why} as they are in the reference"
+            )

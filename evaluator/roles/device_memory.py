@@ -1,0 +1,118 @@
+"""GPU memory that two processes share: made and exported by the referee, imported by one role (CUDA's cuMem functions).
+
+A handle is a file descriptor, so that only who is given one can map the memory; there are no names to guess. Both ends
+call this file; it needs nothing but libcuda and a current context.
+Source: CUDA driver API, "Virtual Memory Management".
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+
+_GRANULE_BYTES = 2 << 20
+_PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3
+_FILE_DESCRIPTOR = 1
+_number, _size = ctypes.c_uint64, ctypes.c_size_t
+
+
+class _Location(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("index", ctypes.c_int)]
+
+
+class _Flags(ctypes.Structure):
+    _fields_ = [
+        ("compression", ctypes.c_ubyte),
+        ("rdma", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    ]
+
+
+class _Properties(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int),
+        ("handle_kinds", ctypes.c_int),
+        ("location", _Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", _Flags),
+    ]
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [("location", _Location), ("flags", ctypes.c_int)]
+
+
+class _Interface:
+    """What torch needs to see memory that it did not allocate."""
+
+    def __init__(self, pointer: int, length_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (pointer, False),
+            "shape": (length_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = getattr(_driver(), name)(*arguments)
+    if status:
+        raise RuntimeError(f"{name} failed with CUDA error {status}")
+
+
+def rounded(length_bytes: int) -> int:
+    """The next size that the driver hands out."""
+    return -(-max(length_bytes, 1) // _GRANULE_BYTES) * _GRANULE_BYTES
+
+
+def create(length_bytes: int) -> tuple[int, int]:
+    """Allocates on device 0; returns a handle and a descriptor that another process can import.
+
+    Args:
+        length_bytes: a size from :func:`rounded`.
+    """
+    properties = _Properties(_PINNED, _FILE_DESCRIPTOR, _Location(_ON_DEVICE, 0), None, _Flags())
+    handle, descriptor = _number(), ctypes.c_int()
+    _call("cuMemCreate", ctypes.byref(handle), _size(length_bytes), ctypes.byref(properties), _number(0))
+    _call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _FILE_DESCRIPTOR, _number(0))
+    return handle.value, descriptor.value
+
+
+def adopt(descriptor: int) -> int:
+    """A handle for memory that another process has exported."""
+    handle = _number()
+    _call(
+        "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor), _FILE_DESCRIPTOR
+    )
+    return handle.value
+
+
+def attach(handle: int, length_bytes: int) -> int:
+    """Maps the memory into this process and returns its address."""
+    pointer = _number()
+    _call("cuMemAddressReserve", ctypes.byref(pointer), _size(length_bytes), _size(0), _number(0), _number(0))
+    _call("cuMemMap", pointer, _size(length_bytes), _size(0), _number(handle), _number(0))
+    access = _Access(_Location(_ON_DEVICE, 0), _READ_WRITE)
+    _call("cuMemSetAccess", pointer, _size(length_bytes), ctypes.byref(access), _size(1))
+    return pointer.value
+
+
+def detach(pointer: int, handle: int, length_bytes: int) -> None:
+    """Undoes :func:`attach` and gives the handle back; the memory goes when the last process has done so."""
+    _call("cuMemUnmap", _number(pointer), _size(length_bytes))
+    _call("cuMemAddressFree", _number(pointer), _size(length_bytes))
+    _call("cuMemRelease", _number(handle))
+
+
+def as_bytes(pointer: int, length_bytes: int) -> torch.Tensor:
+    """Mapped memory as a flat uint8 tensor that writes through."""
+    return torch.as_tensor(_Interface(pointer, length_bytes), device="cuda")

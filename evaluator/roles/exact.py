@@ -1,0 +1,179 @@
+"""The reference in float64, and in float64 with the operands of its products rounded to a precision tier."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from evaluator.roles import calls
+from evaluator.roles.blocks import flatten
+
+_WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+#: Explicit mantissa bits that the hardware keeps of an operand in each tier; fp32 is strict and rounds nothing.
+TIER_BITS = {"tf32": 10, "fp16": 10, "bf16": 7, "fp8": 3}
+#: Products and where their operands stand among the arguments (a bias is added, not multiplied).
+_PRODUCTS = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+    "aten::addbmm": (1, 2),
+    "aten::mv": (0, 1),
+    "aten::addmv": (1, 2),
+    "aten::dot": (0, 1),
+    "aten::vdot": (0, 1),
+    "aten::linear": (0, 1),
+    "aten::convolution": (0, 1),
+    "aten::_convolution": (0, 1),
+    "aten::convolution_backward": (0, 1, 2),
+}
+
+
+class Arithmetic(TorchDispatchMode):
+    """Within it, what asks for single precision gets double, and the operands of products are rounded.
+
+    A module that converts to float32 itself (``x.float()`` in a norm over bfloat16) would otherwise fall out of float64.
+    Conversions to dtypes below float32 are kept: a module that quantizes means it.
+
+    Args:
+        widen: whether float32 and complex64 become float64 and complex128.
+        bits: explicit mantissa bits that operands of products keep, None for all.
+    """
+
+    def __init__(self, *, widen: bool, bits: int | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._widen = widen
+        self._bits = bits
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if self._widen and kwargs.get("dtype") in _WIDER:
+            kwargs["dtype"] = _WIDER[kwargs["dtype"]]
+        positions = _PRODUCTS.get(func._schema.name) if self._bits is not None else None
+        if positions:
+            args = tuple(
+                rounded(value, self._bits)
+                if index in positions and isinstance(value, torch.Tensor)
+                else value
+                for index, value in enumerate(args)
+            )
+        return func(*args, **kwargs)
+
+
+def rounded(values: torch.Tensor, bits: int | None) -> torch.Tensor:
+    """Values rounded to nearest with so many explicit mantissa bits; the exponent's range is not cut.
+
+    For real formats the range matters less: whoever uses fp16 or fp8 scales, which a mantissa does not notice.
+    """
+    if bits is None or not (values.is_floating_point() or values.is_complex()):
+        return values
+    if values.is_complex():
+        return torch.view_as_complex(rounded(torch.view_as_real(values.resolve_conj()).contiguous(), bits))
+    mantissa, exponent = torch.frexp(values)
+    steps = 2.0 ** (bits + 1)
+    near = torch.ldexp(torch.round(mantissa * steps) / steps, exponent)
+    return torch.where(torch.isfinite(values), near, values)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Real floating tensors in float64, complex ones in complex128; ``Module.double`` would leave the latter alone."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+@dataclass(frozen=True)
+class Move:
+    """How inputs are moved to see how far the result goes with them.
+
+    Attributes:
+        steps: relative distance per tensor among the arguments, 0 for those that stay.
+        seed: of the signs, one per element.
+        sign: 1 or -1: the latter moves everything the opposite way.
+    """
+
+    steps: list[float]
+    seed: int
+    sign: int
+
+
+def _prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[Any]:
+    """The arguments in double precision (or their own), moved where that is asked for."""
+    generator = torch.Generator().manual_seed(move.seed if move else 0)
+    steps = iter(move.steps if move else ())
+
+    def prepare(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        wide = _widened(value.detach())
+        step = next(steps, 0.0)
+        if step and move is not None:
+            signs = torch.randint(0, 2, wide.shape, generator=generator).to(wide.device) * 2 - 1
+            if wide.dim() and wide.shape[-1] > 1:
+                # A row whose signs happen to be all alike is merely shifted, which a normalization does not notice: one
+                # short row in a hundred would be granted no rounding error at all.
+                signs[..., 0] = -signs[..., 1]
+            wide = wide * (1.0 + step * move.sign * signs)
+        wide = wide if widen else wide.to(value.dtype)
+        return wide.requires_grad_(value.requires_grad)
+
+    return list(tree_map(prepare, arguments))
+
+
+def _output(tensor: torch.Tensor) -> torch.Tensor:
+    """An output as the referee reads it: inexact ones in double precision, whatever the module made of them."""
+    return _widened(tensor.detach().resolve_conj().resolve_neg()).contiguous()
+
+
+def outputs(
+    shape: Any, arguments: list[Any], own: Callable[..., Any] | None, tier: str, move: Move | None = None
+) -> list[torch.Tensor]:
+    """What a call must return, as exactly as it is known.
+
+    Args:
+        shape: the open shape; its widened model is kept there.
+        arguments: of the call, as the module gets them.
+        own: the task's ``oracle(model, *inputs)``. It gets the model and the inputs in their own dtypes.
+        tier: ``fp32`` for the exact result; else operands of products are rounded as in this tier.
+        move: moves the inputs.
+    """
+    bits = TIER_BITS.get(tier)
+    if shape.exact_model is None:
+        shape.exact_model = copy.deepcopy(shape.model)
+        initial = shape.initial
+        if own is None:
+            shape.exact_model._apply(_widened)
+            initial = [_widened(tensor) for tensor in initial]
+        shape.exact_initial = initial
+    model: nn.Module = shape.exact_model
+    forward: Any = model
+    if own is not None:
+        task_oracle = own
+
+        def forward(*inputs: Any) -> Any:
+            return task_oracle(model, *inputs)
+
+    arguments = _prepared(arguments, move, widen=own is None)
+    call = calls.make(forward, model, shape.spec, shape.exact_initial)
+    default = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if bits is not None:
+            # Attention in one piece would hide its products.
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if own is None:
+            torch.set_default_dtype(torch.float64)
+            stack.callback(torch.set_default_dtype, default)
+        stack.enter_context(Arithmetic(widen=own is None, bits=bits))
+        return [_output(tensor) for tensor in flatten(call(*arguments))]

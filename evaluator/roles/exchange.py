@@ -1,0 +1,105 @@
+"""A role's end of the memory in which the referee reads its outputs on a GPU.
+
+The exchange is one piece of device memory that the referee made. Its lower part feeds a torch memory pool, so that what
+a timed call allocates lies in it without a copy; whatever an output is instead (a CUDA graph's memory, a view of an
+input, one's own allocation) is copied to its upper part, at the expense of who returned it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from evaluator.roles import device_memory
+
+_ALIGNMENT = 512
+#: Set in the offset of an output that lies in the memory of the inputs.
+INPUT_MEMORY = 1 << 62
+
+
+def span_elements(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last one in memory."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+class Exchange:
+    """The memory, its pool and the place for copies.
+
+    Args:
+        descriptor: from the referee; closed here.
+        length_bytes: its size.
+        pool_bytes: how much of it, from the start, is the pool's.
+        library: path of the compiled `pool.c`; without it every output is copied.
+    """
+
+    def __init__(self, descriptor: int, length_bytes: int, pool_bytes: int, library: str | None) -> None:
+        torch.cuda.synchronize()
+        self._address = device_memory.attach(device_memory.adopt(descriptor), length_bytes)
+        os.close(descriptor)
+        self._bytes = device_memory.as_bytes(self._address, length_bytes)
+        self._length_bytes = length_bytes
+        self._copies_from = pool_bytes if library else 0
+        self._next = self._copies_from
+        self._pool: Any = None
+        if library:
+            loaded = ctypes.CDLL(library)
+            loaded.kw_pool_init.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+            loaded.kw_pool_init(self._address, pool_bytes)
+            # The pool keeps a pointer to the allocator, which must therefore stay alive.
+            self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+                library, "kw_pool_alloc", "kw_pool_free"
+            )
+            self._pool = torch.cuda.MemPool(self._allocator.allocator())
+
+    @property
+    def pool_id(self) -> Any:
+        """What ``torch.cuda.graph`` takes as ``pool``; None without one."""
+        return None if self._pool is None else self._pool.id
+
+    def pool(self) -> AbstractContextManager[Any]:
+        """While entered, this thread's allocations lie in the exchange."""
+        return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
+
+    def forget(self) -> None:
+        """The copies of earlier outputs are no longer needed."""
+        self._next = self._copies_from
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in the exchange."""
+        return self._address <= address < self._address + self._length_bytes
+
+    def holds_all(self, addresses: list[list[int]]) -> bool:
+        """Whether all of these addresses lie in the exchange."""
+        return self.holds(min(map(min, addresses))) and self.holds(max(map(max, addresses)))
+
+    def offsets(self, addresses: list[list[int]]) -> list[list[int]]:
+        """Addresses in the exchange, in bytes from its start."""
+        start = self._address
+        return [[address - start for address in row] for row in addresses]
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself if it lies in the exchange, else a copy there with the same strides.
+
+        Raises:
+            torch.OutOfMemoryError: the outputs of a block do not fit.
+        """
+        if self.holds(tensor.data_ptr()) or tensor.numel() == 0:
+            return tensor
+        elements = span_elements(tensor)
+        length_bytes = elements * tensor.element_size()
+        if self._next + length_bytes > self._length_bytes:
+            raise torch.OutOfMemoryError("the outputs of one block do not fit into the exchange memory")
+        target = self._bytes[self._next : self._next + length_bytes].view(tensor.dtype)
+        self._next += -(-length_bytes // _ALIGNMENT) * _ALIGNMENT
+        target.copy_(tensor.as_strided((elements,), (1,)))
+        return target.as_strided(tensor.shape, tensor.stride())
+
+    def offset(self, tensor: torch.Tensor) -> int:
+        """Where a placed tensor starts, in bytes from the start of the exchange."""
+        return tensor.data_ptr() - self._address if tensor.numel() else 0

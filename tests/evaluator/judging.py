@@ -1,0 +1,48 @@
+"""Judges small inline tasks for correctness alone: the adversarial split is never timed, so no compiler runs."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource, TaskSource
+
+_HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+
+
+def task(body: str) -> TaskSource:
+    """A task file from its body, with the usual imports."""
+    return TaskSource("inline", _HEAD + textwrap.dedent(body))
+
+
+def candidate(body: str) -> CandidateSource:
+    """A candidate file from its body, with the usual imports."""
+    return CandidateSource(_HEAD + textwrap.dedent(body), "external", "inline")
+
+
+def replaced(source: TaskSource, *changes: tuple[str, str]) -> CandidateSource:
+    """The reference as a candidate, with some of its text changed: each change must occur."""
+    text = source.source.replace("class Model(", "class ModelNew(")
+    text = text.replace("super(Model,", "super(ModelNew,")
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return CandidateSource(text, "external", "inline")
+
+
+def judge(
+    referee: Referee,
+    source: TaskSource,
+    proposal: CandidateSource,
+    shapes: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The verdict on correctness at some shapes (by default the task's only one)."""
+    return referee.evaluate(
+        source, proposal, splits=["adversarial"], shapes={"adversarial": shapes or [{}]}, deadline_s=60.0
+    )
+
+
+def rules(verdict: dict[str, Any]) -> list[str]:
+    """Names of the findings."""
+    return [finding["rule"] for finding in verdict["findings"]]
