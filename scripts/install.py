@@ -33,6 +33,9 @@ CONSTRAINTS = REPOSITORY / "constraints.txt"
 OLDEST_TORCH = (2, 11)
 # The version that the tests run against. Newer ones are allowed by pyproject.toml but not chosen for you.
 TESTED_TORCH = "2.13.0"
+# Triton beside a CPU build of torch, whose compiler imports it where it finds one: the tests need it for its interpreter.
+# A CUDA build brings its own.
+TESTED_TRITON = "3.6.0"
 SIGN_OF_LIFE_S = 15.0
 
 
@@ -154,9 +157,9 @@ class Environment:
         """The command line of `pip install`; without a progress bar, which a log would hold a line per step of."""
         return self.pip("install", "--progress-bar", "off", *arguments)
 
-    def torch_version(self) -> str | None:
-        """The version of the torch that the environment has, without importing it; None if it has none."""
-        code = "import importlib.metadata as m\ntry: print(m.version('torch'))\nexcept m.PackageNotFoundError: pass"
+    def version_of_package(self, name: str) -> str | None:
+        """The version of a package that the environment has, without importing it; None if it has none."""
+        code = f"import importlib.metadata as m\ntry: print(m.version({name!r}))\nexcept m.PackageNotFoundError: pass"
         answer = subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=False)
         return answer.stdout.strip() or None
 
@@ -187,7 +190,7 @@ def install_torch(environment: Environment, wanted: str | None, backend: str | N
         wanted: a requirement that overrules the tested version.
         backend: a backend of uv's, such as `cpu` or `cu130`, that overrules the look at the machine.
     """
-    present = environment.torch_version()
+    present = environment.version_of_package("torch")
     if present is not None and version_of(present) >= OLDEST_TORCH:
         say(f"torch {present} is already there: kept")
         return present
@@ -203,7 +206,7 @@ def install_torch(environment: Environment, wanted: str | None, backend: str | N
     elif not (_install_gpu_torch(environment) if has_nvidia_gpu() else _install_cpu_torch(environment)):
         environment.run(f"{requirement}, default build", environment.pip_install(requirement))
 
-    installed = environment.torch_version()
+    installed = environment.version_of_package("torch")
     if installed is None or version_of(installed) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise InstallError(f"torch {installed} was installed, but at least {oldest} is needed")
@@ -250,9 +253,10 @@ def _uv_torch(environment: Environment, requirement: str, backend: str) -> bool:
 
 
 def install_project(environment: Environment, extras: str, torch_version: str) -> None:
-    """Install this project, editable, with `extras`, and hold the torch that is there."""
+    """Install this project, editable, with `extras`, and hold the torch and the triton that are there."""
     held = environment.path / "held-torch.txt"
-    held.write_text(f"torch=={torch_version}\n", encoding="utf-8")
+    triton_version = environment.version_of_package("triton") or TESTED_TRITON
+    held.write_text(f"torch=={torch_version}\ntriton=={triton_version}\n", encoding="utf-8")
     target = f"{REPOSITORY}[{extras}]" if extras else str(REPOSITORY)
     constraints = ["--constraint", str(CONSTRAINTS), "--constraint", str(held)]
     environment.run(

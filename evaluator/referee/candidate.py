@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from evaluator.building.extension_call import CallRefused, ExtensionCall, parse
@@ -17,7 +18,7 @@ from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import OpenShape, TaskSession, freeze_dims
-from evaluator.roles import runner, torch_cpp
+from evaluator.roles import interpreted, runner, torch_cpp
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource
@@ -68,6 +69,8 @@ class CandidateRun:
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
         self.setup_s: float | None = None
+        #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
+        self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
@@ -77,6 +80,11 @@ class CandidateRun:
         """
         started = time.monotonic()
         source = self.candidate.source
+        if self.interpreted and find_spec("triton") is None:
+            sentence = (
+                "the candidate needs triton, which is not installed on this machine (pip install triton)"
+            )
+            raise RoleFailure("not_judged", sentence, role=self.name)
         try:
             if any(word in source for word in _BUILDS):
                 self._build_extensions(shapes)
@@ -238,6 +246,7 @@ class CandidateRun:
             folder_mode="share" if server == "compile" else "copy",
             limits=self.fleet.limits,
             may_compile=records,
+            environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
         )
         process.name = self.name
         process.expires_at = self.expires_at

@@ -27,6 +27,12 @@ from evaluator.timing.statistics import summarize
 from evaluator.verdict import Finding, KernelShare, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
+#: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
+_INTERPRETED_CAP_BYTES = 64 << 10
+_INTERPRETED = (
+    "its Triton kernels ran in Triton's interpreter on the CPU, which shows whether they are right and says nothing "
+    "about their speed"
+)
 
 
 @dataclass
@@ -101,6 +107,11 @@ class Evaluation:
         lock = self.fleet.device_lock
         with lock.shared():
             opened = self._prepare(clock)
+        if self.candidate.interpreted:
+            self.run_state.findings.append(Finding("interpreted", "info", _INTERPRETED))
+            for split in opened:
+                self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
+            return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         explained = self._investigation(opened, [shape for _, shape in timed])
         every = self.request.effort == "confirm"
@@ -152,12 +163,18 @@ class Evaluation:
         for split in (*self.request.splits, *given):
             if split not in SPLITS:
                 raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
-        return {
+        cap_bytes = _INTERPRETED_CAP_BYTES if self.candidate.interpreted else None
+        chosen = {
             split: [check_shape(self.session.space, dims) for dims in given[split]]
             if split in given
-            else self.session.sample(split)
+            else self.session.sample(split, cap_bytes)
             for split in self.request.splits
         }
+        if cap_bytes is None:
+            return chosen
+        small = {split: self.session.fitting(shapes, cap_bytes) for split, shapes in chosen.items()}
+        # Rather slow than unseen, where somebody asked for large shapes only.
+        return small if any(small.values()) else chosen
 
     def _open(self, dims: Dims) -> OpenShape:
         self._check_deadline()
@@ -259,6 +276,9 @@ class Evaluation:
     def _reason(self) -> str:
         summary = self._summary()
         if summary["geomean_speedup"] is None:
+            shapes = len(self.run_state.outcomes)
+            if self.candidate.interpreted:
+                return f"correct at {shapes} shapes; not timed: {_INTERPRETED}"
             return "correct at every shape; nothing was timed"
         low, high = summary["geomean_ci95"]
         return (

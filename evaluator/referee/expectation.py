@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,8 @@ def case_of(
     oracle = _ask_oracle(session, shape, contents, metas, own, findings)
     # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
+    # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
+    terms = max(terms, *(math.prod(entry.meta.shape[1:]) for entry in shape.inputs.state), 1)
     if shape.inputs.call.backward:
         # Gradients of parameters are sums over whole inputs.
         terms = max(terms, *(tensor.meta.elements for tensor in shape.inputs.tensors))

@@ -140,6 +140,7 @@ class Fleet:
             threads=self.threads,
             chain_library=self.chain_library,
             headers=self.headers,
+            interprets_triton=not self.gpu,
         )
 
     def _attack_ourselves(self) -> list[dict[str, Any]]:

@@ -158,30 +158,35 @@ class TaskSession:
 
     # -- shapes ------------------------------------------------------------------------------------------------
 
-    def sample(self, split: str) -> list[Dims]:
-        """Shapes of a split. Held-out shapes are drawn anew from the operating system's randomness each time."""
+    def sample(self, split: str, cap_bytes: int | None = None) -> list[Dims]:
+        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time."""
         seed = secrets.token_hex(16) if split == "held_out" else self.task.sha256
-        return sample(self.space, split, seed, self._fits)
+        cap = cap_bytes or self.fleet.input_cap_bytes
+        return sample(self.space, split, seed, lambda shapes: self._fits(shapes, cap))
 
-    def _fits(self, shapes: list[Dims]) -> list[bool]:
+    def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
+        """Those whose inputs stay below ``cap_bytes``."""
+        fits = self._fits(shapes, cap_bytes) if shapes else []
+        return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
+
+    def _fits(self, shapes: list[Dims], cap: int) -> list[bool]:
         answer = self.process.request_json(
             runner.SIZES, {"shapes": shapes, "input_dims": self._input_dims}, _BUILD_SECONDS
         ).get("bytes")
         if not isinstance(answer, list) or len(answer) != len(shapes):
             raise ProtocolViolation("task_rejected", "the task's process sent no valid sizes")
-        cap = self.fleet.input_cap_bytes
         return [
-            self._guess_fits(dims) if size is None else isinstance(size, int) and size <= cap
+            self._guess_fits(dims, cap) if size is None else isinstance(size, int) and size <= cap
             for dims, size in zip(shapes, answer, strict=True)
         ]
 
-    def _guess_fits(self, dims: Dims) -> bool:
+    def _guess_fits(self, dims: Dims, cap: int) -> bool:
         """Where sizes cannot be probed: keep the product of all integer dimensions below a quarter of the cap."""
         elements = 1
         for name, dim in self.space.items():
             if isinstance(dim, IntegerDim):
                 elements *= max(int(dims[name]), 1)
-        return elements * 16 <= self.fleet.input_cap_bytes
+        return elements * 16 <= cap
 
     def describe(self) -> dict[str, Any]:
         """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults."""

@@ -15,6 +15,8 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
+#: CPU time that a stopped process may have used, over all its stops: bookkeeping of the kernel, none as a rule.
+_MOST_WHILE_STOPPED_US = 500.0
 #: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
 _PENDING = 16
 _PENDING_BYTES = (32 << 20, 512 << 20)
@@ -56,6 +58,7 @@ class Checker:
     def run(self, calls: int) -> Block:
         """One verified block."""
         side = self.side
+        self._check_rest()
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured)
         side.fill(calls)
         self._watch.before(side)
@@ -67,7 +70,15 @@ class Checker:
                 "contract_violation", sentence, (Finding("background_process", "error", sentence),)
             )
         self._verify(block)
+        self._check_rest()
         return block
+
+    def _check_rest(self) -> None:
+        """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
+        ran_us = self.side.process.check_rest() / 1e3
+        if ran_us > _MOST_WHILE_STOPPED_US:
+            sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
+            raise Rejected("cheating", sentence, (Finding("ran_while_stopped", "cheat", sentence),))
 
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline, for which the candidate has to keep still."""

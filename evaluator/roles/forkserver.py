@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Any
 
-from evaluator.roles import wire
+from evaluator.roles import interpreted, wire
 from evaluator.sandbox import namespaces, syscalls
 from evaluator.sandbox.layout import Layout
 
@@ -76,6 +76,8 @@ def _preload(settings: dict[str, Any]) -> None:
     # Not at the top: it imports numpy, whose threads would keep an ordinary user out of a user namespace of its own.
     from evaluator.roles import chain
 
+    if settings["interprets_triton"]:
+        os.environ[interpreted.VARIABLE] = "1"
     for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else _PRELOADED_ON_CPU)):
         importlib.import_module(name)
     chain.load(settings["chain_library"])

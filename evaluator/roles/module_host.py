@@ -21,7 +21,17 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from evaluator.roles import blocks, calls, chain, device_memory, exact, frames, torch_cpp, variants
+from evaluator.roles import (
+    blocks,
+    calls,
+    chain,
+    device_memory,
+    exact,
+    frames,
+    interpreted,
+    torch_cpp,
+    variants,
+)
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.runner import NULL, BuildError, ContractError
 from evaluator.roles.values import decode_value, encode_value
@@ -119,6 +129,8 @@ class ModuleHost:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
                 variants.use_shared_headers(self._headers)
+        if interpreted.VARIABLE in os.environ:
+            interpreted.prepare()
         name = _CANDIDATE if self.role == "candidate" else _REFERENCE
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)

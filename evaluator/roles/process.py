@@ -30,6 +30,8 @@ _KEPT_OUTPUT_BYTES = 64 << 10
 _MAX_OUTPUT_BYTES = 16 << 20
 _FREEZE_SECONDS = 2.0
 _MAX_OPEN_STATES = 32
+#: CPUCLOCK_SCHED of the kernel's clock ids; with the complement of a process id above it, that process's CPU clock.
+_CPU_CLOCK_OF_PROCESS = 2
 
 
 class OutputDrain:
@@ -93,6 +95,9 @@ class RoleProcess:
         self._init_pid = 0
         self.frozen = False
         self.dead = False
+        #: CPU time, in ns, that the process has used while it was stopped: somebody other than we let it go on.
+        self.ran_while_stopped_ns = 0
+        self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
         #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.keeper.ProcessMemory`.
@@ -299,12 +304,32 @@ class RoleProcess:
                 self.kill()
                 raise RoleFailure("runtime_error", "its process could not be stopped", role=self.name)
         self.frozen = True
+        self._ran_ns = self._cpu_ns()
         return stopped_ns
 
     def thaw(self) -> None:
         """Lets the process go on."""
+        self.check_rest()
         self.frozen = False
         self._signal(signal.SIGCONT)
+
+    def check_rest(self) -> int:
+        """The ns for which the stopped process has run all the same, over all its stops so far.
+
+        A signal to continue may come from others than the referee: from a timer of the kernel's, for one.
+        """
+        if self.frozen and not self.dead:
+            now_ns = self._cpu_ns()
+            self.ran_while_stopped_ns += max(0, now_ns - self._ran_ns)
+            self._ran_ns = now_ns
+        return self.ran_while_stopped_ns
+
+    def _cpu_ns(self) -> int:
+        """CPU time of all threads so far; a clock of the kernel's that costs less than a microsecond to read."""
+        try:
+            return time.clock_gettime_ns((~self.pid << 3) | _CPU_CLOCK_OF_PROCESS)
+        except OSError:
+            return self._ran_ns
 
     def _signal(self, number: int) -> None:
         try:

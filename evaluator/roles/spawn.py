@@ -38,6 +38,7 @@ class ForkServer:
         threads: threads for torch in children.
         chain_library: path of the compiled chain, or None.
         headers: host folder of shared precompiled headers.
+        interprets_triton: whether triton is imported so that its interpreter can run kernels (no GPU anywhere).
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ForkServer:
         threads: int,
         chain_library: str | None,
         headers: Path,
+        interprets_triton: bool = False,
     ) -> None:
         self.name = name
         self.tier = tier
@@ -78,6 +80,7 @@ class ForkServer:
             "import_roots": layout.import_roots(),
             "chain_library": chain_library,
             "gpu": gpu,
+            "interprets_triton": interprets_triton,
         }
         ours, theirs = socket.socketpair()
         self._channel = ours

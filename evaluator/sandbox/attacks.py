@@ -6,8 +6,11 @@ A tier is used only when every attack fails. ``facts`` tells them what exists ou
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import signal
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -163,6 +166,24 @@ def use_io_uring(facts: Facts) -> None:
         raise OSError(1, "io_uring_setup")
 
 
+def continue_by_a_timer(facts: Facts) -> None:
+    """A timer of the kernel's that sends SIGCONT would let a stopped process go on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    event = ctypes.create_string_buffer(struct.pack("<qii48x", 0, signal.SIGCONT, 0))
+    if libc.timer_create(1, event, ctypes.byref(ctypes.c_void_p())) != 0:
+        raise OSError(ctypes.get_errno(), "timer_create")
+
+
+def continue_by_data(facts: Facts) -> None:
+    """The same by a signal for data that arrives on a socket."""
+    reading, writing = os.pipe()
+    try:
+        fcntl.fcntl(reading, 10, signal.SIGCONT)  # F_SETSIG
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 def fork_without_end(facts: Facts) -> None:
     """More processes than the limit allows; they end when a pipe is closed, since killing them may be refused."""
     read_end, write_end = os.pipe()
@@ -194,7 +215,7 @@ ATTACKS: tuple[Callable[[Facts], None], ...] = (
     read_memory_of_parent, signal_the_referee, hold_another_process_back, kill_another_process, trace_the_parent, connect_to_the_network, send_a_datagram,
     open_a_netlink_socket, connect_to_a_unix_socket, send_to_a_unix_socket_of_datagrams, make_a_user_namespace,
     clone_into_a_user_namespace, mount_something, become_root, use_io_uring,
-    fork_without_end, allocate_without_end,
+    continue_by_a_timer, continue_by_data, fork_without_end, allocate_without_end,
 )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "sethostname": (170, 161), "setdomainname": (171, 162), "iopl": (172, None), "ioperm": (173, None),
     "modify_ldt": (154, None), "quotactl": (179, 60), "open_by_handle_at": (304, 265),
     "name_to_handle_at": (303, 264), "personality": (135, 92), "vhangup": (153, 58), "syslog": (103, 116),
+    # Signals from the kernel itself: a stopped process could have itself continued.
+    "timer_create": (222, 107), "mq_notify": (244, 184),
     "fanotify_init": (300, 262), "migrate_pages": (256, 238), "move_pages": (279, 239),
 }  # fmt: skip
 _SOCKET = (41, 198)
@@ -45,6 +47,7 @@ _PRLIMIT64 = (302, 261)
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _SETSID = (112, 157)
+_FCNTL = (72, 25)
 _MEMFD_CREATE = (319, 279)
 # Calls whose first argument names a process. Where the process ids of others mean something, only our own may be named.
 _SIGNALS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
@@ -58,6 +61,7 @@ _OF_OTHERS = {
 }  # fmt: skip
 _SOCKETPAIR = (53, 199)
 _NAMESPACE_FLAGS = 0x7E020000
+_F_SETSIG = 10
 _AF_UNIX = 1
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
@@ -157,6 +161,12 @@ def build(
     program.add(_JEQ, _PRLIMIT64[column], 0, 4)
     program.add(_LOAD, _argument(0))
     program.add(_JEQ, 0, 1, 0)
+    program.add(_RETURN, refuse)
+    program.add(_LOAD, _NUMBER)
+    # fcntl(F_SETSIG): data on a socket could be answered by a signal to continue.
+    program.add(_JEQ, _FCNTL[column], 0, 4)
+    program.add(_LOAD, _argument(1))
+    program.add(_JEQ, _F_SETSIG, 0, 1)
     program.add(_RETURN, refuse)
     program.add(_LOAD, _NUMBER)
     program.add(_JEQ, _CLONE[column], 0, 3)

@@ -52,6 +52,12 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
     assert verdict["reason"] and "\n" not in verdict["reason"]
     if rule is not None:
         assert rule in [finding["rule"] for finding in verdict["findings"]]
+    if "\n# gains: nothing\n" in source:
+        # Right answers: what such a file tries is to look faster, or its rival slower, than it is. Noise may once.
+        if verdict["summary"]["geomean_speedup"] > 1.05:
+            verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
+            xfail_if_voided(verdict)
+        assert verdict["summary"]["geomean_speedup"] <= 1.05, verdict["summary"]
     if verdict["verdict"] != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []

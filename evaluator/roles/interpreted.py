@@ -1,0 +1,106 @@
+"""Triton where there is no GPU: its interpreter runs a kernel's Python once per program, for correctness alone.
+
+The interpreter exists only when ``TRITON_INTERPRET`` is set before triton is first imported, since its own functions
+(``tl.sum``, ``tl.sigmoid``) are decorated then. So the fork server of a CPU sets it, and the child of a candidate that
+imports triton gets it again. What kernels ask of a driver is answered here; how fast interpreted code is, nobody asks.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+VARIABLE = "TRITON_INTERPRET"
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+triton\b", re.MULTILINE)
+#: Functions of libdevice that kernels ask for, and numpy's names for them.
+_UNARY = {
+    "tanh": "tanh", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log1p": "log1p",
+    "sqrt": "sqrt", "sin": "sin", "cos": "cos", "abs": "abs", "fabs": "abs", "floor": "floor", "ceil": "ceil",
+    "rint": "rint", "sinh": "sinh", "cosh": "cosh", "fast_expf": "exp", "fast_logf": "log", "fast_tanhf": "tanh",
+}  # fmt: skip
+_BINARY = {"pow": "power", "fmax": "fmax", "fmin": "fmin", "atan2": "arctan2", "hypot": "hypot"}
+
+
+def imports_triton(source: str) -> bool:
+    """Whether a candidate's source has an import statement for triton."""
+    return _IMPORT.search(source) is not None
+
+
+def prepare() -> None:
+    """Gives this process's triton a driver and the mathematical functions that its interpreter lacks.
+
+    Called in the process of a candidate, before its file is imported. Without triton it does nothing.
+    """
+    try:
+        from triton.runtime.driver import driver
+    except ModuleNotFoundError:
+        return
+    driver.set_active(_Driver())
+    from triton.language.extra import libdevice
+    from triton.language.extra.cuda import libdevice as of_cuda
+
+    for name, function in _functions().items():
+        for module in (libdevice, of_cuda):
+            setattr(module, name, function)
+    _let_arrays_of_one_be_numbers()
+
+
+def _let_arrays_of_one_be_numbers() -> None:
+    """numpy 2.4 no longer turns an array of one element into a number, which triton 3.6's interpreter relies on."""
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+class _Driver:
+    """As much of a triton driver as the host side of a kernel asks for."""
+
+    def get_active_torch_device(self) -> Any:
+        """Tensors stay where they are."""
+        import torch
+
+        return torch.device("cpu")
+
+    def get_current_target(self) -> Any:
+        """A current NVIDIA GPU: some files choose their configurations by it."""
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """An autotuner's stopwatch that draws: any configuration may be the fastest somewhere, so any must be right."""
+
+        def drawn(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> list[float]:
+            return [1.0 + secrets.randbelow(1 << 20)] * 3
+
+        return drawn
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    """libdevice's functions over the interpreter's arrays."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **_: Any) -> Any:
+            first = next(value for value in arguments if isinstance(value, tl.tensor))
+            with np.errstate(all="ignore"):
+                data = function(*(v.handle.data if isinstance(v, tl.tensor) else v for v in arguments))
+            data = np.asarray(data).astype(first.handle.data.dtype)
+            return tl.tensor(interpreter.TensorHandle(data, first.handle.dtype), first.type)
+
+        return call
+
+    named = {name: getattr(np, other) for name, other in (_UNARY | _BINARY).items()}
+    named["erf"] = interpreter.np_erf_fp64
+    named["rsqrt"] = lambda values: 1 / np.sqrt(values)
+    return {name: elementwise(function) for name, function in named.items()}

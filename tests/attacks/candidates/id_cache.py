@@ -1,0 +1,19 @@
+"""E14: answers from a cache keyed by the input's Python identity."""
+
+# expects: cheating stale_output
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+        self.cache = {}
+
+    def forward(self, x):
+        key = id(x)
+        if key not in self.cache:
+            self.cache[key] = x, F.relu(self.norm(x))
+        return self.cache[key][1].clone()

@@ -1,0 +1,24 @@
+# task: softmax
+# slip: tail mask missing
+"""Loads a block of the next power of two without a mask: the tail is the next row."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.jit
+def kernel(x, y, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + row * cols + at)
+    value = tl.exp(value - tl.max(value, 0))
+    tl.store(y + row * cols + at, value / tl.sum(value, 0), mask=at < cols)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y

@@ -1,0 +1,21 @@
+"""Sum over the last dimension of 32 bit integers; the result has 64 bits."""
+
+import torch
+from torch import nn
+
+from kernelbench_tasks import Dim
+
+DIMS = {"rows": Dim(1, 2048, default=96), "cols": Dim(8, 4096, default=160)}
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(dim=-1)
+
+
+def get_inputs(rows: int = 96, cols: int = 160) -> list[torch.Tensor]:
+    return [torch.randint(-(1 << 20), 1 << 30, (rows, cols), dtype=torch.int32)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,48 @@
+"""No honest candidate is rejected. `benchmarks/controls.py` judges all of them, with timing where there is any."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from evaluator.client import Referee
+from tests.corpus import controls, corpus
+
+pytestmark = pytest.mark.timeout(240)
+#: For Triton's interpreter: a program of a grid takes milliseconds there.
+_FEW_ROWS = [{"rows": 3, "cols": 130, "dtype": "float32"}, {"rows": 1, "cols": 8, "dtype": "float32"}]
+
+
+@pytest.mark.parametrize("entry", controls.quick(), ids=lambda entry: entry.name)
+def test_honest_candidate_is_accepted(entry: corpus.Entry, referee: Referee) -> None:
+    shapes = None
+    if entry.language == "triton":
+        column = "classes" if entry.task == "cross_entropy" else "cols"
+        few = [
+            {column if name == "cols" else name: size for name, size in dims.items()} for dims in _FEW_ROWS
+        ]
+        shapes = {"adversarial": few}
+    verdict = referee.evaluate(
+        corpus.task(entry.task), entry.candidate, splits=("adversarial",), shapes=shapes, deadline_s=200.0
+    )
+    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert not [f for f in verdict["findings"] if f["severity"] in ("error", "cheat")]
+
+
+def test_there_are_enough_of_them_and_they_differ() -> None:
+    entries = controls.every()
+    on_cpu = [entry for entry in entries if entry.runs_on("cpu")]
+    assert len(on_cpu) >= 200
+    assert len([entry for entry in entries if entry.runs_on("cuda")]) >= 200
+    assert len({entry.name for entry in entries}) == len(entries)
+    bodies = Counter(re.sub(r'^""".*?"""', "", entry.source) for entry in entries)
+    assert max(bodies.values()) == 1
+
+
+def test_the_quick_part_shows_every_task_and_style() -> None:
+    quick = controls.quick()
+    buildable = [e for e in controls.every() if not e.compiles and e.only != "cuda"]
+    assert {entry.task for entry in quick} >= set(controls.OPERATIONS)
+    assert {entry.kind for entry in buildable if "_" in entry.kind} <= {entry.kind for entry in quick}
