@@ -292,6 +292,12 @@ class Side:
         self.fill(calls)
         return self.block(calls, deadline_s, variant=runner.NULL, chained=True, captured=captured).elapsed_ns
 
+    def least_ns(self, calls: int, deadline_s: float) -> int:
+        """What a block of so many calls takes when the module only makes its outputs and returns them."""
+        self.ready(deadline_s, warm=runner.LEAST, poison=0)
+        self.fill(calls)
+        return self.block(calls, deadline_s, variant=runner.LEAST, chained=True).elapsed_ns
+
     def capture(self, variant: str, calls: int, deadline_s: float) -> None:
         """GPU only: has the process record so many chained calls of a variant as a CUDA graph.
 

@@ -33,7 +33,7 @@ from evaluator.roles import (
     variants,
 )
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
-from evaluator.roles.runner import NULL, BuildError, ContractError
+from evaluator.roles.runner import LEAST, NULL, BuildError, ContractError
 from evaluator.roles.values import decode_value, encode_value
 
 _REFERENCE, _CANDIDATE = "Model", "ModelNew"
@@ -80,6 +80,23 @@ class Shape:
         self.initial: list[torch.Tensor] = []
         self.exact_model: nn.Module | None = None
         self.exact_initial: list[torch.Tensor] = []
+
+
+class _Least(nn.Module):
+    """Returns new tensors like the given ones, with nothing in them."""
+
+    def __init__(self, outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._forms = [
+            (tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device) for tensor in outputs
+        ]
+
+    def forward(self, *arguments: Any) -> Any:
+        outputs = [
+            torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            for shape, strides, dtype, device in self._forms
+        ]
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
 class ModuleHost:
@@ -399,11 +416,20 @@ class ModuleHost:
         with self._pool(timed=warm is not None):
             if warm == NULL:
                 self._make_null(shape)
+            elif warm == LEAST:
+                self._make_least(shape)
             if warm is not None and request["captured"]:
                 shape.captured[warm].run(0)
             elif warm is not None:
                 self._warm_up(shape, shape.forwards[warm])
         return b""
+
+    @staticmethod
+    def _make_least(shape: Shape) -> None:
+        """Adds the variant that only makes its outputs."""
+        if LEAST not in shape.forwards:
+            outputs = blocks.flatten(shape.forwards["eager"](*shape.slots[0].arguments))
+            shape.forwards[LEAST] = _Least(outputs)
 
     @staticmethod
     def _make_null(shape: Shape) -> None:

@@ -108,6 +108,8 @@ class ForkServer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(settings).encode())
         self._process.stdin.close()
+        # So that nobody tries to flush it again.
+        self._process.stdin = None
         self._ready = False
 
     def wait_ready(self) -> None:

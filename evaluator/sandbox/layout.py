@@ -41,7 +41,10 @@ class Layout:
 def _python_trees() -> list[str]:
     trees = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     trees.update(site.getsitepackages())
-    trees.update(entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry)
+    # Not the folder of a checkout, which holds more than our two packages: a database, a `.env`.
+    own = [os.path.realpath(root) for root in import_roots()]
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    trees.update(entry for entry in given if os.path.realpath(entry) not in own)
     executable = Path(sys.executable)
     trees.add(str(executable.parent.parent))
     trees.add(str(executable.resolve().parent.parent))

@@ -12,7 +12,7 @@ from evaluator.devices import CpuDevice
 from evaluator.errors import SandboxUnavailable
 from evaluator.referee import fleet as fleet_module
 from evaluator.referee.fleet import Fleet
-from evaluator.sandbox import landlock, seccomp
+from evaluator.sandbox import landlock, layout, seccomp
 from evaluator.sandbox.attacks import ATTACKS
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(180)]
@@ -49,6 +49,15 @@ def test_landlock_alone_does_not_hold_root(tmp_path: Path, monkeypatch: pytest.M
     # That one alone: all other attacks must fail on Landlock and the filter.
     with pytest.raises(SandboxUnavailable, match="landlock: fork_without_end worked from inside"):
         Fleet(CpuDevice(), tmp_path, "landlock")
+
+
+def test_the_folder_of_the_checkout_is_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where it is on the search path of Python, as it is in the referee's own process."""
+    here = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, str(tmp_path)]))
+    shown = layout.for_role("/nowhere", gpu=False).read_only
+    assert here not in shown
+    assert {f"{here}/evaluator", f"{here}/kernelbench_tasks", str(tmp_path)} <= set(shown)
 
 
 def test_the_filter_is_built_for_this_machine() -> None:
