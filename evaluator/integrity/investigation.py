@@ -28,7 +28,6 @@ from evaluator.referee.task_session import OpenShape, TaskSession
 from evaluator.roles import runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
-from evaluator.sources import CandidateSource
 from evaluator.verdict import Finding, KernelShare
 
 _STATIC_SECONDS = 20.0
@@ -61,7 +60,7 @@ class Investigation:
     Args:
         fleet: starts its processes.
         session: of the task.
-        candidate: found correct.
+        judged: the candidate, built and found correct.
         shapes: where it was checked, those that will be timed first.
         effort: ``screen`` or ``confirm``.
         expires_at: monotonic time at which the evaluation ends.
@@ -71,15 +70,18 @@ class Investigation:
         self,
         fleet: Fleet,
         session: TaskSession,
-        candidate: CandidateSource,
+        judged: CandidateRun,
         shapes: list[OpenShape],
         effort: str,
         expires_at: float = math.inf,
     ) -> None:
         self._fleet = fleet
         self._session = session
-        self._candidate = candidate
-        self._shapes = _spread(shapes, _SHAPES[effort])
+        self._judged = judged
+        self._candidate = judged.candidate
+        # To start a second process with the device and its profiler takes seconds, more than all of a screen.
+        unseen = fleet.gpu and effort == "screen"
+        self._shapes = [] if unseen else _spread(shapes, _SHAPES[effort])
         self._replays = _REPLAYS[effort]
         self._expires_at = min(expires_at, time.monotonic() + _BUDGET_SECONDS[effort])
         self.explanation = Explanation()
@@ -103,11 +105,10 @@ class Investigation:
         found.findings += [Finding(*one) for one in analysis.findings]
         seen: list[tuple[OpenShape, Observation]] = []
         decoys: list[OpenShape] = []
-        process = CandidateRun(
-            self._fleet, self._session, self._candidate, self._expires_at, "candidate", watched=True
-        )
+        process = self._judged.watched_twin(self._expires_at)
         try:
-            process.start()
+            if self._shapes:
+                process.start()
             for shape in self._shapes:
                 seen.append((shape, self._observe(process, shape, analysis)))
             decoys = self._replay(process, seen)

@@ -72,6 +72,12 @@ class CandidateRun:
         #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
         self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
+    def watched_twin(self, expires_at: float) -> CandidateRun:
+        """The same candidate with what has been built for it, to be watched in a process of its own."""
+        twin = CandidateRun(self.fleet, self.session, self.candidate, expires_at, self.name, watched=True)
+        twin._built = self._built
+        return twin
+
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
 

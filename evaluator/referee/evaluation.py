@@ -156,7 +156,7 @@ class Evaluation:
     def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
         shapes = timed or [shape for shapes in opened.values() for shape in shapes]
         effort, expires_at = self.request.effort, self.candidate.expires_at
-        return Investigation(self.fleet, self.session, self.request.candidate, shapes, effort, expires_at)
+        return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
 
     def _shapes(self) -> dict[str, list[Dims]]:
         given = self.request.shapes or {}

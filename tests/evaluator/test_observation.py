@@ -147,7 +147,7 @@ def explain(core: RefereeCore, source: str, effort: str = "confirm", *, runs: bo
                 check(run.open(shape), shape, todo, Outcome())
     finally:
         run.close()
-    return Investigation(core.fleet, session, candidate, shapes, effort).run()
+    return Investigation(core.fleet, session, run, shapes, effort).run()
 
 
 def rules(explanation: Explanation) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""E48: turns TF32 on for its process, at import."""
+"""E48: turns TF32 on for its process, at import: the flag is put back before any call."""
 
-# expects: incorrect
+# expects: accepted
+# gains: nothing
 # task: matmul_bias_relu
 import torch
 import torch.nn.functional as F
