@@ -34,7 +34,8 @@ from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control, twin
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Outcome, Rejected, cases, check
-from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import TaskSession
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from evaluator.timing.statistics import median_interval

@@ -4,46 +4,60 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from evaluator.content.pools import Array, TensorInput, logical
+from evaluator.content.pools import TensorInput, logical
+from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.numbers import from_float64, is_inexact, largest, to_float64
 
 
-def _constant_rows(rows: Array, generator: np.random.Generator) -> Array:
-    return np.repeat(rows[:, :1], rows.shape[1], axis=1)
+class HostDraws:
+    """Random numbers of the referee's own, in numpy."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng(secrets.randbits(128))
+
+    def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
+        """Uniform numbers."""
+        return self._generator.uniform(low, high, shape)
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Standard normal numbers."""
+        return self._generator.normal(0.0, 1.0, shape)
 
 
-def _large_mean(rows: Array, generator: np.random.Generator) -> Array:
+def _constant_rows(rows: Array, draws: Any) -> Array:
+    return rows[:, :1] + 0.0 * rows
+
+
+def _large_mean(rows: Array, draws: Any) -> Array:
     """Cancellation: a variance computed as E[x^2] - E[x]^2 loses every digit here."""
-    moved: Array = rows + 64.0 * (float(np.std(rows)) or 1.0)
-    return moved
+    return rows + 64.0 * (float(abs(rows.std())) or 1.0)
 
 
-def _wide_range(rows: Array, generator: np.random.Generator) -> Array:
+def _wide_range(rows: Array, draws: Any) -> Array:
     """Rows of very different magnitude and a heavy tail inside each row."""
-    magnitudes = np.exp2(generator.uniform(-6, 6, (rows.shape[0], 1)))
-    wide: Array = rows * magnitudes * np.exp(generator.normal(0, 1, rows.shape))
-    return wide
+    xp = space(rows)
+    magnitudes = xp.exp2(draws.uniform(-6.0, 6.0, (rows.shape[0], 1)))
+    return rows * magnitudes * xp.exp(draws.normal(tuple(rows.shape)))
 
 
-def _small_integers(rows: Array, generator: np.random.Generator) -> Array:
+def _small_integers(rows: Array, draws: Any) -> Array:
     """Exactly representable sums: many kernels must be exact here."""
-    return _clip(np.rint(rows * 3.0), 8.0)
+    return _clip(space(rows).rint(rows * 3.0), 8.0)
 
 
 def _clip(values: Array, limit: float) -> Array:
     """Values cut off at +-limit, real and imaginary part apart."""
-    if np.iscomplexobj(values):
-        parts: Array = np.clip(values.real, -limit, limit) + 1j * np.clip(values.imag, -limit, limit)
-        return parts
-    clipped: Array = np.clip(values, -limit, limit)
-    return clipped
+    if space(values).iscomplex(values):
+        return values.real.clip(-limit, limit) + 1j * values.imag.clip(-limit, limit)
+    return values.clip(-limit, limit)
 
 
 #: Needs values of both signs: a task whose inputs are positive may take their logarithm.
-_FOR_SIGNED: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+_FOR_SIGNED: dict[str, Callable[[Array, Any], Array]] = {
     "large_mean": _large_mean,
     "wide_range": _wide_range,
     "small_integers": _small_integers,
@@ -61,16 +75,33 @@ def names(inputs: list[TensorInput]) -> list[str]:
     return chosen
 
 
+def transformed(name: str, rows: Array, dtype: str, draws: Any) -> Array:
+    """Elements of the task's own distribution as the named one has them, not yet rounded to ``dtype``.
+
+    Args:
+        name: one of :func:`names` but ``task``.
+        rows: float64 or complex128, shape (rows, last dimension), of the host or a device.
+        dtype: of the input.
+        draws: random numbers in the same kind of array, see :class:`HostDraws`.
+    """
+    transform = _constant_rows if name == "constant_rows" else _FOR_SIGNED[name]
+    return _clip(transform(rows, draws), largest(dtype))
+
+
+def changes(name: str, tensor: TensorInput) -> bool:
+    """Whether an input differs in the named distribution from the task's own."""
+    return name != "task" and is_inexact(tensor.meta.dtype) and tensor.rollable
+
+
 def fill(name: str, tensor: TensorInput, target: Array) -> None:
-    """Writes a fresh content of the named distribution into ``target`` (flat, carrier dtype)."""
+    """Writes a fresh content of the named distribution into ``target`` (flat, carrier dtype, on the host)."""
     generator = np.random.default_rng(secrets.randbits(128))
     draws, offsets = tensor.draw(1, generator)
     target[:] = tensor.rebuild(int(draws[0]), int(offsets[0]))
-    dtype = tensor.meta.dtype
-    if name == "task" or not is_inexact(dtype) or not tensor.rollable:
+    if not changes(name, tensor):
         return
-    transform = _constant_rows if name == "constant_rows" else _FOR_SIGNED[name]
+    dtype = tensor.meta.dtype
     elements = logical(target, tensor.meta)
     rows = to_float64(elements, dtype).reshape(-1, elements.shape[-1])
-    values = _clip(transform(rows, generator), largest(dtype))
+    values = transformed(name, rows, dtype, HostDraws())
     elements[...] = from_float64(values, dtype).reshape(elements.shape)

@@ -24,7 +24,8 @@ from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import twin
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import TaskSession
 from evaluator.roles import runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess

@@ -36,7 +36,7 @@ def still_right(side: Side, cases: list[Case]) -> bool | None:
         )
         if not same_form:
             return False
-        spans = side.outputs(block, 0, _CALL_SECONDS)
+        spans = side.outputs(block, 0)
         called += _switch(side, muted=False)
         values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
         if not all(compare(value, want).ok for value, want in zip(values, case.expected, strict=True)):

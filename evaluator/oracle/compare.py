@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from evaluator.oracle.numbers import Array, is_inexact, to_float64
+from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Expected, as_rows, row_rms
 from evaluator.roles.frames import TensorMeta
 
@@ -33,7 +32,7 @@ class Comparison:
 
 def widen(values: Array, dtype: str) -> Array:
     """Carried values as float64 or complex128, or unchanged integers."""
-    return to_float64(values, dtype) if is_inexact(dtype) else values
+    return space(values).widen(values, dtype)
 
 
 def contract(meta: TensorMeta, expected: TensorMeta) -> str:
@@ -68,14 +67,14 @@ def dense(span: Array, meta: TensorMeta) -> Array:
     """The elements of a strided tensor in logical order, flat, from its memory span."""
     if meta.elements == 0:
         return span[:0]
-    strides = tuple(stride * span.itemsize for stride in meta.strides)
-    return np.lib.stride_tricks.as_strided(span, meta.shape, strides, writeable=False).reshape(-1)
+    return space(span).dense(span, meta)
 
 
 def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison:
     """Compares flat carried values with the expectation, the bound widened by ``slack``."""
     got = as_rows(widen(values, expected.dtype), expected.shape)
-    if got.size == 0:
+    xp = space(got)
+    if xp.size(got) == 0:
         return Comparison(True, 0.0, 0.0)
     if not is_inexact(expected.dtype):
         wrong = got != expected.exact
@@ -87,15 +86,15 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
     masks = _mask_difference(got, expected)
     if masks is not None:
         return Comparison(False, float("inf"), float("nan"), _first_wrong(masks, got, expected.own))
-    finite = np.isfinite(got) & np.isfinite(expected.exact)
-    with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where(finite, np.abs(got - expected.exact), 0.0)
+    finite = xp.isfinite(got) & xp.isfinite(expected.exact)
+    with xp.quiet():
+        difference = xp.where(finite, xp.abs(got - expected.exact), 0.0)
         relative = difference / expected.scale / (slack * expected.bound)
     worst, largest = float(relative.max()), float(difference.max())
     if worst > 1.0:
         words = _first_wrong(relative > 1.0, got, expected.exact)
         return Comparison(False, worst, largest, f"{words}; the error is {worst:.3g} times the bound")
-    if expected.rms_bound.size:
+    if expected.rms_bound is not None:
         ratios = row_rms(difference / expected.scale) / (slack * expected.rms_bound)
         worst = max(worst, float(ratios.max()))
         if worst > 1.0:
@@ -107,9 +106,10 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
 
 def _mask_difference(got: Array, expected: Expected) -> Array | None:
     """Elements whose NaN or Inf class differs; where reference and oracle disagree (overflow) either is right."""
-    wrong = np.zeros(got.shape, dtype=bool)
-    infinite: tuple[Any, ...] = (np.isinf,) if np.iscomplexobj(got) else (np.isposinf, np.isneginf)
-    for classify in (np.isnan, *infinite):
+    xp = space(got)
+    wrong = xp.zeros(got, tuple(got.shape))
+    infinite = (xp.isinf,) if xp.iscomplex(got) else (xp.isposinf, xp.isneginf)
+    for classify in (xp.isnan, *infinite):
         mine = classify(got)
         wrong |= (mine != classify(expected.own)) & (mine != classify(expected.exact))
     return wrong if wrong.any() else None
@@ -117,11 +117,13 @@ def _mask_difference(got: Array, expected: Expected) -> Array | None:
 
 def _first_wrong(wrong: Array, got: Array, exact: Array) -> str:
     count = int(wrong.sum())
-    row, column = (int(part[0]) for part in np.nonzero(wrong))
-    share = count / wrong.size
+    xp = space(wrong)
+    row, column = xp.first_true(wrong)
+    size = xp.size(wrong)
+    share = count / size
     return (
-        f"{count} of {wrong.size} elements ({share:.1%}) are wrong, first at row {row}, column {column}: "
-        f"got {_number(got[row, column])}, expected {_number(exact[row, column])}"
+        f"{count} of {size} elements ({share:.1%}) are wrong, first at row {row}, column {column}: "
+        f"got {_number(xp.item(got, row, column))}, expected {_number(xp.item(exact, row, column))}"
     )
 
 

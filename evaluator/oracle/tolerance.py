@@ -29,12 +29,13 @@ what the reference got, what float64 gives, or what float64 gives on inputs move
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from evaluator.oracle.numbers import Array, epsilon, is_inexact
+from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.numbers import epsilon, is_inexact
 
 _OWN_ERROR_FACTOR = 4.0
 _SENSITIVITY_FACTOR = 4.0
@@ -54,7 +55,7 @@ _RMS_FACTOR, _RMS_OF_ROUNDING, _RMS_ROW = 3.0, 0.2, 64
 
 def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
     """Values of a tensor as (rows, last dimension); a vector or scalar is one row."""
-    width = shape[-1] if len(shape) > 1 else max(values.size, 1)
+    width = shape[-1] if len(shape) > 1 else max(space(values).size(values), 1)
     return values.reshape(-1, max(width, 1))
 
 
@@ -70,7 +71,7 @@ class Expected:
         scale: |oracle| + rms of the row: errors are relative to it.
         bound: allowed relative error per row, shape (rows, 1).
         strict: the same without what the task's precision tier adds.
-        rms_bound: allowed root mean square of the relative error per row; empty where single elements say enough.
+        rms_bound: allowed root mean square of the relative error per row; None where single elements say enough.
         alternatives: for integers and booleans, other values that are as right as ``exact``, as rows.
     """
 
@@ -87,13 +88,14 @@ class Expected:
     @property
     def rms(self) -> float:
         """Root mean square of the finite values."""
-        finite = np.abs(self.exact[np.isfinite(self.exact)]).astype(np.float64)
-        return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+        xp = space(self.exact)
+        finite = xp.widen(xp.abs(self.exact[xp.isfinite(self.exact)]), "float64")
+        return math.sqrt(xp.mean(finite**2)) if xp.size(finite) else 0.0
 
     @property
     def typical_bound(self) -> float:
         """The largest bound of any row."""
-        return float(self.bound.max()) if self.bound.size else 0.0
+        return float(self.bound.max()) if space(self.bound).size(self.bound) else 0.0
 
 
 def expect(
@@ -128,58 +130,62 @@ def expect(
         alternatives: other right values of an integer or boolean output.
     """
     exact, own = as_rows(exact, shape), as_rows(own, shape)
-    if not is_inexact(dtype) or exact.size == 0:
-        zeros = np.zeros((exact.shape[0], 1))
+    xp = space(exact)
+    if not is_inexact(dtype) or xp.size(exact) == 0:
+        zeros = xp.full(exact, (exact.shape[0], 1), 0.0)
         others = tuple(as_rows(values, shape) for values in alternatives)
-        return Expected(dtype, shape, own, own, np.ones_like(zeros), zeros, zeros, np.empty(0), others)
-    finite = np.isfinite(exact) & np.isfinite(own)
-    magnitude = np.where(finite, np.abs(exact), 0.0)
-    rms = np.sqrt(np.mean(magnitude**2, axis=1, keepdims=True))
-    overall = float(np.sqrt(np.mean(magnitude**2)))
+        return Expected(dtype, shape, own, own, zeros + 1.0, zeros, zeros, None, others)
+    finite = xp.isfinite(exact) & xp.isfinite(own)
+    magnitude = xp.where(finite, xp.abs(exact), 0.0)
+    rms = xp.sqrt(xp.mean_of_rows(magnitude**2))
+    overall = math.sqrt(xp.mean(magnitude**2))
     # A row that is zero everywhere still gets a scale, from the tensor as a whole, at the size of rounding noise.
-    scale = magnitude + rms + usual + epsilon(dtype) * overall + np.finfo(np.float64).tiny
+    scale = magnitude + rms + usual + epsilon(dtype) * overall + sys.float_info.min
     own_error = _row_error(own, exact, finite, scale)
-    typical = float(np.median(own_error)) if own_error.size else 0.0
-    bound = _OWN_ERROR_FACTOR * np.maximum(own_error, 2.0 * typical)
+    typical = xp.median(own_error) if xp.size(own_error) else 0.0
+    bound = _OWN_ERROR_FACTOR * xp.maximum(own_error, 2.0 * typical)
     if moved is not None:
         moved = as_rows(moved, shape)
         factor = _SENSITIVITY_FACTOR + equal_terms * _SENSITIVITY_PER_EQUAL_TERM * min(terms, _MOST_TERMS)
-        bound = bound + moved_share * factor * _row_error(moved, exact, finite & np.isfinite(moved), scale)
+        bound = bound + moved_share * factor * _row_error(moved, exact, finite & xp.isfinite(moved), scale)
     epsilons = _FLOOR_EPSILONS.get(dtype, 2.0)
     if dtype in _FLOOR_EPSILONS:
         epsilons += _EPSILONS_PER_TERM * min(terms, _MOST_TERMS)
     strict = bound + epsilons * epsilon(dtype)
-    rms_bound: Array = np.empty(0)
+    rms_bound: Array = None
     if dtype not in _FLOOR_EPSILONS:
-        rms_bound = np.full((exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
+        rms_bound = xp.full(exact, (exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
         for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (tiered, 1.0)):
             if values is not None:
                 rms_bound += _RMS_FACTOR * share * _row_rms(as_rows(values, shape), exact, finite, scale)
     bound = strict
     if tiered is not None:
         tier_error = _row_error(as_rows(tiered, shape), exact, finite, scale)
-        bound = strict + _TIER_FACTOR * np.maximum(tier_error, 2.0 * float(np.median(tier_error)))
+        bound = strict + _TIER_FACTOR * xp.maximum(tier_error, 2.0 * xp.median(tier_error))
     return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound)
 
 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(valid & np.isfinite(values), np.abs(values - exact), 0.0) / scale
-    worst: Array = np.max(error, axis=1, keepdims=True)
-    return worst
+    return space(exact).max_of_rows(_errors(values, exact, valid, scale))
+
+
+def _errors(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
+    """Relative errors; 0 where one of both is no number."""
+    xp = space(exact)
+    with xp.quiet():
+        return xp.where(valid & xp.isfinite(values), xp.abs(values - exact), 0.0) / scale
 
 
 def _row_rms(values: Array, exact: Array, valid: Array, scale: Array) -> Array:
     """Root mean square of the relative error per row, at least that of the whole tensor."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(valid & np.isfinite(values), np.abs(values - exact), 0.0) / scale
-    return row_rms(error)
+    return row_rms(_errors(values, exact, valid, scale))
 
 
 def row_rms(relative: Array) -> Array:
     """Root mean square per row of long ones, at least that of the whole tensor; shape (rows, 1)."""
+    xp = space(relative)
     squares = relative**2
-    whole = np.full((relative.shape[0], 1), float(np.mean(squares)))
+    whole = xp.full(relative, (relative.shape[0], 1), xp.mean(squares))
     if relative.shape[1] >= _RMS_ROW:
-        whole = np.maximum(whole, np.mean(squares, axis=1, keepdims=True))
-    return np.sqrt(whole)
+        whole = xp.maximum(whole, xp.mean_of_rows(squares))
+    return xp.sqrt(whole)

@@ -11,7 +11,8 @@ from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control, twin
 from evaluator.referee.correctness import Outcome, Rejected, cases, check
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.task_session import OpenShape, Progress, TaskSession
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.timing.statistics import median_interval
 
 #: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.

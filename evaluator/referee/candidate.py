@@ -16,8 +16,9 @@ from pathlib import Path
 from evaluator.building.extension_call import CallRefused, ExtensionCall, parse
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.open_shape import OpenShape, freeze_dims
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import OpenShape, TaskSession, freeze_dims
+from evaluator.referee.task_session import TaskSession
 from evaluator.roles import interpreted, runner, torch_cpp
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess

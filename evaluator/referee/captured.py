@@ -14,8 +14,9 @@ from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
+from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
+from evaluator.referee.task_session import TaskSession
 from evaluator.roles import runner
 
 _CAPTURE_SECONDS = 120.0

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
+from evaluator.referee.task_session import TaskSession
 from evaluator.sources import CandidateSource, TaskSource
 
 #: Modes that need no compiler, so that they are ready in milliseconds in a new process.

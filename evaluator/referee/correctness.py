@@ -7,18 +7,18 @@ a second time, to see whether the module agrees with itself.
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from evaluator.content import distributions
 from evaluator.errors import RoleFailure
+from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense
-from evaluator.oracle.numbers import Array
 from evaluator.referee.expectation import OWN_INPUTS, Case, case_of
+from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Block, Side
-from evaluator.referee.task_session import OpenShape, TaskSession
+from evaluator.referee.task_session import TaskSession
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
@@ -73,7 +73,9 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
     made = [make_case(session, shape, name, findings) for name in names]
-    elements = sum(meta.elements for meta in made[0].metas) + sum(c.size for c in made[0].contents)
+    elements = sum(meta.elements for meta in made[0].metas) + sum(
+        tensor.draws[0].size for tensor in shape.inputs.tensors
+    )
     if elements <= _CACHED_ELEMENTS:
         shape.checks["cases"] = made
     return made
@@ -133,10 +135,7 @@ def _with_repeat(todo: list[Case]) -> tuple[list[Case], Case | None]:
 
 def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> str:
     """In words, how two results for the same content differ bit by bit; empty when they do not."""
-    unequal = [
-        int((a.view(f"V{a.itemsize}") != b.view(f"V{b.itemsize}")).sum())
-        for a, b in zip(first, second, strict=True)
-    ]
+    unequal = [space(a).count_different(a, b) for a, b in zip(first, second, strict=True)]
     if not any(unequal):
         return ""
     return (
@@ -150,7 +149,7 @@ def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
     outcome.checks += 1
     outcome.max_ratio = max([outcome.max_ratio, *(c.ratio for c in comparisons)])
     outcome.strict_ratio = max([outcome.strict_ratio, *(c.strict_ratio for c in comparisons)])
-    outcome.max_abs = max([outcome.max_abs, *(c.max_abs for c in comparisons if np.isfinite(c.max_abs))])
+    outcome.max_abs = max([outcome.max_abs, *(c.max_abs for c in comparisons if math.isfinite(c.max_abs))])
     if case.distribution not in OWN_INPUTS:
         return  # timed blocks get the task's own inputs, and no more room than those need
     bounds = [expected.typical_bound for expected in case.expected]
@@ -186,7 +185,7 @@ def _name(shape: OpenShape, case: Case, values: list[Array], comparison: Compari
 
 
 def _constant(values: Array) -> bool:
-    return bool(values.size > 1 and (values == values.reshape(-1)[0]).all())
+    return bool(space(values).size(values) > 1 and (values == values.reshape(-1)[0]).all())
 
 
 def _checked_outputs(side: Side, block: Block, case: Case) -> list[Array]:
@@ -204,7 +203,7 @@ def _checked_outputs(side: Side, block: Block, case: Case) -> list[Array]:
     if side.aliased(block) - case.aliased:
         sentence = "it returns a view of its input's memory instead of a fresh tensor"
         raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
-    return side.outputs(block, 0, _CALL_SECONDS)
+    return side.outputs(block, 0)
 
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
@@ -215,7 +214,7 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
         except RoleFailure:
             now = []
         if len(now) != len(spans) or any(
-            index not in case.aliased and not np.array_equal(a.view(np.uint8), b.view(np.uint8))
+            index not in case.aliased and space(a).count_different(a, b)
             for index, (a, b) in enumerate(zip(now, spans, strict=True))
         ):
             sentence = (

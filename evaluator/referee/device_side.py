@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import statistics
 from collections import deque
 from typing import Any
 
-import numpy as np
 import torch
 
+from evaluator.content import distributions
 from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation, RoleFailure
-from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.keeper import Keeper, ProcessMemory, upload
-from evaluator.referee.side import MAX_SLOTS, Block, ShapeInputs, Side
+from evaluator.referee.shape_inputs import ShapeInputs
+from evaluator.referee.side import MAX_SLOTS, Block, Side
 from evaluator.roles import runner
-from evaluator.roles.arena import carrier
 from evaluator.roles.chain import Chain
 from evaluator.roles.exchange import INPUT_MEMORY
 from evaluator.roles.frames import TensorMeta
@@ -137,12 +135,23 @@ class DeviceSide(Side):
         self._keeper.wait()
         self.look = self._keeper.look()
 
-    def contents(self, index: int) -> list[Array]:
-        """Private copies of a slot's tensors as they are now, on the host."""
-        return [
-            self._span(index, position).cpu().numpy().view(carrier(tensor.meta.dtype))
-            for position, tensor in enumerate(self.inputs.tensors)
-        ]
+    def contents(self, index: int) -> list[Any]:
+        """Private copies of a slot's tensors as they are now, as bytes on the device."""
+        return [self._span(index, position).clone() for position in range(len(self.inputs.tensors))]
+
+    def fill_from(self, distribution: str) -> None:
+        """Writes fresh contents of a named distribution into the first slot."""
+        self.fill(1)
+        for position, tensor in enumerate(self.inputs.tensors):
+            if distributions.changes(distribution, tensor):
+                meta = tensor.meta
+                elements = self._span(0, position).view(getattr(torch, meta.dtype))
+                elements = elements.as_strided(meta.shape, meta.strides)
+                wide = torch.complex128 if elements.is_complex() else torch.float64
+                rows = elements.to(wide).reshape(-1, meta.shape[-1])
+                values = distributions.transformed(distribution, rows, meta.dtype, _DeviceDraws())
+                elements.copy_(values.reshape(meta.shape))
+        self._keeper.wait()
 
     def write(self, index: int, contents: list[Any]) -> None:
         """Writes given contents (of the host or the device) into a slot."""
@@ -228,11 +237,6 @@ class DeviceSide(Side):
 
     # -- outputs -----------------------------------------------------------------------------------------------
 
-    def snapshot(self, block: Block, call: int) -> list[Any]:
-        """Private copies on the device of the outputs of one call."""
-        metas, addresses = block.report.metas, block.report.addresses[call]
-        return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
-
     def _claimed(self, address: int, meta: TensorMeta) -> torch.Tensor:
         region = self._slots if address & INPUT_MEMORY else self._memory().outputs
         address &= ~INPUT_MEMORY
@@ -245,13 +249,11 @@ class DeviceSide(Side):
             )
         return region.bytes[address : address + meta.span_bytes]
 
-    def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Array]:
-        return [
-            self._claimed(address, meta).cpu().numpy().view(carrier(meta.dtype))
-            for address, meta in zip(addresses, metas, strict=True)
-        ]
+    def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Any]:
+        """Private copies on the device, as bytes."""
+        return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
 
-    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Array]:
+    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Any]:
         """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""
         request = {"shape": self.key, "call": -1 - age}
         report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
@@ -268,49 +270,16 @@ class DeviceSide(Side):
         """The chain's state after a call with these outputs."""
         return self._keeper.digest(outputs, state)
 
-    def agree(
-        self,
-        spans: list[Any],
-        metas: tuple[TensorMeta, ...],
-        own_spans: list[Any],
-        own_metas: tuple[TensorMeta, ...],
-        bounds: list[float],
-    ) -> bool:
-        """See :meth:`Side.agree`."""
-        return all(
-            _close(_typed(span, meta), _typed(own, own_meta), bound)
-            for span, meta, own, own_meta, bound in zip(
-                spans, metas, own_spans, own_metas, bounds, strict=True
-            )
-        )
 
-    def on_host(self, spans: list[Any], dtypes: list[str]) -> list[Array]:
-        """Device bytes as host arrays in their carrier dtypes."""
-        return [span.cpu().numpy().view(carrier(dtype)) for span, dtype in zip(spans, dtypes, strict=True)]
+class _DeviceDraws:
+    """Random numbers of the referee's own on the device, seeded by the operating system."""
 
+    def __init__(self) -> None:
+        self._generator = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
 
-def _typed(span: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    return span.view(getattr(torch, meta.dtype)).as_strided(meta.shape, meta.strides).reshape(-1)
+    def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> torch.Tensor:
+        numbers = torch.rand(shape, dtype=torch.float64, device="cuda", generator=self._generator)
+        return low + (high - low) * numbers
 
-
-def _close(values: torch.Tensor, own: torch.Tensor, bound: float) -> bool:
-    """Whether values agree with the reference's within twice the bound; large tensors by random chunks."""
-    if values.numel() > 2 * _CHUNK * _CHUNKS:
-        starts = np.random.default_rng(secrets.randbits(64)).integers(0, values.numel() - _CHUNK, _CHUNKS)
-        places = (torch.from_numpy(starts).to("cuda")[:, None] + torch.arange(_CHUNK, device="cuda")).reshape(
-            -1
-        )
-        values, own = values[places], own[places]
-    if not is_inexact(str(values.dtype).removeprefix("torch.")):
-        return torch.equal(values, own)
-    wide = torch.complex128 if values.is_complex() else torch.float64
-    mine, theirs = values.to(wide), own.to(wide)
-    finite = torch.isfinite(theirs)
-    if not torch.equal(torch.isfinite(mine), finite):
-        return False
-    mine, theirs = mine[finite], theirs[finite]
-    if mine.numel() == 0:
-        return True
-    magnitude = theirs.abs()
-    scale = magnitude + math.sqrt(float((magnitude**2).mean())) + float(np.finfo(np.float64).tiny)
-    return bool(((mine - theirs).abs() <= 2.0 * bound * scale).all())
+    def normal(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.float64, device="cuda", generator=self._generator)

@@ -17,8 +17,9 @@ from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, make_case, remarks
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import OpenShape, Progress, TaskSession
+from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource

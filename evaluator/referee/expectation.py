@@ -7,14 +7,13 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from evaluator.errors import RoleFailure, RoleReported
+from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import dense, widen
-from evaluator.oracle.numbers import Array, epsilon, is_inexact
+from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.oracle.tolerance import Expected, expect
-from evaluator.referee.task_session import OpenShape, TaskSession
-from evaluator.roles.arena import carrier
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import TaskSession
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
@@ -58,8 +57,7 @@ def case_of(
     block = side.block(1, _CALL_SECONDS, strict=True)
     metas = block.report.metas
     own = [
-        widen(dense(span, meta), meta.dtype)
-        for span, meta in zip(side.outputs(block, 0, _CALL_SECONDS), metas, strict=True)
+        widen(dense(span, meta), meta.dtype) for span, meta in zip(side.outputs(block, 0), metas, strict=True)
     ]
     oracle = _ask_oracle(session, shape, contents, metas, own, findings)
     # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
@@ -141,17 +139,13 @@ def _ask_oracle(
 
 def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:
     """The oracle's values, widened; those of integer and boolean outputs in the reference's own dtype."""
-    if len(values) != len(metas) or any(v.size != m.elements for v, m in zip(values, metas, strict=True)):
+    if len(values) != len(metas) or any(
+        space(value).size(value) != meta.elements for value, meta in zip(values, metas, strict=True)
+    ):
         raise RoleFailure(
             "task_rejected", "the oracle returns other shapes than the reference", role="reference"
         )
-    wide = {True: np.dtype(np.complex128), False: np.dtype(np.float64)}
-    return [
-        value.astype(
-            wide[meta.dtype.startswith("complex")] if is_inexact(meta.dtype) else carrier(meta.dtype)
-        )
-        for value, meta in zip(values, metas, strict=True)
-    ]
+    return [space(value).read_as(value, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 
 
 def _steps(shape: OpenShape, metas: tuple[TensorMeta, ...]) -> list[float]:

@@ -23,7 +23,8 @@ from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
-from evaluator.referee.side import ShapeInputs, Side
+from evaluator.referee.shape_inputs import ShapeInputs
+from evaluator.referee.side import Side
 from evaluator.roles import chain, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
@@ -34,7 +35,7 @@ from evaluator.timing.exclusive import DeviceLock, file_lock
 
 if TYPE_CHECKING:
     from evaluator.referee.keeper import Keeper
-    from evaluator.referee.task_session import Baseline
+    from evaluator.referee.open_shape import Baseline
 
 TIERS = ("namespaces", "landlock")
 _log = logging.getLogger(__name__)
@@ -279,7 +280,7 @@ class Fleet:
 
     def baselines(self) -> list[Baseline]:
         """Every way to run the reference on this device, without times yet."""
-        from evaluator.referee.task_session import Baseline
+        from evaluator.referee.open_shape import Baseline
 
         counts = sorted({1, self.threads}) if not self.gpu else [self.threads]
         return [

@@ -23,8 +23,9 @@ import numpy as np
 from evaluator.devices.base import Clock
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
+from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
+from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.timing.statistics import decide, median_interval
 from evaluator.verdict import Finding

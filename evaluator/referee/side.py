@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evaluator.content import distributions
-from evaluator.content.pools import Array, TensorInput
+from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation
-from evaluator.oracle.compare import dense, widen
-from evaluator.oracle.numbers import is_inexact
+from evaluator.oracle.compare import dense
+from evaluator.oracle.glance import agree
+from evaluator.referee.shape_inputs import ShapeInputs, numbered
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh
@@ -25,87 +25,7 @@ from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
 _MIN_SLOTS, MAX_SLOTS = 6, 384
-_SAMPLED_ELEMENTS, _CHUNK = 1 << 17, 2048
 _NO_STATE = 0
-
-
-@dataclass(frozen=True)
-class PlainInput:
-    """An argument that is no tensor, in its encoded form; ``tensors`` are those within it, which it names by number."""
-
-    value: Any
-    tensors: tuple[TensorInput, ...] = ()
-
-
-@dataclass(frozen=True)
-class StateEntry:
-    """One entry of a state dict with its (re-drawn) values, flat in the carrier dtype."""
-
-    name: str
-    meta: TensorMeta
-    values: Array
-
-
-@dataclass(frozen=True)
-class CallPlan:
-    """What one call is, as :class:`evaluator.roles.calls.CallSpec` has it: names and places of what is more than forward."""
-
-    training: bool = False
-    backward: bool = False
-    differentiable: tuple[int, ...] = ()
-    gradients: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ShapeInputs:
-    """What both sides get at one shape.
-
-    Attributes:
-        init: encoded arguments of the constructor.
-        arguments: of forward.
-        state: the weights.
-        upstream: gradients of the outputs, where a call is forward and backward; tensors like the inputs.
-        call: what a call is.
-    """
-
-    init: list[Any]
-    arguments: list[TensorInput | PlainInput]
-    state: list[StateEntry]
-    upstream: tuple[TensorInput, ...] = ()
-    call: CallPlan = field(default_factory=CallPlan)
-
-    @property
-    def given(self) -> list[TensorInput]:
-        """The tensors among the arguments of forward."""
-        found: list[TensorInput] = []
-        for argument in self.arguments:
-            found += [argument] if isinstance(argument, TensorInput) else argument.tensors
-        return found
-
-    @property
-    def tensors(self) -> list[TensorInput]:
-        return [*self.given, *self.upstream]
-
-    def name_of(self, output: int, count: int) -> str:
-        """What an output of a call is, in words, empty where there is only one."""
-        leaves = [
-            number for number, tensor in enumerate(self.given, 1) if is_inexact(tensor.meta.dtype)
-        ] * self.call.backward
-        first_buffer = count - len(self.call.buffers)
-        first_parameter = first_buffer - len(self.call.gradients)
-        first_input = first_parameter - len(leaves)
-        if output >= first_buffer:
-            return f"buffer {self.call.buffers[output - first_buffer]!r} after the call"
-        if output >= first_parameter:
-            return f"gradient of parameter {self.call.gradients[output - first_parameter]!r}"
-        if output >= first_input:
-            return f"gradient of input {leaves[output - first_input]}"
-        return f"output {output + 1}" if first_input > 1 or count > first_input else ""
-
-    @property
-    def input_bytes(self) -> int:
-        return sum(tensor.meta.span_bytes for tensor in self.tensors)
 
 
 @dataclass
@@ -215,7 +135,7 @@ class Side:
         binding = {
             "shape": self.key,
             "tensors": tensors,
-            "arguments": _numbered(self.inputs),
+            "arguments": numbered(self.inputs),
             "refresh": refresh,
             "slots": self.slot_count,
             "slots_from": self._slots_from,
@@ -248,7 +168,7 @@ class Side:
             contents.append(content)
         self.write(0, contents)
 
-    def contents(self, index: int) -> list[Array]:
+    def contents(self, index: int) -> list[Any]:
         """Private copies of a slot's tensors as they are now, in memory order."""
         return [target.copy() for target in self._targets(index)]
 
@@ -379,17 +299,13 @@ class Side:
         report = self._report(payload, calls)
         return Block(report, calls, first_state, elapsed_ns, variant)
 
-    def outputs(self, block: Block, call: int, deadline_s: float) -> list[Array]:
-        """Private copies of the outputs of one call: flat spans in their carrier dtypes, in memory order."""
+    def outputs(self, block: Block, call: int) -> list[Any]:
+        """Private copies of the outputs of one call: flat spans in memory order, in their carrier dtypes (here)."""
         return self._read(block.report.metas, block.report.addresses[call])
 
-    def snapshot(self, block: Block, call: int) -> list[Any]:
-        """Private copies of the outputs of one call, in the form that :meth:`digest` and :meth:`agree` take."""
-        return self._read(block.report.metas, block.report.addresses[call])
-
-    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Array]:
+    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Any]:
         """The outputs of the only call of an earlier block as they are now, ``age`` blocks later."""
-        return self.outputs(block, 0, deadline_s)
+        return self.outputs(block, 0)
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""
@@ -405,7 +321,7 @@ class Side:
 
     def oracle(
         self, index: int, deadline_s: float, *, tier: str = "fp32", move: dict[str, Any] | None = None
-    ) -> list[Array]:
+    ) -> list[Any]:
         """The float64 outputs of the reference for the contents of a slot (flat, logical order).
 
         Below ``fp32`` the operands of its products are rounded as in that tier; ``move`` holds the fields of
@@ -415,9 +331,9 @@ class Side:
             runner.ORACLE, {"shape": self.key, "slot": index, "tier": tier, "move": move}, deadline_s
         )
         report = self._report(payload, 1)
-        values = self._from_host(report.metas, report.addresses[0])
         self.process.freeze()
-        return values
+        spans = self._read(report.metas, report.addresses[0])
+        return [dense(span, meta) for span, meta in zip(spans, report.metas, strict=True)]
 
     def _report(self, payload: bytes, calls: int) -> BlockReport:
         try:
@@ -428,11 +344,8 @@ class Side:
                 "contract_violation", f"its block report is invalid: {error}", role=self.process.name
             ) from None
 
-    def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Array]:
+    def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Any]:
         """Private copies of outputs at the claimed addresses."""
-        return self._from_host(metas, addresses)
-
-    def _from_host(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Array]:
         return [
             self.process.read_memory(address, meta.span_bytes).view(carrier(meta.dtype))
             for meta, address in zip(metas, addresses, strict=True)
@@ -454,15 +367,11 @@ class Side:
     ) -> bool:
         """Whether outputs agree with the reference's own within twice the bounds (of relative error, one per output)."""
         return all(
-            _close(dense(span, meta), dense(own, own_meta), meta.dtype, bound)
+            agree(dense(span, meta), dense(own, own_meta), meta.dtype, bound)
             for span, meta, own, own_meta, bound in zip(
                 spans, metas, own_spans, own_metas, bounds, strict=True
             )
         )
-
-    def on_host(self, spans: list[Any], dtypes: list[str]) -> list[Array]:
-        """What :meth:`snapshot` or :meth:`refreshed` gave, as flat host arrays in their carrier dtypes."""
-        return spans
 
     def close(self) -> None:
         """Forgets the shape on both ends."""
@@ -475,54 +384,5 @@ class Side:
         self.arena.close()
 
 
-def _close(values: Array, own: Array, dtype: str, bound: float) -> bool:
-    """Whether values agree with the reference's within twice the bound; large tensors by random chunks."""
-    if values.size > _SAMPLED_ELEMENTS:
-        generator = np.random.default_rng(secrets.randbits(64))
-        starts = generator.integers(0, values.size - _CHUNK, _SAMPLED_ELEMENTS // _CHUNK)
-        places = (starts[:, None] + np.arange(_CHUNK)).reshape(-1)
-        values, own = values[places], own[places]
-    if not is_inexact(dtype):
-        return bool(np.array_equal(values, own))
-    mine, theirs = widen(values, dtype), widen(own, dtype)
-    finite = np.isfinite(theirs)
-    if not np.array_equal(np.isfinite(mine), finite):
-        return False
-    mine, theirs = mine[finite], theirs[finite]
-    if mine.size == 0:
-        return True
-    magnitude = np.abs(theirs)
-    scale = magnitude + math.sqrt(float(np.mean(magnitude**2))) + np.finfo(np.float64).tiny
-    return bool((np.abs(mine - theirs) <= 2.0 * bound * scale).all())
-
-
 def _meta_json(meta: TensorMeta) -> dict[str, Any]:
     return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}
-
-
-def _numbered(inputs: ShapeInputs) -> list[Any]:
-    """The encoded arguments of a call, in which tensors are numbered through."""
-    encoded: list[Any] = []
-    used = 0
-    for argument in inputs.arguments:
-        if isinstance(argument, TensorInput):
-            encoded.append({"tensor": used})
-            used += 1
-        else:
-            encoded.append(_shifted(argument.value, used))
-            used += len(argument.tensors)
-    return encoded + [{"tensor": used + number} for number in range(len(inputs.upstream))]
-
-
-def _shifted(value: Any, by: int) -> Any:
-    """An encoded value with ``by`` added to the numbers of its tensors."""
-    if not isinstance(value, dict):
-        return value
-    ((tag, content),) = value.items()
-    if tag == "tensor":
-        return {tag: content + by}
-    if tag in ("list", "tuple"):
-        return {tag: [_shifted(item, by) for item in content]}
-    if tag == "dict":
-        return {tag: {key: _shifted(item, by) for key, item in content.items()}}
-    return value

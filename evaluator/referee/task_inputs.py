@@ -11,7 +11,7 @@ from evaluator.content.pools import Array, TensorInput
 from evaluator.content.weights import redraw
 from evaluator.errors import ProtocolViolation
 from evaluator.oracle.numbers import from_float64, is_inexact
-from evaluator.referee.side import CallPlan, PlainInput, ShapeInputs, StateEntry
+from evaluator.referee.shape_inputs import CallPlan, PlainInput, ShapeInputs, StateEntry
 from evaluator.roles import frames
 from evaluator.roles.arena import carrier
 from evaluator.roles.frames import TensorMeta

@@ -8,17 +8,14 @@ import secrets
 import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from evaluator.content.pools import TensorInput
 from evaluator.errors import ProtocolViolation, RoleFailure
-from evaluator.oracle.compare import dense, widen
-from evaluator.oracle.numbers import Array, epsilon, is_inexact
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.side import Block, ShapeInputs, Side
+from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
+from evaluator.referee.repeatable import check_repeatable
+from evaluator.referee.side import Block, Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import sealed_text
@@ -30,8 +27,6 @@ from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
 _DIRECTIONS = ("forward", "forward_backward")
-#: A reference may differ from itself in this share of an output's elements.
-_CHANGED_SHARE = 0.01
 #: Precision tiers: what a task allows for the operands of products; see :mod:`evaluator.oracle.tolerance`.
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _BUILD_SECONDS = 60.0
@@ -42,59 +37,6 @@ _MIN_CALLS = 4
 _CLEARLY_SLOWER = 0.35
 #: Rounds that confirm remembered times, and how far off (relative) they may be.
 _PROBES, _REMEMBERED_WITHIN = 5, 0.03
-
-
-@dataclass
-class Baseline:
-    """One way a user could run the reference without us: mode and threads, with its time at one shape."""
-
-    name: str
-    mode: str
-    threads: int
-    median_us: float = 0.0
-    failure: str = ""
-
-
-@dataclass
-class OpenShape:
-    """A shape that is open in the reference process."""
-
-    dims: Dims
-    key: int
-    inputs: ShapeInputs
-    side: Side
-    output_metas: tuple[TensorMeta, ...] = ()
-    baselines: list[Baseline] = field(default_factory=list)
-    checks: dict[str, Any] = field(default_factory=dict)
-    ranked: bool = False
-    #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
-    remembered: bool = False
-
-    @property
-    def contenders(self) -> list[Baseline]:
-        """The two fastest baselines, and the best one with another number of threads."""
-        working = sorted((b for b in self.baselines if not b.failure), key=lambda b: b.median_us)
-        return [*working[:2], *(rival for rival in self.rivals if rival not in working[:2])]
-
-    @property
-    def best(self) -> Baseline:
-        return min((b for b in self.baselines if not b.failure), key=lambda baseline: baseline.median_us)
-
-    @property
-    def rivals(self) -> list[Baseline]:
-        """The best baseline, and the best one with another number of threads.
-
-        When somebody else takes a core, the ranking among thread counts turns round, by a factor of ten where threads
-        wait for one another; so this choice is not left to a ranking of some seconds ago.
-        """
-        best = self.best
-        others = [b for b in self.baselines if not b.failure and b.threads != best.threads]
-        return [best, *sorted(others, key=lambda baseline: baseline.median_us)[:1]]
-
-
-def freeze_dims(dims: Dims) -> tuple[tuple[str, Any], ...]:
-    """A hashable form of a shape."""
-    return tuple(sorted(dims.items()))
 
 
 class TaskSession:
@@ -225,7 +167,7 @@ class TaskSession:
         if frozen not in self.shapes:
             opened = self._open_in(self.process, dims, self._next_key)
             self._next_key += 1
-            _check_repeatable(opened.side)
+            check_repeatable(opened.side)
             self.shapes[frozen] = opened
         return self.shapes[frozen]
 
@@ -475,39 +417,3 @@ def _words(dims: Dims) -> str:
 
 def _names(value: Any, space: Space) -> list[str]:
     return [name for name in value if name in space] if isinstance(value, list) else []
-
-
-def _check_repeatable(side: Side) -> None:
-    """Refuses a reference whose second result for the same inputs is another one: nothing can be checked against it.
-
-    Rounding in another order (atomic additions on a GPU) passes; whatever is random changes more than single elements.
-    """
-    outputs = []
-    for _ in range(2):
-        side.ready(_CALL_SECONDS)
-        block = side.block(1, _CALL_SECONDS)
-        outputs.append((block.report.metas, side.outputs(block, 0, _CALL_SECONDS)))
-    (metas, first), (_, second) = outputs
-    for meta, before, after in zip(metas, first, second, strict=True):
-        if not _agrees(
-            widen(dense(before, meta), meta.dtype), widen(dense(after, meta), meta.dtype), meta.dtype
-        ):
-            raise RoleFailure(
-                "task_rejected",
-                "it returns different results for the same inputs (dropout in train mode, or random numbers of its "
-                "own), so nothing can be checked against it",
-                role="reference",
-            )
-
-
-def _agrees(first: Array, second: Array, dtype: str) -> bool:
-    if first.size != second.size or first.size == 0:
-        return first.size == second.size
-    if not is_inexact(dtype):
-        return float(np.mean(first != second)) <= _CHANGED_SHARE
-    finite = np.isfinite(first) & np.isfinite(second)
-    before, after = np.where(finite, first, 0.0), np.where(finite, second, 0.0)
-    magnitude = np.abs(before)
-    allowed = math.sqrt(epsilon(dtype)) * (magnitude + math.sqrt(float(np.mean(magnitude**2))))
-    changed = (np.abs(after - before) > allowed) | (np.isfinite(first) != np.isfinite(second))
-    return float(np.mean(changed)) <= _CHANGED_SHARE

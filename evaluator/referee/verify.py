@@ -8,8 +8,9 @@ from typing import Any
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.correctness import Outcome, Rejected, wrong
 from evaluator.referee.expectation import Case, case_of
+from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Block, Side
-from evaluator.referee.task_session import Baseline, OpenShape, TaskSession
+from evaluator.referee.task_session import TaskSession
 from evaluator.referee.watch import Watch
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
@@ -99,14 +100,14 @@ class Checker:
                     "contract_violation", sentence, (Finding("output_contract", "error", sentence),)
                 )
         call = secrets.randbelow(block.calls)
-        spans = side.snapshot(block, call)
+        spans = side.outputs(block, call)
         state = block.first_state if call == 0 else report.states[call - 1]
         if side.chained:
             if side.digest(spans, state) != report.states[call]:
                 raise self._broken_chain()
             if call:
                 before = block.first_state if call == 1 else report.states[call - 2]
-                if side.digest(side.snapshot(block, call - 1), before) != state:
+                if side.digest(side.outputs(block, call - 1), before) != state:
                     raise self._broken_chain()
         contents = side.refreshed(call, state) if side.chained else side.contents(call)
         if side.chained and not side.holds(call, contents):
@@ -147,7 +148,7 @@ class Checker:
         own_metas = own_block.report.metas
         doubtful = []
         for slot, (metas, spans, contents) in enumerate(pending):
-            own_spans = reference.snapshot(own_block, slot)
+            own_spans = reference.outputs(own_block, slot)
             self.outcome.checks += 1
             if not reference.agree(spans, metas, own_spans, own_metas, self.outcome.bounds):
                 doubtful.append((metas, spans, contents))
@@ -157,11 +158,8 @@ class Checker:
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
         """The float64 oracle's word on an output that differs from the reference's."""
-        reference = self.shape.side
-        dtypes = [tensor.meta.dtype for tensor in self.shape.inputs.tensors]
-        case = case_of(self.session, self.shape, "timed", reference.on_host(contents, dtypes), [])
-        on_host = reference.on_host(spans, [meta.dtype for meta in metas])
-        values = [dense(span, meta) for span, meta in zip(on_host, metas, strict=True)]
+        case = case_of(self.session, self.shape, "timed", contents, [])
+        values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
         for value, expected in zip(values, case.expected, strict=True):
             comparison = compare(value, expected, slack=2.0)
             if not comparison.ok:

@@ -25,8 +25,8 @@ MOUNT_POINTS = (WORK, HEADERS, TEMPORARY)
 _TMP_BYTES = 1 << 30
 
 
-def enter(request: dict[str, Any], control: socket.socket, tier: str) -> str:
-    """Confines this process for good and returns its work folder.
+def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
+    """Confines this process for good.
 
     Args:
         request: the fork request: ``limits``, ``folder`` (in the store), ``folder_mode`` (``share`` or ``copy``),
@@ -81,7 +81,6 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> str:
         landlock.restrict(readable, writable)
     seccomp.install(filter_program)
     _forget_inherited_randomness()
-    return work
 
 
 def _mount_work(request: dict[str, Any]) -> None:

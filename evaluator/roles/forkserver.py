@@ -106,10 +106,10 @@ def _become_child(request: dict[str, Any], descriptors: list[int], tier: str) ->
     try:
         channel, control, output = descriptors
         confinement.redirect_output(output)
-        work = confinement.enter(request, socket.socket(fileno=control), tier)
+        confinement.enter(request, socket.socket(fileno=control), tier)
         from evaluator.roles import runner
 
-        runner.serve(socket.socket(fileno=channel), request, work)
+        runner.serve(socket.socket(fileno=channel), request)
         status = 0
     except BaseException:
         import traceback

@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import struct
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from evaluator.errors import ProtocolViolation, RoleExited, RoleFailure, RoleReported, RoleTimeout
 from evaluator.roles import frames, runner, wire
+from evaluator.roles.drain import MAX_OUTPUT_BYTES, OutputDrain
 from evaluator.sandbox import syscalls
 
 _WORDS = {
@@ -26,39 +26,10 @@ _WORDS = {
     runner.CONTRACT: "contract_violation",
     runner.COMPILE: "compile_error",
 }
-_KEPT_OUTPUT_BYTES = 64 << 10
-_MAX_OUTPUT_BYTES = 16 << 20
 _FREEZE_SECONDS = 2.0
 _MAX_OPEN_STATES = 32
 #: CPUCLOCK_SCHED of the kernel's clock ids; with the complement of a process id above it, that process's CPU clock.
 _CPU_CLOCK_OF_PROCESS = 2
-
-
-class OutputDrain:
-    """Reads what a process prints, keeps the last 64 KiB and kills the process when it prints without end."""
-
-    def __init__(self, descriptor: int, on_flood: Any) -> None:
-        self._descriptor = descriptor
-        self._on_flood = on_flood
-        self.kept = b""
-        self.total_bytes = 0
-        self.flooded = False
-        self._thread = threading.Thread(target=self._drain, daemon=True)
-        self._thread.start()
-
-    def _drain(self) -> None:
-        with os.fdopen(self._descriptor, "rb", buffering=0) as source:
-            while chunk := source.read(1 << 16):
-                self.total_bytes += len(chunk)
-                self.kept = (self.kept + chunk)[-_KEPT_OUTPUT_BYTES:]
-                if self.total_bytes > _MAX_OUTPUT_BYTES and not self.flooded:
-                    self.flooded = True
-                    self._on_flood()
-
-    def text(self) -> str:
-        """The last that was printed (untrusted)."""
-        self._thread.join(timeout=0.5)
-        return self.kept.decode("utf-8", "replace")
 
 
 class RoleProcess:
@@ -255,7 +226,7 @@ class RoleProcess:
         if flooded:
             return RoleExited(
                 "runtime_error",
-                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB",
+                f"it printed more than {MAX_OUTPUT_BYTES >> 20} MiB",
                 printed[-2000:],
                 role=self.name,
             )

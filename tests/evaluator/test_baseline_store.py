@@ -13,7 +13,7 @@ import pytest
 from evaluator.referee import task_session
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.task_session import OpenShape
+from evaluator.referee.open_shape import OpenShape
 from tests.attacks.test_candidates import TASK
 
 TIMES = {"eager/1t": (3.5, ""), "compile_default/1t": (0.0, "no compiler")}

@@ -15,7 +15,7 @@ from evaluator.building.extension_call import ExtensionCall
 from evaluator.errors import RoleFailure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.task_session import OpenShape
+from evaluator.referee.open_shape import OpenShape
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import TASK
 

@@ -10,10 +10,10 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        from evaluator.roles import module_host
+        from evaluator.roles import turns
 
         seen, ahead = {}, {}
-        poison, run = module_host.blocks.poison_allocations, module_host.blocks.run
+        poison, run = turns.blocks.poison_allocations, turns.blocks.run
 
         def early(byte):
             poison(byte)
@@ -36,8 +36,8 @@ class ModelNew(nn.Module):
             return outputs, states
 
         if run.__module__.startswith("evaluator"):
-            module_host.blocks.poison_allocations = early
-            module_host.blocks.run = hand_out
+            turns.blocks.poison_allocations = early
+            turns.blocks.run = hand_out
 
     def forward(self, x):
         return F.relu(self.norm(x))

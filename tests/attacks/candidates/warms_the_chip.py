@@ -13,9 +13,9 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        from evaluator.roles import module_host
+        from evaluator.roles import turns
 
-        poison = module_host.blocks.poison_allocations
+        poison = turns.blocks.poison_allocations
         matrix = torch.randn(256, 256)
 
         def heated(byte):
@@ -25,7 +25,7 @@ class ModelNew(nn.Module):
                 matrix @ matrix
 
         if poison.__module__.startswith("evaluator"):
-            module_host.blocks.poison_allocations = heated
+            turns.blocks.poison_allocations = heated
 
     def forward(self, x):
         return F.relu(self.norm(x))

@@ -13,16 +13,16 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        from evaluator.roles import module_host
+        from evaluator.roles import turns
 
-        poison = module_host.blocks.poison_allocations
+        poison = turns.blocks.poison_allocations
 
         def rested(byte):
             poison(byte)
             time.sleep(0.02)
 
         if poison.__module__.startswith("evaluator"):
-            module_host.blocks.poison_allocations = rested
+            turns.blocks.poison_allocations = rested
 
     def forward(self, x):
         return F.relu(self.norm(x))

@@ -1,0 +1,64 @@
+"""A shape that is open in the reference process, and the ways to run the reference there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.referee.shape_inputs import ShapeInputs
+from evaluator.referee.side import Side
+from evaluator.roles.frames import TensorMeta
+from evaluator.shapes.space import Dims
+
+
+@dataclass
+class Baseline:
+    """One way a user could run the reference without us: mode and threads, with its time at one shape."""
+
+    name: str
+    mode: str
+    threads: int
+    median_us: float = 0.0
+    failure: str = ""
+
+
+@dataclass
+class OpenShape:
+    """A shape that is open in the reference process."""
+
+    dims: Dims
+    key: int
+    inputs: ShapeInputs
+    side: Side
+    output_metas: tuple[TensorMeta, ...] = ()
+    baselines: list[Baseline] = field(default_factory=list)
+    checks: dict[str, Any] = field(default_factory=dict)
+    ranked: bool = False
+    #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
+    remembered: bool = False
+
+    @property
+    def contenders(self) -> list[Baseline]:
+        """The two fastest baselines, and the best one with another number of threads."""
+        working = sorted((b for b in self.baselines if not b.failure), key=lambda b: b.median_us)
+        return [*working[:2], *(rival for rival in self.rivals if rival not in working[:2])]
+
+    @property
+    def best(self) -> Baseline:
+        return min((b for b in self.baselines if not b.failure), key=lambda baseline: baseline.median_us)
+
+    @property
+    def rivals(self) -> list[Baseline]:
+        """The best baseline, and the best one with another number of threads.
+
+        When somebody else takes a core, the ranking among thread counts turns round, by a factor of ten where threads
+        wait for one another; so this choice is not left to a ranking of some seconds ago.
+        """
+        best = self.best
+        others = [b for b in self.baselines if not b.failure and b.threads != best.threads]
+        return [best, *sorted(others, key=lambda baseline: baseline.median_us)[:1]]
+
+
+def freeze_dims(dims: Dims) -> tuple[tuple[str, Any], ...]:
+    """A hashable form of a shape."""
+    return tuple(sorted(dims.items()))

@@ -1,0 +1,52 @@
+"""Whether a reference agrees with itself: nothing can be checked against one that does not."""
+
+from __future__ import annotations
+
+import math
+
+from evaluator.errors import RoleFailure
+from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.numbers import epsilon, is_inexact
+from evaluator.referee.side import Side
+
+_CALL_SECONDS = 60.0
+#: A reference may differ from itself in this share of an output's elements.
+_CHANGED_SHARE = 0.01
+
+
+def check_repeatable(side: Side) -> None:
+    """Refuses a reference whose second result for the same inputs is another one: nothing can be checked against it.
+
+    Rounding in another order (atomic additions on a GPU) passes; whatever is random changes more than single elements.
+    """
+    outputs = []
+    for _ in range(2):
+        side.ready(_CALL_SECONDS)
+        block = side.block(1, _CALL_SECONDS)
+        outputs.append((block.report.metas, side.outputs(block, 0)))
+    (metas, first), (_, second) = outputs
+    for meta, before, after in zip(metas, first, second, strict=True):
+        if not _agrees(
+            widen(dense(before, meta), meta.dtype), widen(dense(after, meta), meta.dtype), meta.dtype
+        ):
+            raise RoleFailure(
+                "task_rejected",
+                "it returns different results for the same inputs (dropout in train mode, or random numbers of its "
+                "own), so nothing can be checked against it",
+                role="reference",
+            )
+
+
+def _agrees(first: Array, second: Array, dtype: str) -> bool:
+    xp = space(first)
+    if xp.size(first) != xp.size(second) or xp.size(first) == 0:
+        return bool(xp.size(first) == xp.size(second))
+    if not is_inexact(dtype):
+        return bool(xp.mean(first != second) <= _CHANGED_SHARE)
+    finite = xp.isfinite(first) & xp.isfinite(second)
+    before, after = xp.where(finite, first, 0.0), xp.where(finite, second, 0.0)
+    magnitude = xp.abs(before)
+    allowed = math.sqrt(epsilon(dtype)) * (magnitude + math.sqrt(xp.mean(magnitude**2)))
+    changed = (xp.abs(after - before) > allowed) | (xp.isfinite(first) != xp.isfinite(second))
+    return bool(xp.mean(changed) <= _CHANGED_SHARE)

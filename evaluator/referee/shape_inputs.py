@@ -1,0 +1,117 @@
+"""What both sides get at one shape: constructor arguments, weights, the arguments of a call, and how a call is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.content.pools import Array, TensorInput
+from evaluator.oracle.numbers import is_inexact
+from evaluator.roles.frames import TensorMeta
+
+
+@dataclass(frozen=True)
+class PlainInput:
+    """An argument that is no tensor, in its encoded form; ``tensors`` are those within it, which it names by number."""
+
+    value: Any
+    tensors: tuple[TensorInput, ...] = ()
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """One entry of a state dict with its (re-drawn) values, flat in the carrier dtype."""
+
+    name: str
+    meta: TensorMeta
+    values: Array
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """What one call is, as :class:`evaluator.roles.calls.CallSpec` has it: names and places of what is more than forward."""
+
+    training: bool = False
+    backward: bool = False
+    differentiable: tuple[int, ...] = ()
+    gradients: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ShapeInputs:
+    """What both sides get at one shape.
+
+    Attributes:
+        init: encoded arguments of the constructor.
+        arguments: of forward.
+        state: the weights.
+        upstream: gradients of the outputs, where a call is forward and backward; tensors like the inputs.
+        call: what a call is.
+    """
+
+    init: list[Any]
+    arguments: list[TensorInput | PlainInput]
+    state: list[StateEntry]
+    upstream: tuple[TensorInput, ...] = ()
+    call: CallPlan = field(default_factory=CallPlan)
+
+    @property
+    def given(self) -> list[TensorInput]:
+        """The tensors among the arguments of forward."""
+        found: list[TensorInput] = []
+        for argument in self.arguments:
+            found += [argument] if isinstance(argument, TensorInput) else argument.tensors
+        return found
+
+    @property
+    def tensors(self) -> list[TensorInput]:
+        return [*self.given, *self.upstream]
+
+    def name_of(self, output: int, count: int) -> str:
+        """What an output of a call is, in words, empty where there is only one."""
+        leaves = [
+            number for number, tensor in enumerate(self.given, 1) if is_inexact(tensor.meta.dtype)
+        ] * self.call.backward
+        first_buffer = count - len(self.call.buffers)
+        first_parameter = first_buffer - len(self.call.gradients)
+        first_input = first_parameter - len(leaves)
+        if output >= first_buffer:
+            return f"buffer {self.call.buffers[output - first_buffer]!r} after the call"
+        if output >= first_parameter:
+            return f"gradient of parameter {self.call.gradients[output - first_parameter]!r}"
+        if output >= first_input:
+            return f"gradient of input {leaves[output - first_input]}"
+        return f"output {output + 1}" if first_input > 1 or count > first_input else ""
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(tensor.meta.span_bytes for tensor in self.tensors)
+
+
+def numbered(inputs: ShapeInputs) -> list[Any]:
+    """The encoded arguments of a call, in which tensors are numbered through."""
+    encoded: list[Any] = []
+    used = 0
+    for argument in inputs.arguments:
+        if isinstance(argument, TensorInput):
+            encoded.append({"tensor": used})
+            used += 1
+        else:
+            encoded.append(_shifted(argument.value, used))
+            used += len(argument.tensors)
+    return encoded + [{"tensor": used + number} for number in range(len(inputs.upstream))]
+
+
+def _shifted(value: Any, by: int) -> Any:
+    """An encoded value with ``by`` added to the numbers of its tensors."""
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return {tag: content + by}
+    if tag in ("list", "tuple"):
+        return {tag: [_shifted(item, by) for item in content]}
+    if tag == "dict":
+        return {tag: {key: _shifted(item, by) for key, item in content.items()}}
+    return value

@@ -1,0 +1,83 @@
+"""A shape that is open in a role, and its tensors over memory that the referee shares."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import torch
+from torch import nn
+
+from evaluator.roles import blocks, calls, frames
+from evaluator.roles.runner import ContractError
+
+
+def meta_of(tensor: torch.Tensor) -> frames.TensorMeta:
+    """Description of a strided tensor; raises ContractError for anything that has no plain memory."""
+    if tensor.layout is not torch.strided:
+        raise ContractError(f"a tensor with layout {tensor.layout} is not supported")
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in frames.DTYPES:
+        raise ContractError(f"tensors of dtype {name} are not supported")
+    if tensor.dim() > frames.MAX_DIMENSIONS:
+        raise ContractError(f"tensors of more than {frames.MAX_DIMENSIONS} dimensions are not supported")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ContractError("a lazily conjugated or negated tensor is not supported: return x.resolve_conj()")
+    return frames.TensorMeta(name, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def meta_json(meta: frames.TensorMeta) -> dict[str, Any]:
+    """JSON form of a tensor description."""
+    return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}
+
+
+def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What must be the same at every call of a block; quicker than a whole description, since the clock runs."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.layout
+
+
+class Shape:
+    """One open shape: a model instance, its arena and the arguments bound to each slot."""
+
+    def __init__(self) -> None:
+        #: What the referee shares: host memory, or bytes on the device.
+        self.arena: mmap.mmap | torch.Tensor | None = None
+        self.model: nn.Module | None = None
+        self.inputs: list[Any] = []
+        self.forwards: dict[str, Any] = {}
+        self.slots: list[blocks.Slot] = []
+        self.outputs: list[list[torch.Tensor]] = []
+        self.captured: dict[str, blocks.Captured] = {}
+        self.spec = calls.CallSpec()
+        self.initial: list[torch.Tensor] = []
+        self.exact_model: nn.Module | None = None
+        self.exact_initial: list[torch.Tensor] = []
+
+    def view(self, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
+        """A tensor over the arena's bytes."""
+        dtype: torch.dtype = getattr(torch, meta.dtype)
+        elements = meta.span_bytes // meta.item_bytes
+        if elements == 0:
+            return torch.empty_strided(meta.shape, meta.strides, dtype=dtype)
+        assert self.arena is not None
+        if isinstance(self.arena, torch.Tensor):
+            return typed(self.arena, offset, meta)
+        flat = torch.frombuffer(self.arena, dtype=dtype, count=elements, offset=offset)
+        return flat.as_strided(meta.shape, meta.strides)
+
+
+def typed(memory: torch.Tensor, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
+    """A tensor over bytes on the device."""
+    dtype: torch.dtype = getattr(torch, meta.dtype)
+    flat = memory[offset : offset + meta.span_bytes].view(dtype)
+    return flat.as_strided(meta.shape, meta.strides)
+
+
+def read_meta(fields: dict[str, Any]) -> frames.TensorMeta:
+    """A tensor description from the form that :func:`meta_json` makes."""
+    return frames.TensorMeta(fields["dtype"], tuple(fields["shape"]), tuple(fields["strides"]))
+
+
+def leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its gradient wanted, where its dtype can have one."""
+    return tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())
