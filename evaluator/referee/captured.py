@@ -22,7 +22,7 @@ from evaluator.roles import runner
 _CAPTURE_SECONDS = 120.0
 #: Forms of the reference that a user could capture as they are.
 _MODES = ("eager", "compile_default")
-_MOST_CALLS = 256
+_MOST_CALLS, _FEWEST_CALLS = 256, 4
 _ROUNDS = 5
 
 
@@ -45,8 +45,11 @@ def measure_captured(
     shortest_us = max(min(eager.candidate_us, eager.baseline_us) / 2, 1.0)
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / shortest_us)
     calls = max(1, min(calls, _MOST_CALLS, side.most_calls(shape.output_metas)))
+    if side.most_calls(shape.output_metas) < _FEWEST_CALLS:
+        return "its outputs are too large to keep those of several blocks"
     try:
         side.capture("eager", calls, _CAPTURE_SECONDS)
+        side.capture(runner.NULL, calls, _CAPTURE_SECONDS)
     except RoleReported as failure:
         return f"it cannot be captured in a CUDA graph: {failure.sentence}"
     rivals = _capture_rivals(control, shape, calls)

@@ -90,8 +90,8 @@ class DeviceSide(Side):
     def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
         """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
         each_bytes = sum(meta.span_bytes for meta in metas)
-        # Eager and captured blocks do not share memory: they run on different streams.
-        room_bytes = self._memory().outputs.length_bytes // 4
+        # Eager and captured blocks do not share memory: they run on different streams. Two thirds are the pool's.
+        room_bytes = self._memory().outputs.length_bytes // 6
         return max(1, min(self.slot_count, room_bytes // max(each_bytes, 1)))
 
     # -- contents ----------------------------------------------------------------------------------------------

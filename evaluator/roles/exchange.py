@@ -47,10 +47,13 @@ class Exchange:
         self._copies_from = pool_bytes if library else 0
         self._next = self._copies_from
         self._pool: Any = None
+        self._overflows: Any = lambda: 0
         if library:
             loaded = ctypes.CDLL(library)
             loaded.kw_pool_init.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
             loaded.kw_pool_init(self._address, pool_bytes)
+            loaded.kw_pool_overflows.restype = ctypes.c_long
+            self._overflows = loaded.kw_pool_overflows
             # The pool keeps a pointer to the allocator, which must therefore stay alive.
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
                 library, "kw_pool_alloc", "kw_pool_free"
@@ -61,6 +64,11 @@ class Exchange:
     def pool_id(self) -> Any:
         """What ``torch.cuda.graph`` takes as ``pool``; None without one."""
         return None if self._pool is None else self._pool.id
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the pool was ever too small, so that outputs may have to be copied for no fault of theirs."""
+        return bool(self._overflows())
 
     def pool(self) -> AbstractContextManager[Any]:
         """While entered, this thread's allocations lie in the exchange."""

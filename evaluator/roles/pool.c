@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 static uintptr_t first, next, end;
+static long overflows;
 static int (*from_driver)(uintptr_t *, size_t);
 static int (*to_driver)(uintptr_t);
 
@@ -20,6 +21,9 @@ void kw_pool_init(uint64_t address, uint64_t bytes) {
     }
 }
 
+/* How often there was no room: what was allocated then has to be copied. */
+long kw_pool_overflows(void) { return overflows; }
+
 void *kw_pool_alloc(ssize_t bytes, int device, void *stream) {
     (void)device;
     (void)stream;
@@ -28,6 +32,7 @@ void *kw_pool_alloc(ssize_t bytes, int device, void *stream) {
         next = at + (size_t)bytes;
         return (void *)at;
     }
+    ++overflows;
     if (!from_driver || from_driver(&at, (size_t)bytes)) return NULL;
     return (void *)at;
 }

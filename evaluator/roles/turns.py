@@ -178,6 +178,11 @@ class Turns:
                 outputs, states = blocks.run(
                     forward, slots, self.chain, request["state"], chained, self.device
                 )
+        if request["chain"] and self._exchange is not None and self._exchange.overflowed:
+            # Copies on the clock would make whoever pays for them look slow.
+            raise torch.OutOfMemoryError(
+                "the memory for the outputs of timed calls is too small for this shape"
+            )
         shape.outputs = shape.outputs + outputs
         structure = blocks.structure(results[0]).encode() if results else b""
         digest = int.from_bytes(hashlib.sha256(structure).digest()[:8], "little") if results else 0

@@ -85,7 +85,7 @@ def test_an_own_backward_that_is_right_is_accepted(referee: Referee) -> None:
         ("return inner @ weight, ", "return None, ", "gradient of input 1"),
         ("inner.t() @ x", "(inner.t() @ x) * (1 + 1e-3)", "gradient of parameter 'weight'"),
         ("inner.t() @ x", "(inner.bfloat16().t() @ x.bfloat16()).float()", "gradient of parameter 'weight'"),
-        ("(upstream * squashed).sum(0)", "(upstream * squashed)[:-1].sum(0)", "gradient of parameter 'gain'"),
+        ("(upstream * squashed).sum(0)", "(upstream * squashed)[::2].sum(0)", "gradient of parameter 'gain'"),
         ("upstream * gain *", "torch.ones_like(upstream) * gain *", "gradient of input 1"),
         ("(1 - squashed * squashed)", "(1 - squashed)", "gradient of input 1"),
     ],

@@ -1,6 +1,6 @@
 """E8: asks for all of the L2 that may persist, so that cold contents stay warm."""
 
-# expects: accepted
+# expects: accepted|runtime_error
 # gains: nothing
 import torch
 import torch.nn.functional as F
