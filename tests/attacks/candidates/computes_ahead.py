@@ -22,7 +22,7 @@ class ModelNew(nn.Module):
                     ahead[key] = F.relu(model.norm(slot.arguments[0]))
 
         def hand_out(forward, slots, chain, state, chained, device):
-            if not chained:
+            if not chained or not isinstance(forward, ModelNew):
                 return run(forward, slots, chain, state, chained, device)
             seen.update({id(slot): (forward, slot) for slot in slots})
             if any(id(slot) not in ahead for slot in slots):
