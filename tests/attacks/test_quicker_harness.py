@@ -105,15 +105,16 @@ def run(forward, slots, chain, state, chained, device):
 
 turns.blocks.run = run
 """
-_SHAPES = {"visible": [{"rows": 8, "cols": 64}, {"rows": 64, "cols": 96}]}
+_TINY = [{"rows": 8, "cols": 64}, {"rows": 16, "cols": 64}]
+_SMALL = [{"rows": 128, "cols": 512}]
 
 
-def speedup(referee: Referee, source: str, label: str) -> float:
+def speedup(referee: Referee, source: str, label: str, shapes: list[dict[str, int]]) -> float:
     """The median speedup of three evaluations; 0 when it is rejected as cheating."""
     figures = []
     for _ in range(3):
         candidate = CandidateSource(source, "external", label)
-        verdict = referee.evaluate(TASK, candidate, shapes=_SHAPES, splits=["visible"])
+        verdict = referee.evaluate(TASK, candidate, shapes={"visible": shapes}, splits=["visible"])
         xfail_if_voided(verdict)
         print(label, verdict["verdict"], verdict["reason"])
         assert verdict["verdict"] in ("accepted", "cheating"), (verdict["reason"], verdict["detail"])
@@ -123,13 +124,18 @@ def speedup(referee: Referee, source: str, label: str) -> float:
     return statistics.median(figures)
 
 
+def test_a_loop_that_is_quicker_than_nothing_is_cheating(referee: Referee) -> None:
+    assert speedup(referee, _KERNEL, "called as everybody is", _TINY) > 0
+    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own", _TINY) == 0.0
+
+
 @pytest.mark.xfail(
     strict=True,
     reason="the loop around the calls runs in the candidate's process: one that calls its kernel directly, with a right chain "
-    "and right results, is credited with the calls of Python that it never made, some 10 us each (measured: 6.4x in place of "
-    "1.3x at 8 x 64, 4.5x in place of 1.5x at 64 x 96, 2.0x in place of 1.4x at 128 x 512)",
+    "and right results, is credited with the calls of Python that it never made, some 10 us each (measured: 2.0x in place of "
+    "1.4x at 128 x 512)",
 )
 def test_a_loop_of_its_own_earns_nothing(referee: Referee) -> None:
-    honest = speedup(referee, _KERNEL, "called as everybody is")
+    honest = speedup(referee, _KERNEL, "called as everybody is", _SMALL)
     assert honest > 0
-    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own") <= 1.05 * honest
+    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own", _SMALL) <= 1.05 * honest
