@@ -219,12 +219,11 @@ class TaskSession:
         times = self.fleet.baseline_store.get(
             self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
         )
-        if times is None:
+        # A baseline that failed then may work now, and without it every candidate would look better.
+        if times is None or any(failure for _, failure in times.values()):
             return []
         for baseline in baselines:
-            baseline.median_us, baseline.failure = times[baseline.name]
-            if baseline.failure:
-                self.unavailable[baseline.name] = baseline.failure
+            baseline.median_us, _ = times[baseline.name]
         return baselines
 
     def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
@@ -323,7 +322,6 @@ class TaskSession:
             if shape.side.process.dead or baseline.mode == "eager":
                 raise
             baseline.failure = failure.sentence
-            self.unavailable[baseline.name] = failure.sentence
 
     def _load_baselines(self, shape: OpenShape) -> None:
         if not shape.remembered:
@@ -331,6 +329,13 @@ class TaskSession:
         wanted = shape.contenders if shape.remembered else shape.baselines
         for baseline in wanted:
             self._prepare(shape, baseline)
+            if baseline.failure:
+                # Compilers of several shapes share a cache and have stumbled over each other's files: without this
+                # baseline every candidate would look better, so it gets a second chance, now that none of them runs.
+                baseline.failure = ""
+                self._prepare(shape, baseline)
+            if baseline.failure:
+                self.unavailable[baseline.name] = baseline.failure
         if shape.remembered and any(baseline.failure for baseline in wanted):
             # It worked for the earlier referee; who is next then, must be measured.
             shape.remembered = False
