@@ -63,7 +63,7 @@ _MIN_QUADS = 5
 _MIN_CALLS = 4
 #: Blocks of a module that only makes its outputs, and the share of their time below which nobody can be. An extension that
 #: allocates in C++ saves some 0.8 of 4 us against it.
-_LEAST_BLOCKS, _LEAST_SHARE = 7, 0.75
+_LEAST_BLOCKS, _LEAST_SHARE = 5, 0.75
 _CALL_SECONDS = 60.0
 
 
@@ -121,16 +121,15 @@ def measure(
     quads: list[_Quad] = []
     clock = session.fleet.device.clock()
     clocks = [clock]
-    least: list[float] = []
     null_ns = secret_calls = 0
     started = time.monotonic()
     for look in effort.looks:
         while sum(not quad.disturbed for quad in quads) < look:
             if time.monotonic() - started > effort.max_seconds and len(quads) >= _MIN_QUADS:
                 break
-            # What the harness takes is learnt in every second quad, from the baseline's process. In the others the
-            # candidate's does the same for nothing: whoever ran a moment ago is 1 to 3 % quicker at short blocks.
-            learns = len(quads) % 2 == 0
+            # What the harness takes is learnt in the baseline's process. On a GPU only in every second quad; in the others the
+            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks.
+            learns = not side.gpu or len(quads) % 2 == 0
             if learns:
                 # How long a block is stays secret: a candidate cannot know where it ends.
                 # (That of a graph is in the graph.)
@@ -154,8 +153,6 @@ def measure(
             moved = before is not None and clock is not None and clock.moved_from(before)
             other = other_ns[0] if other_ns else None
             quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, moved))
-            if not captured and not shape.inputs.call.backward and len(least) < _LEAST_BLOCKS:
-                least.append(rival.least_ns(secret_calls, _CALL_SECONDS) / secret_calls)
         estimate = _estimate(quads)
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
@@ -169,7 +166,10 @@ def measure(
         if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
             break
     checker.compare_pending()
-    _check_least(least, quads)
+    if not captured and not shape.inputs.call.backward:
+        # Not between the quads: whoever ran a moment ago is quicker.
+        least = [rival.least_ns(calls, _CALL_SECONDS) / calls for _ in range(_LEAST_BLOCKS)]
+        _check_least(least, quads)
     return Timing(
         others[0][0].name if estimate.by_other else baseline.name,
         estimate.theirs_us,
@@ -215,8 +215,6 @@ def _check_least(least: list[float], quads: list[_Quad]) -> None:
         Rejected: the candidate did; so its calls were not made one after the other through Python, as they are when the
             baseline is timed.
     """
-    if not least:
-        return
     mine_ns = statistics.median(time_ns / quad.calls for quad in quads for time_ns in quad.ours)
     least_ns = statistics.median(least)
     if mine_ns < _LEAST_SHARE * least_ns:

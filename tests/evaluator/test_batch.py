@@ -150,10 +150,10 @@ def referee_of(batch: subprocess.Popen[str], other_than: int = 0) -> int:
 
 
 def wait_until_judging(folder: Path) -> None:
-    """Until a referee has given a candidate its folder, for the first time since the last call."""
+    """Until a referee has given the task its folder, for the first time since the last call."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
-        found = list(folder.glob("work/batch/*/store/candidate-*"))
+        found = list(folder.glob("work/batch/*/store/task-*"))
         if found:
             shutil.rmtree(found[0], ignore_errors=True)
             return
