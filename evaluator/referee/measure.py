@@ -271,7 +271,8 @@ def _estimate(quads: list[_Quad]) -> _Estimate:
     """Log ratio of every undisturbed quad, and the medians of both sides' microseconds per call."""
     asked = [quad for quad in quads if quad.other is not None]
     # From all of them: which quads count as disturbed is partly in the candidate's hand.
-    by_other = bool(asked) and statistics.median(_advantage(quad) for quad in asked) > 0
+    # Only when it is surely faster: the better of two that are alike is the luckier one, and made candidates look 3 % slower.
+    by_other = len(asked) > 1 and median_interval([_advantage(quad) for quad in asked])[1] > 1.0
     counted = asked if by_other else quads
     used = [quad for quad in counted if not quad.disturbed]
     if len(used) < _MIN_QUADS:
