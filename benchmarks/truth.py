@@ -81,6 +81,10 @@ class ModelNew(Model):
 """
 
 
+#: Cycles of a microsecond while an H200 or H100 is not held back; `_sleep` counts cycles.
+_MHZ = 1980.0
+
+
 @dataclass(frozen=True)
 class Subject:
     """A module at one shape.
@@ -193,10 +197,6 @@ def study(
                 console.print(f"  [red]void[/]: {failure}", highlight=False)
                 records.append({"subject": subject.name, "kind": "void", "why": str(failure)[:300]})
     return records
-
-
-#: Cycles of a microsecond while an H200 or H100 is not held back; `_sleep` counts cycles.
-_MHZ = 1980.0
 
 
 def summary(records: list[dict[str, Any]], console: Console) -> list[dict[str, Any]]:

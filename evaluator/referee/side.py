@@ -213,7 +213,7 @@ class Side:
         return self.block(calls, deadline_s, variant=runner.NULL, chained=True, captured=captured).elapsed_ns
 
     def least_ns(self, calls: int, deadline_s: float) -> int:
-        """What a block of so many calls takes when the module only makes its outputs and returns them."""
+        """What a block of so many calls takes when the module only makes a tensor and returns it."""
         self.ready(deadline_s, warm=runner.LEAST, poison=0)
         self.fill(calls)
         return self.block(calls, deadline_s, variant=runner.LEAST, chained=True).elapsed_ns

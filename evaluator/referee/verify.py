@@ -81,6 +81,11 @@ class Checker:
             sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
             raise Rejected("cheating", sentence, (Finding("ran_while_stopped", "cheat", sentence),))
 
+    @property
+    def late_ns(self) -> int:
+        """See :attr:`evaluator.referee.watch.Watch.late_ns`."""
+        return self._watch.late_ns
+
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline, for which the candidate has to keep still."""
         block = self.session.run(rival, baseline, calls, chained=True, captured=self.captured)

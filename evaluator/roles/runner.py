@@ -38,7 +38,7 @@ from evaluator.roles import frames, wire
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
-#: Variant that does the least that any module does: it is called, makes new tensors for its outputs and returns them.
+#: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
 LEAST = "least"
 
 #: Before the name of a kernel of the candidate's own in a profile of its process.

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from evaluator.referee.measure import _estimate, _Quad
+from evaluator.referee.measure import _estimate, _Quad, quicker_than_nothing
+from evaluator.referee.task_session import guess_us
 
 MS = 1_000_000
 
@@ -50,3 +51,26 @@ def test_disturbing_one_s_own_blocks_does_not_get_rid_of_the_other_rival() -> No
     estimate = _estimate(quads)
     assert estimate.by_other
     assert max(estimate.log_ratios) < math.log(2)
+
+
+def test_what_came_late_is_the_candidates_time() -> None:
+    estimate = _estimate([quad(1.0, 2.0).charged(MS)] * 6)
+    assert estimate.log_ratios == pytest.approx([0.0] * 6)
+
+
+def test_a_rival_that_is_only_luckier_is_not_the_baseline() -> None:
+    lucky = [quad(1.0, 2.0, other=other) for other in (1.9, 2.1, 1.95, 2.05, 1.98, 2.02)]
+    assert not _estimate(lucky).by_other
+
+
+def test_a_guess_needs_no_second_call() -> None:
+    assert guess_us(500_000, 900_000, 1) == 900.0
+    assert guess_us(500_000, 2_000_000, 16) == 100.0
+
+
+def test_nobody_is_accused_for_what_a_neighbor_did() -> None:
+    """A candidate at 10 us, nothing at 9 us, and a neighbor that slows both, or one of them, for most of the time."""
+    assert not quicker_than_nothing([(10, 9)] * 9)
+    assert not quicker_than_nothing([(20, 18)] * 6 + [(10, 9)] * 3)
+    assert not quicker_than_nothing([(10, 18)] * 7 + [(10, 9)] * 2)
+    assert quicker_than_nothing([(4, 7)] * 8 + [(14, 7)])

@@ -1,0 +1,104 @@
+"""Who is blamed for work on a GPU that goes on while everybody is stopped, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from evaluator.errors import RoleFailure
+from evaluator.referee import watch
+from evaluator.referee.correctness import Rejected
+from evaluator.referee.keeper import Look
+from evaluator.referee.watch import Watch
+
+QUIET, BUSY = Look(160.0, busy=False), Look(2400.0, busy=True)
+
+
+class Process:
+    """A candidate whose death is noticed."""
+
+    killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Device:
+    """What the keeper would see on a GPU: each look in turn, then what is left for good."""
+
+    def __init__(self, *looks: Look, then: Look = QUIET, until_killed: Process | None = None) -> None:
+        self._looks = list(looks)
+        self._then = then
+        self._until_killed = until_killed
+
+    def look(self) -> Look:
+        if self._until_killed is not None:
+            return QUIET if self._until_killed.killed else BUSY
+        return self._looks.pop(0) if self._looks else self._then
+
+
+@dataclass
+class Turn:
+    process: Any
+    look: Look | None = None
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_PATIENCE_S", 0.02)
+
+
+def alternate(observed: Watch, *processes: Process, times: int) -> None:
+    """One block of each in turn."""
+    for _ in range(times):
+        for process in processes:
+            observed.after(Turn(process))  # type: ignore[arg-type]
+
+
+def watching(device: Device, candidate: Process) -> Watch:
+    return Watch(device, candidate)  # type: ignore[arg-type]
+
+
+def test_a_kernel_that_ends_with_its_process_is_the_candidates() -> None:
+    candidate = Process()
+    with pytest.raises(Rejected) as caught:
+        watching(Device(until_killed=candidate), candidate).after(Turn(candidate))  # type: ignore[arg-type]
+    assert caught.value.findings[0].rule == "work_off_turn"
+
+
+def test_another_programs_work_is_nobodys_fault() -> None:
+    candidate = Process()
+    with pytest.raises(RoleFailure, match="another program"):
+        watching(Device(then=BUSY), candidate).after(Turn(candidate))  # type: ignore[arg-type]
+
+
+def test_a_burst_that_ends_by_itself_accuses_nobody() -> None:
+    candidate = Process()
+    observed = watching(Device(BUSY, BUSY, QUIET), candidate)
+    observed.after(Turn(candidate))  # type: ignore[arg-type]
+    assert not candidate.killed
+
+
+def test_bursts_on_its_own_turn_alone_are_the_candidates() -> None:
+    candidate, baseline = Process(), Process()
+    observed = watching(Device(BUSY, QUIET, QUIET, BUSY, QUIET, QUIET, BUSY, QUIET), candidate)
+    with pytest.raises(Rejected, match="again and again"):
+        alternate(observed, candidate, baseline, times=3)
+
+
+def test_bursts_on_everybodys_turn_end_the_measurement() -> None:
+    candidate, baseline = Process(), Process()
+    observed = watching(Device(*[BUSY, QUIET] * 20), candidate)
+    with pytest.raises(RoleFailure, match="another program"):
+        alternate(observed, candidate, baseline, times=10)
+
+
+def test_work_left_behind_is_charged() -> None:
+    candidate, baseline = Process(), Process()
+    looks = [Look(360.0, busy=False), Look(160.0, busy=False)] * 8
+    observed = watching(Device(*looks), candidate)
+    assert observed.late_ns == 0
+    alternate(observed, candidate, baseline, times=8)
+    assert observed.late_ns == 200_000
