@@ -49,7 +49,7 @@ class TaskSession:
         self.fleet = fleet
         self._expires_at = expires_at
         self.task = task
-        self.folder = f"task-{task.sha256[:32]}"
+        self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
         self.process = self._start()
         try:
@@ -414,6 +414,11 @@ class TaskSession:
             shape.side.release()
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(shape.inputs.tensors)
+
+
+def task_folder(sha256: str) -> str:
+    """Name of the folder, in a referee's store, of what was compiled for a task."""
+    return f"task-{sha256[:32]}"
 
 
 def guess_us(short_ns: int, long_ns: int, calls: int) -> float:
