@@ -11,7 +11,7 @@ from benchmarks import row_kernels
 from tests.corpus import controls, corpus
 
 #: Tasks of the catalogue that the mix is about.
-TASKS = ("bias_gelu", "cross_entropy", "layernorm_relu_add", "rmsnorm", "row_sum", "softmax", "swiglu")
+TASKS = ("layernorm_relu_add", "rmsnorm", "row_sum", "swiglu", "bias_gelu", "cross_entropy", "softmax")
 _ACCEPTED = frozenset({"accepted"})
 #: What a wrong answer may be called.
 _WRONG = frozenset({"incorrect", "contract_violation", "cheating", "runtime_error"})
@@ -38,7 +38,7 @@ class Candidate:
     expected: frozenset[str]
 
 
-def mix(device: str, count: int, seed: int, mark: str) -> list[Candidate]:
+def mix(device: str, count: int, seed: int, mark: str, tasks: tuple[str, ...] = TASKS) -> list[Candidate]:
     """So many candidates, half of them right, in random order.
 
     Args:
@@ -46,10 +46,11 @@ def mix(device: str, count: int, seed: int, mark: str) -> list[Candidate]:
         count: how many.
         seed: of the order and the choice.
         mark: stands in every text, so that none has been seen in an earlier run.
+        tasks: some of :data:`TASKS`, the first three among them.
     """
     draw = random.Random(seed)
-    right = _shared_out(_right(device, mark, draw), count - count // 2)
-    wrong = _shared_out(_wrong(device, mark, draw), count // 2)
+    right = _shared_out(_right(device, mark, draw, tasks), count - count // 2)
+    wrong = _shared_out(_wrong(device, mark, draw, tasks), count // 2)
     chosen = [
         Candidate(
             f"{number:03}-{one.name}", one.task, f"{one.source}\n# {mark} {number}\n", one.kind, one.expected
@@ -60,11 +61,11 @@ def mix(device: str, count: int, seed: int, mark: str) -> list[Candidate]:
     return chosen
 
 
-def one_per_task(device: str, mark: str) -> list[Candidate]:
+def one_per_task(device: str, mark: str, tasks: tuple[str, ...] = TASKS) -> list[Candidate]:
     """A right candidate for each task, which makes referees open it and compile its baselines."""
     found = {}
     for entry in controls.every():
-        if entry.task in TASKS and entry.language == "torch" and entry.runs_on(device) and not entry.compiles:
+        if entry.task in tasks and entry.language == "torch" and entry.runs_on(device) and not entry.compiles:
             found.setdefault(entry.task, entry)
     return [
         Candidate(f"first-{task}", task, f"{entry.source}\n# {mark}\n", "torch", _ACCEPTED)
@@ -102,8 +103,10 @@ def _kernels(make: Callable[[str, str, int], str], kind: str, mark: str) -> Iter
         )
 
 
-def _right(device: str, mark: str, draw: random.Random) -> list[tuple[float, Iterator[Candidate]]]:
-    entries = [e for e in controls.every() if e.task in TASKS and e.runs_on(device) and not e.compiles]
+def _right(
+    device: str, mark: str, draw: random.Random, tasks: tuple[str, ...]
+) -> list[tuple[float, Iterator[Candidate]]]:
+    entries = [e for e in controls.every() if e.task in tasks and e.runs_on(device) and not e.compiles]
     torch = [e for e in entries if e.language == "torch"]
     triton = [e for e in entries if e.language == "triton"]
     shares = [
@@ -116,9 +119,11 @@ def _right(device: str, mark: str, draw: random.Random) -> list[tuple[float, Ite
     return shares
 
 
-def _wrong(device: str, mark: str, draw: random.Random) -> list[tuple[float, Iterator[Candidate]]]:
-    bugs = [e for e in corpus.bugs() if e.task in TASKS and e.runs_on(device) and not e.compiles]
-    entries = [e for e in controls.every() if e.task in TASKS and e.runs_on(device) and not e.compiles]
+def _wrong(
+    device: str, mark: str, draw: random.Random, tasks: tuple[str, ...]
+) -> list[tuple[float, Iterator[Candidate]]]:
+    bugs = [e for e in corpus.bugs() if e.task in tasks and e.runs_on(device) and not e.compiles]
+    entries = [e for e in controls.every() if e.task in tasks and e.runs_on(device) and not e.compiles]
     torch = [e for e in entries if e.language == "torch" and e.kind == "plain"]
     triton = [e for e in entries if e.language == "triton" and "tl.store(y +" in e.source]
     shares = [

@@ -326,12 +326,13 @@ def print_batch(title: str, found: dict[str, Any], console: Console) -> None:
 
 
 def batch(
-    device: str, folder: Path, count: int, jobs: int, seed: int, report: Report, console: Console
+    device: str, folder: Path, count: int, tasks: int, jobs: int, seed: int, report: Report, console: Console
 ) -> bool:
     """The mix; whether every verdict was of the expected kind."""
     mark = secrets.token_hex(4)
-    first = [one for one in mixed.one_per_task(device, mark)]
-    parts = {"prepared": first, "mix": mixed.mix(device, count, seed, mark)}
+    chosen = mixed.TASKS[: max(tasks, 3)]
+    first = mixed.one_per_task(device, mark, chosen)
+    parts = {"prepared": first, "mix": mixed.mix(device, count, seed, mark, chosen)}
     report.content["batch"] = {"bar_per_minute": BATCH_BAR_PER_MINUTE}
     good = True
     for name, candidates in parts.items():
@@ -351,6 +352,7 @@ def main(
     only: Annotated[str, typer.Option(help="single or batch; both by default.")] = "",
     runs: Annotated[int, typer.Option(help="Evaluations of each kind.")] = 5,
     count: Annotated[int, typer.Option(help="Candidates of the batch.")] = 60,
+    tasks: Annotated[int, typer.Option(help="Tasks that they are for, 3 to 7.")] = 7,
     jobs: Annotated[int, typer.Option(help="Referees of the batch per device; 0 lets it choose.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the mix.")] = 1,
     seconds_total: Annotated[float, typer.Option(help="Begin nothing after so many seconds.")] = 1e9,
@@ -359,7 +361,7 @@ def main(
     """Measure throughput; exit 1 when a verdict of the batch is not of the expected kind."""
     console = Console(width=180)
     report = Report(out, time.monotonic() + seconds_total)
-    settings = {"device": device, "runs": runs, "count": count, "jobs": jobs, "seed": seed}
+    settings = {"device": device, "runs": runs, "count": count, "tasks": tasks, "jobs": jobs, "seed": seed}
     report.content.update(
         {"program": "benchmarks.throughput", "settings": settings, "environment": environment()}
     )
@@ -374,7 +376,7 @@ def main(
         print_singles(report.content["single"], console)
     if only in ("", "batch"):
         with tempfile.TemporaryDirectory() as folder:
-            good = batch(device, Path(folder), count, jobs, seed, report, console)
+            good = batch(device, Path(folder), count, tasks, jobs, seed, report, console)
     report.save()
     raise typer.Exit(0 if good else 1)
 
