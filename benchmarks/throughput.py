@@ -133,9 +133,11 @@ class Singles:
             shapes=self._shapes,
             minimum_tier="landlock",
         )
+        elapsed_s = time.monotonic() - started
         if verdict is None:
-            verdict = {"verdict": "none", "reason": "it is not in the store", "stages_s": {}}
-        return self._keep(kind, time.monotonic() - started, verdict)
+            verdict = {"verdict": "none", "reason": "it is not in the store"}
+        # The stages are those of the first evaluation.
+        return self._keep(kind, elapsed_s, {**verdict, "stages_s": {}})
 
     def _keep(self, kind: str, elapsed_s: float, verdict: dict[str, Any]) -> dict[str, Any]:
         run = {"elapsed_s": elapsed_s, **{key: verdict.get(key) for key in ("verdict", "reason", "stages_s")}}
