@@ -122,26 +122,18 @@ class Evaluation:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
             return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
-        explained = self._investigation(opened, [shape for _, shape in timed])
-        every = self.request.effort == "confirm"
+        shapes = [shape for _, shape in timed]
+        explained = self._investigation(opened, shapes)
         with lock.shared() as hold, explained.beside():
             # Whoever is being explained runs on the device meanwhile.
-            between = (lambda: None) if explained.watches else (lambda: self._give_way(hold))
-            self.session.compile_baselines(
-                [shape for _, shape in timed], self.progress, every=every, between=between
-            )
-            self._prepare_control([shape for _, shape in timed])
+            self._make_baselines(shapes, None if explained.watches else hold)
         clock.lap("baseline_compile")
         self.run_state.explain(explained.explanation)
-        self.progress("timing", 0, len(timed), "waiting for the device's clock")
-        with lock.exclusive(), on_core(self.fleet.core):
-            clock.lap("waiting")
-            self.session.rank_baselines([shape for _, shape in timed], self.progress)
-            clock.lap("baselines")
-            self._aa([shape for _, shape in timed])
-            clock.lap("aa")
-            self._time_all(timed)
-            clock.lap("timing")
+        while not self._clocked(timed, clock):
+            self.fleet.unpin(self.session.process)
+            with lock.shared() as hold:
+                self._make_baselines(shapes, hold)
+            clock.lap("baseline_compile")
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
@@ -171,11 +163,30 @@ class Evaluation:
         clock.lap("correctness")
         return opened
 
-    def _prepare_control(self, timed: Sequence[OpenShape]) -> None:
-        """Where it is known who the rivals are, they are made ready before the clock and not on it."""
-        for shape in timed:
+    def _make_baselines(self, shapes: list[OpenShape], hold: Hold | None) -> None:
+        """Everything of the baselines that needs no clock; between two of them, whoever waits to time has the device."""
+        every = self.request.effort == "confirm"
+        between = (lambda: None) if hold is None else (lambda: self._give_way(hold))
+        self.session.compile_baselines(shapes, self.progress, every=every, between=between)
+        for shape in shapes:
+            # Where it is known who the rivals are.
             if shape.ranked:
                 self.control.rivals(shape)
+
+    def _clocked(self, timed: list[tuple[str, OpenShape]], clock: _Stages) -> bool:
+        """Everything that needs the device's clock; False if baselines have to be made first after all."""
+        self.progress("timing", 0, len(timed), "waiting for the device's clock")
+        shapes = [shape for _, shape in timed]
+        with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
+            clock.lap("waiting")
+            ranked = self.session.rank_baselines(shapes, self.progress)
+            clock.lap("baselines")
+            if ranked:
+                self._aa(shapes)
+                clock.lap("aa")
+                self._time_all(timed)
+                clock.lap("timing")
+        return ranked
 
     def _give_way(self, hold: Hold) -> None:
         """Lets whoever waits to time have the device, with everything of this evaluation stopped."""

@@ -212,7 +212,7 @@ class TaskSession:
         """
         todo = [shape for shape in shapes if not shape.baselines or (every and shape.remembered)]
         for shape in todo:
-            shape.baselines = [] if every else self._recall(shape)
+            shape.baselines = [] if every or shape.distrusted else self._recall(shape)
             shape.remembered = bool(shape.baselines)
             shape.ranked = False
         unknown = [shape for shape in todo if not shape.remembered]
@@ -234,24 +234,30 @@ class TaskSession:
             baseline.median_us, _ = times[baseline.name]
         return baselines
 
-    def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
+    def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> bool:
         """Times every baseline at the shapes where that has not been done; the caller holds the device's clock.
 
-        Remembered times stay if a few rounds of the fastest two confirm them; otherwise all are loaded and timed.
+        Remembered times stay if a few rounds of the fastest two confirm them.
+
+        Returns:
+            Whether all are ranked. If not, some remembered times did not hold: all baselines have to be loaded there
+            (:meth:`compile_baselines`, which takes seconds and no clock), and this called again.
         """
         todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
-            if not (shape.remembered and self._still_holds(shape)):
-                if shape.remembered:
-                    shape.baselines, shape.remembered = [], False
-                    self._load_baselines(shape)
+            if shape.remembered:
+                if not self._still_holds(shape):
+                    shape.baselines, shape.remembered, shape.distrusted = [], False, True
+                    continue
+            else:
                 self.rank(shape)
                 times = {b.name: (b.median_us, b.failure) for b in shape.baselines}
                 self.fleet.baseline_store.put(
                     self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), times
                 )
             shape.ranked = True
+        return all(shape.ranked for shape in shapes)
 
     def _still_holds(self, shape: OpenShape) -> bool:
         """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
