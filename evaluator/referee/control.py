@@ -6,6 +6,9 @@ module takes 1 to 2 % longer in it (measured on two cores). That is no merit of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import Baseline, OpenShape
@@ -37,6 +40,37 @@ class Control:
         self._session = session
         self._run = CandidateRun(fleet, session, twin(session.task), name="control")
         self._prepared: set[tuple[int, str]] = set()
+        self._ahead: Future[None] | None = None
+
+    def begin(self, shapes: Sequence[OpenShape]) -> None:
+        """Gets ready for shapes whose best baselines are known, while the caller waits for other processes.
+
+        What goes wrong in it is raised by :meth:`join`.
+        """
+        todo = [
+            (shape, baseline)
+            for shape in shapes
+            if shape.ranked
+            for baseline in shape.rivals
+            if baseline.mode in _UNCOMPILED
+        ]
+        if not todo:
+            return
+        # A fork server dies with the thread that started it, so make sure here that it runs.
+        self._session.fleet.server("candidate")
+        pool = ThreadPoolExecutor(1)
+        self._ahead = pool.submit(self._make_all, todo)
+        pool.shutdown(wait=False)
+
+    def _make_all(self, todo: list[tuple[OpenShape, Baseline]]) -> None:
+        for shape, baseline in todo:
+            self._make(shape, baseline)
+
+    def join(self) -> None:
+        """Waits until what :meth:`begin` has begun is done."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            ahead.result()
 
     def rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
         """The shape's rivals, each with the process and slots where it is ready to be timed, frozen."""
@@ -47,6 +81,9 @@ class Control:
         if baseline.mode not in _UNCOMPILED:
             shape.side.process.freeze()
             return shape.side
+        return self._make(shape, baseline)
+
+    def _make(self, shape: OpenShape, baseline: Baseline) -> Side:
         if self._run.process is None:
             self._run.start()
         side = self._run.open(shape)
@@ -59,4 +96,9 @@ class Control:
 
     def close(self) -> None:
         """Ends the process."""
+        if self._ahead is not None:
+            if self._run.process is not None:
+                self._run.process.kill()
+            # That it fails now has nobody to tell any more.
+            wait([self._ahead])
         self._run.close()

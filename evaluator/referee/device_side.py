@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import statistics
 from collections import deque
@@ -46,8 +47,12 @@ class DeviceSide(Side):
         process = self.process
         if process.memory is None:
             process.memory, request = self._keeper.process_memory()
-            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor)
-            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+            code = self._keeper.code()
+            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor, code)
+            try:
+                process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+            finally:
+                os.close(code)
         assert isinstance(process.memory, ProcessMemory)
         return process.memory
 
@@ -127,11 +132,11 @@ class DeviceSide(Side):
         assert count <= self.slot_count
         self.own()
         self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
-        for position, (tensor, (draws, offsets)) in enumerate(
-            zip(self.inputs.tensors, self._drawn, strict=True)
-        ):
-            target = self._slots.pointer + self._slot_offset(0, position)
-            self._keeper.fill(tensor, target, self._slot_bytes, draws, offsets)
+        targets = [
+            (tensor, self._slots.pointer + self._slot_offset(0, position))
+            for position, tensor in enumerate(self.inputs.tensors)
+        ]
+        self._keeper.fill(targets, self._slot_bytes, self._drawn)
         self._keeper.wait()
         self.look = self._keeper.look()
 
@@ -173,15 +178,18 @@ class DeviceSide(Side):
 
     def refreshed(self, index: int, state: int) -> list[Any]:
         """What a slot must hold after the chain has refreshed it in state ``state``; on the device."""
-        contents, rows = [], []
-        for position, (tensor, (draws, offsets)) in enumerate(
-            zip(self.inputs.tensors, self._drawn, strict=True)
-        ):
-            content = torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
-            self._keeper.fill(
-                tensor, content.data_ptr(), 0, draws[index : index + 1], offsets[index : index + 1]
-            )
-            contents.append(content)
+        rows = []
+        contents = [
+            torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
+            for tensor in self.inputs.tensors
+        ]
+        drawn = [(draws[index : index + 1], offsets[index : index + 1]) for draws, offsets in self._drawn]
+        targets = [
+            (tensor, content.data_ptr())
+            for tensor, content in zip(self.inputs.tensors, contents, strict=True)
+        ]
+        self._keeper.fill(targets, 0, drawn)
+        for position, (tensor, content) in enumerate(zip(self.inputs.tensors, contents, strict=True)):
             if tensor.rollable:
                 pool = self._region.pointer + self._pool_offsets[position]
                 item_bytes = tensor.pool.itemsize

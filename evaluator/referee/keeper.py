@@ -19,7 +19,8 @@ import torch
 
 from evaluator.content.pools import Array, TensorInput
 from evaluator.roles import device_chain, device_memory
-from evaluator.roles.device_chain import States, Table
+from evaluator.roles.arena import sealed_text
+from evaluator.roles.device_chain import States
 
 _BUSY_US = 500.0
 _TRIES = 5
@@ -97,6 +98,8 @@ class Keeper:
         self._share_bytes = device_memory.rounded(share_bytes)
         self._library = library
         self._cell = torch.zeros(64, device="cuda")
+        self._code = device_chain.compiled()
+        device_chain.load(self._code)
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
         for _ in range(20):
@@ -107,11 +110,17 @@ class Keeper:
     def region(self, length_bytes: int) -> Region:
         """Device memory that a role can be given."""
         length_bytes = device_memory.rounded(length_bytes)
+        # The driver's functions need a context, which torch gives to a thread with its first call.
+        self.wait()
         handle, descriptor = device_memory.create(length_bytes)
         pointer = device_memory.attach(handle, length_bytes)
         return Region(
             descriptor, length_bytes, device_memory.as_bytes(pointer, length_bytes), pointer, handle
         )
+
+    def code(self) -> int:
+        """A descriptor of the chain's machine code, for a role."""
+        return sealed_text(self._code)
 
     def process_memory(self) -> tuple[ProcessMemory, dict[str, Any]]:
         """Memory for a process, and what it must be told with the two descriptors (outputs first)."""
@@ -143,36 +152,44 @@ class Keeper:
 
     # -- contents ----------------------------------------------------------------------------------------------
 
-    def _on_device(self, tensor: TensorInput) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The draws of an input on the device, and their addresses."""
+    def _on_device(self, tensor: TensorInput) -> torch.Tensor:
+        """The addresses of an input's draws on the device."""
         known = self._draws.get(id(tensor))
         if known is None:
             draws = [upload(draw) for draw in tensor.draws]
             addresses = torch.tensor([draw.data_ptr() for draw in draws], device="cuda")
             known = self._draws[id(tensor)] = (tensor, draws, addresses)
-        return known[1], known[2]
+        return known[2]
 
     def forget(self, tensors: list[TensorInput]) -> None:
         """Gives the memory of these inputs' draws back."""
         for tensor in tensors:
             self._draws.pop(id(tensor), None)
 
-    def fill(self, tensor: TensorInput, target: int, stride_bytes: int, draws: Array, offsets: Array) -> None:
-        """Writes drawn contents, the first at address ``target``, ``stride_bytes`` apart; does not wait."""
-        if not tensor.draws[0].size:
-            return
-        _, addresses = self._on_device(tensor)
-        sources = addresses[torch.from_numpy(draws).to("cuda")]
-        rolls = torch.from_numpy(offsets).to("cuda")
+    def fill(
+        self, targets: list[tuple[TensorInput, int]], stride_bytes: int, drawn: list[tuple[Array, Array]]
+    ) -> None:
+        """Writes drawn contents; does not wait.
+
+        Args:
+            targets: inputs with the addresses of their first contents.
+            stride_bytes: from one content of an input to the next.
+            drawn: per input the indices of its draws, and offsets in elements.
+        """
+        numbers = torch.from_numpy(np.array(drawn, dtype=np.int64)).to("cuda")
         stream = torch.cuda.current_stream().cuda_stream
-        device_chain.fill(
-            target, stride_bytes, sources, rolls, tensor.draws[0].size, tensor.draws[0].itemsize, stream
-        )
+        for (tensor, target), (draws, rolls) in zip(targets, numbers, strict=True):
+            source = tensor.draws[0]
+            if source.size:
+                addresses = self._on_device(tensor)
+                device_chain.fill(
+                    target, stride_bytes, addresses, draws, rolls, source.size, source.itemsize, stream
+                )
 
     def refresh(self, rows: list[tuple[int, int, int, int, int, int]], state: int) -> None:
         """Replaces elements as the chain does in state ``state``."""
         self._states.begin(_signed(state))
-        self._states.start(Table(rows), torch.cuda.current_stream().cuda_stream)
+        self._states.start(device_chain.tables([rows])[0], torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
 
     def digest(self, outputs: list[torch.Tensor], state: int) -> int:
@@ -188,11 +205,11 @@ class Keeper:
         """Microseconds that the device takes for one link of the chain.
 
         Args:
-            slots: rows of :class:`evaluator.roles.device_chain.Table`, one list per slot.
+            slots: rows for :func:`evaluator.roles.device_chain.tables`, one list per slot.
             outputs_bytes: size of each output.
         """
         outputs = [torch.empty(max(length, 16), dtype=torch.uint8, device="cuda") for length in outputs_bytes]
-        tables = [Table(rows) for rows in slots]
+        tables = device_chain.tables(slots)
         states = States(len(tables))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -37,7 +37,9 @@ class Slot:
         if device.type == "cuda":
             from evaluator.roles.device_chain import Table, row_of
 
-            self.table = Table([row_of(_flat_span(views[at]), pool, stride) for at, pool, stride in pools])
+            self.rows = [row_of(_flat_span(views[at]), pool, stride) for at, pool, stride in pools]
+            #: Those rows on the device, see :func:`on_device`.
+            self.table: Table
             return
         self.count = len(pools)
         self.entries = (Refresh * max(self.count, 1))()
@@ -50,6 +52,14 @@ class Slot:
             entry.item_bytes = view.element_size()
             entry.count = _span_bytes(view) // view.element_size()
             entry.pool_count, entry.stride = pool.numel(), stride
+
+
+def on_device(slots: list[Slot]) -> None:
+    """GPU only: brings what may be replaced in each of these slots to the device."""
+    from evaluator.roles.device_chain import tables
+
+    for slot, table in zip(slots, tables([slot.rows for slot in slots]), strict=True):
+        slot.table = table
 
 
 def flatten(result: Any) -> list[torch.Tensor]:

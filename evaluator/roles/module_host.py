@@ -61,7 +61,9 @@ class ModuleHost(Turns):
                 file.seek(0)
                 texts.append(file.read())
         self.cpp.give(texts[2] if len(texts) > 2 else b"")
-        self.cpp.install()
+        if any(b"cpp_extension" in text for text in texts[:2]):
+            # Not for everybody: torch's module takes 0.2 s to import.
+            self.cpp.install()
         if request.get("watch"):
             from evaluator.roles.watch import Watch
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evaluator.roles import blocks, calls, chain, device_memory, exact, frames, variants
+from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
 from evaluator.roles.runner import LEAST, NULL, ContractError
@@ -59,32 +59,49 @@ class Turns:
         self.shapes: dict[int, Shape] = {}
         self._host_outputs: list[torch.Tensor] = []
         self._exchange: Exchange | None = None
+        self._timed: Shape | None = None
         #: GPU only: where the slots of all shapes lie.
         self._slots: torch.Tensor | None = None
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Creates the arguments of every slot as views of the arena."""
+        """Creates the arguments of a slot as views of the arena; those of the others when they are needed."""
         shape = self.shapes[request["shape"]]
         metas = [read_meta(item["meta"]) for item in request["tensors"]]
         pools = [
             (position, shape.view(offset, frames.TensorMeta(dtype, (count,), (1,))), stride)
             for position, offset, dtype, count, stride in request["refresh"]
         ]
-        shape.slots = []
-        for start in range(0, request["slots"] * request["slot_bytes"], request["slot_bytes"]):
+        leaves = [(item, item["offset"], meta) for item, meta in zip(request["tensors"], metas, strict=True)]
+
+        def make(index: int) -> blocks.Slot:
+            start = index * request["slot_bytes"]
             views, tensors = [], []
-            for item, meta in zip(request["tensors"], metas, strict=True):
-                view = self._slot_view(shape, item["offset"] + start, request["slots_from"], meta)
+            for item, offset, meta in leaves:
+                view = self._slot_view(shape, offset + start, request["slots_from"], meta)
                 views.append(view)
                 tensors.append(leaf(view) if item["leaf"] else view)
             arguments = [decode_value(item, tensors) for item in request["arguments"]]
-            shape.slots.append(blocks.Slot(arguments, views, pools, self.device))
+            return blocks.Slot(arguments, views, pools, self.device)
+
+        shape.slots, shape.make_slot, shape.slot_count = [], make, request["slots"]
+        self._have_slots(shape, 1)
         return b""
+
+    def _have_slots(self, shape: Shape, count: int) -> None:
+        """Creates slots up to so many. Most shapes are never timed, and making hundreds takes 25 ms (H200)."""
+        assert shape.make_slot is not None
+        new = [shape.make_slot(index) for index in range(len(shape.slots), min(count, shape.slot_count))]
+        if new and self.device.type == "cuda":
+            blocks.on_device(new)
+        shape.slots += new
 
     def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: takes the memory in which the referee will read this process's outputs."""
         torch.cuda.init()
         torch.cuda.current_stream().synchronize()
+        with os.fdopen(descriptors[2], "rb") as code:
+            code.seek(0)
+            device_chain.load(code.read())
         self._exchange = Exchange(
             descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
         )
@@ -111,6 +128,9 @@ class Turns:
             self._exchange.forget()
         gc.collect(0)
         warm = request["warm"]
+        if warm is not None:
+            self._turn_to(shape)
+            self._have_slots(shape, shape.slot_count)
         with self._pool(timed=warm is not None):
             if warm == NULL:
                 self._make_null(shape)
@@ -121,6 +141,17 @@ class Turns:
             elif warm is not None:
                 self._warm_up(shape, shape.forwards[warm])
         return b""
+
+    def _turn_to(self, shape: Shape) -> None:
+        """Timed blocks of another shape begin: what was recorded and kept for those of the last one goes."""
+        last, self._timed = self._timed, shape
+        if last is None or last is shape or self._exchange is None:
+            return
+        last.captured.clear()
+        last.outputs = []
+        for made in (NULL, LEAST):
+            last.forwards.pop(made, None)
+        self._exchange.renew()
 
     @staticmethod
     def _make_least(shape: Shape) -> None:
@@ -157,7 +188,9 @@ class Turns:
         assert self._exchange is not None
         shape, variant = self.shapes[request["shape"]], request["variant"]
         shape.captured.pop(variant, None)
+        self._turn_to(shape)
         shape.outputs = []
+        self._have_slots(shape, request["calls"])
         slots = shape.slots[: request["calls"]]
         if variant == NULL:
             with self._exchange.pool():
@@ -173,6 +206,8 @@ class Turns:
         if request["captured"]:
             outputs, states = shape.captured[variant].run(request["state"])
         else:
+            # Before the clock: :meth:`ready` has made them all for a block that is timed.
+            self._have_slots(shape, request["calls"])
             slots = shape.slots[: request["calls"]]
             chained = bool(request["chain"])
             forward = shape.forwards[variant]
