@@ -247,14 +247,17 @@ class CandidateRun:
         """
         # Only what Inductor compiles leaves files that are worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
-        process = self.fleet.server(server).fork(
-            role="candidate",
-            folder=self.folder if own_files else "",
-            folder_mode="share" if server == "compile" else "copy",
-            limits=self.fleet.limits,
-            may_compile=records,
-            environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
-        )
+        if server == "candidate" and not (own_files or records or self.interpreted):
+            process = self.fleet.candidate_process()
+        else:
+            process = self.fleet.server(server).fork(
+                role="candidate",
+                folder=self.folder if own_files else "",
+                folder_mode="share" if server == "compile" else "copy",
+                limits=self.fleet.limits,
+                may_compile=records,
+                environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
+            )
         process.name = self.name
         process.expires_at = self.expires_at
         return process

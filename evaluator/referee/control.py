@@ -43,7 +43,7 @@ class Control:
         self._ahead: Future[None] | None = None
 
     def begin(self, shapes: Sequence[OpenShape]) -> None:
-        """Gets ready for shapes whose best baselines are known, while the caller waits for other processes.
+        """Gets ready for shapes whose best baselines are known, and for the next candidate, beside what the caller does.
 
         What goes wrong in it is raised by :meth:`join`.
         """
@@ -54,7 +54,7 @@ class Control:
             for baseline in shape.rivals
             if baseline.mode in _UNCOMPILED
         ]
-        if not todo:
+        if not todo and not self._session.fleet.gpu:
             return
         # A fork server dies with the thread that started it, so make sure here that it runs.
         self._session.fleet.server("candidate")
@@ -65,6 +65,7 @@ class Control:
     def _make_all(self, todo: list[tuple[OpenShape, Baseline]]) -> None:
         for shape, baseline in todo:
             self._make(shape, baseline)
+        self._session.fleet.make_spare()
 
     def join(self) -> None:
         """Waits until what :meth:`begin` has begun is done."""

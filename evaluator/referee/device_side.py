@@ -47,6 +47,7 @@ class DeviceSide(Side):
         process = self.process
         if process.memory is None:
             process.memory, request = self._keeper.process_memory()
+            process.memory.ended = process.watch_end()
             code = self._keeper.code()
             descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor, code)
             try:

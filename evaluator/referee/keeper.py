@@ -9,6 +9,7 @@ which a stopped process may have left behind, is seen by the time that a tiny ke
 from __future__ import annotations
 
 import os
+import select
 import statistics
 import time
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from evaluator.roles.device_chain import States
 _BUSY_US = 500.0
 _TRIES = 5
 _POOL_SHARE = 2 / 3
+_SPARE_MEMORIES = 2
 
 
 @dataclass
@@ -73,14 +75,25 @@ class ProcessMemory:
         inputs: the slots; those of all shapes lie over each other.
         outputs: the exchange.
         owner: number of the shape whose contents lie in the slots.
+        keeper: who gets it back.
+        ended: a descriptor that can be read once every process which could hold the memory has ended; -1 where nobody
+            can tell, and then it is not used again.
     """
 
     inputs: Region
     outputs: Region
+    keeper: Keeper
     owner: int = 0
+    ended: int = -1
 
     def close(self) -> None:
+        """Gives it back; the process has been killed."""
+        self.keeper.take_back(self)
+
+    def free(self) -> None:
         """Gives up our mappings."""
+        if self.ended >= 0:
+            os.close(self.ended)
         self.inputs.close()
         self.outputs.close()
 
@@ -102,6 +115,7 @@ class Keeper:
         device_chain.load(self._code)
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
+        self._spare: list[ProcessMemory] = []
         for _ in range(20):
             self.foreign_us()
 
@@ -124,13 +138,36 @@ class Keeper:
 
     def process_memory(self) -> tuple[ProcessMemory, dict[str, Any]]:
         """Memory for a process, and what it must be told with the two descriptors (outputs first)."""
-        memory = ProcessMemory(self.region(self._share_bytes), self.region(self._share_bytes))
+        memory = self._used_before()
+        if memory is None:
+            memory = ProcessMemory(self.region(self._share_bytes), self.region(self._share_bytes), self)
         return memory, {
             "outputs_bytes": memory.outputs.length_bytes,
             "inputs_bytes": memory.inputs.length_bytes,
             "pool_bytes": device_memory.rounded(int(memory.outputs.length_bytes * _POOL_SHARE)),
             "library": self._library,
         }
+
+    def take_back(self, memory: ProcessMemory) -> None:
+        """Keeps the memory of a process that has been killed, for another: making it anew takes 0.15 s (H200)."""
+        if memory.ended < 0 or len(self._spare) >= _SPARE_MEMORIES:
+            memory.free()
+        else:
+            self._spare.append(memory)
+
+    def _used_before(self) -> ProcessMemory | None:
+        """Memory of a process that is gone, with nothing left in it."""
+        for memory in self._spare:
+            ready, _, _ = select.select([memory.ended], [], [], 0)
+            if ready:
+                self._spare.remove(memory)
+                os.close(memory.ended)
+                memory.ended, memory.owner = -1, 0
+                for region in (memory.inputs, memory.outputs):
+                    region.bytes.zero_()
+                self.wait()
+                return memory
+        return None
 
     # -- foreign work ------------------------------------------------------------------------------------------
 
