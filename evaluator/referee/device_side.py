@@ -209,7 +209,15 @@ class DeviceSide(Side):
 
     # -- the harness's own time ----------------------------------------------------------------------------------
 
-    def null_ns(self, calls: int, metas: tuple[TensorMeta, ...], deadline_s: float, *, captured: bool) -> int:
+    def null_ns(
+        self,
+        calls: int,
+        metas: tuple[TensorMeta, ...],
+        deadline_s: float,
+        *,
+        captured: bool,
+        again: bool = True,
+    ) -> int:
         """See :meth:`Side.null_ns`.
 
         Between eager calls the host's part of a link hides behind the device's work or the other way round. Only what
@@ -217,7 +225,8 @@ class DeviceSide(Side):
         rather than too much.
         """
         seen = self._nulls_ns.setdefault((calls if captured else 1, captured), deque(maxlen=_NULLS))
-        seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
+        if again or not seen:
+            seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
         # It is the same thing every time, and its noise should not be that of the figure.
         ends_ns = int(statistics.median(seen))
         return ends_ns if captured else ends_ns + round((calls - 1) * self._link_us(metas) * 1e3)

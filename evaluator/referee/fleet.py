@@ -60,8 +60,10 @@ class Fleet:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
         self.gpu = device.kind == "cuda"
-        self.threads = thread_count()
-        self.compile_workers = max(1, min(8, self.threads))
+        # On a GPU whoever is timed has one core, and every thread more has to be stopped and resumed with each block:
+        # 0.7 ms for the sixteen of a pool that nobody used (H200).
+        self.threads = 1 if self.gpu else thread_count()
+        self.compile_workers = max(1, min(8, thread_count()))
         #: Where measurements of a GPU run; on a CPU they need all cores.
         self.core = cores.core_for(device.index) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from evaluator.content.pools import Array, TensorInput
+from evaluator.errors import RoleFailure
 from evaluator.roles import device_chain, device_memory
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.device_chain import States
@@ -122,11 +123,25 @@ class Keeper:
     # -- memory ------------------------------------------------------------------------------------------------
 
     def region(self, length_bytes: int) -> Region:
-        """Device memory that a role can be given."""
+        """Device memory that a role can be given.
+
+        Raises:
+            RoleFailure: the device has none left.
+        """
         length_bytes = device_memory.rounded(length_bytes)
         # The driver's functions need a context, which torch gives to a thread with its first call.
         self.wait()
-        handle, descriptor = device_memory.create(length_bytes)
+        try:
+            handle, descriptor = device_memory.create(length_bytes)
+        except device_memory.Exhausted:
+            while self._spare:
+                self._spare.pop().free()
+            torch.cuda.empty_cache()
+            try:
+                handle, descriptor = device_memory.create(length_bytes)
+            except device_memory.Exhausted:
+                sentence = f"the GPU has no {length_bytes >> 20} MiB left for a process to be judged in"
+                raise RoleFailure("not_judged", sentence) from None
         pointer = device_memory.attach(handle, length_bytes)
         return Region(
             descriptor, length_bytes, device_memory.as_bytes(pointer, length_bytes), pointer, handle

@@ -206,8 +206,24 @@ class Side:
         """The longest block: as many calls as there are slots, if all their outputs can be kept."""
         return self.slot_count
 
-    def null_ns(self, calls: int, metas: tuple[TensorMeta, ...], deadline_s: float, *, captured: bool) -> int:
-        """What a block of so many calls takes when the module does nothing."""
+    def null_ns(
+        self,
+        calls: int,
+        metas: tuple[TensorMeta, ...],
+        deadline_s: float,
+        *,
+        captured: bool,
+        again: bool = True,
+    ) -> int:
+        """What a block of so many calls takes when the module does nothing.
+
+        Args:
+            calls: how many.
+            metas: of the outputs.
+            deadline_s: for the block.
+            captured: whether it is a replay of a CUDA graph.
+            again: measure it once more; otherwise a GPU goes by what was seen so far.
+        """
         self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured)
         self.fill(calls)
         return self.block(calls, deadline_s, variant=runner.NULL, chained=True, captured=captured).elapsed_ns
