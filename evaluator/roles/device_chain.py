@@ -13,6 +13,7 @@ import torch
 _THREADS, _PER_LINK = 256, 8
 _BLOCKS = 16
 _FILL_THREADS = 256
+_ROW_BYTES = 6 * 8
 _MASK = (1 << 64) - 1
 
 
@@ -63,6 +64,18 @@ class Table:
         self.count = len(rows)
         self.memory = torch.tensor(rows, dtype=torch.int64).to("cuda") if rows else None
         self.address = self.memory.data_ptr() if self.memory is not None else 0
+
+    @classmethod
+    def several(cls, tables: list[list[tuple[int, int, int, int, int, int]]]) -> list[Table]:
+        """Tables with as many rows each, brought to the device in one copy: one takes as long as all."""
+        whole = cls([row for rows in tables for row in rows])
+        parts = []
+        for index, rows in enumerate(tables):
+            part = cls([])
+            part.count, part.memory = len(rows), whole.memory
+            part.address = whole.address + index * len(rows) * _ROW_BYTES
+            parts.append(part)
+        return parts
 
 
 def row_of(tensor: torch.Tensor, pool: torch.Tensor, stride: int) -> tuple[int, int, int, int, int, int]:
