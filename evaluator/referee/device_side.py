@@ -271,12 +271,22 @@ class DeviceSide(Side):
         """Private copies on the device, as bytes."""
         return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
 
-    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Any]:
+    def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
         """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""
-        request = {"shape": self.key, "call": -1 - age}
-        report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
+        calls = [-2 - age for age in range(len(earlier))]
+        # A report describes outputs once, for all calls.
+        alike = all(block.report.metas == earlier[0].report.metas for block in earlier)
+        later = []
+        for asked in [calls] if alike and calls else [[call] for call in calls]:
+            request = {"shape": self.key, "calls": asked}
+            report = self._report(self.process.request(runner.FETCH, request, deadline_s), len(asked))
+            later += [self._read(report.metas, row) for row in report.addresses]
         self.process.freeze()
-        return self._read(report.metas, report.addresses[0])
+        return later
+
+    def _oracle_room_bytes(self) -> int:
+        """See :meth:`Side.most_kinds`: what the exchange has for copies, less what is lost between them."""
+        return self._memory().outputs.length_bytes // 4
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""

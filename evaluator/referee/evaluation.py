@@ -14,7 +14,7 @@ from evaluator.referee import calibration, measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome, Rejected, cases, check, make_case, remarks
+from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import OpenShape
@@ -201,8 +201,8 @@ class Evaluation:
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
-            case = make_case(self.session, shape, "task", self.run_state.findings)
-            check(self.candidate.sides[shape.key], shape, [case], self.run_state.outcomes[shape.key])
+            side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
+            check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:

@@ -302,7 +302,7 @@ class ModuleHost(Turns):
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
-        self._draws, self._state, self._host_outputs = [], {}, []
+        self._draws, self._state, self._exact_outputs = [], {}, []
         gc.collect()
         return b""
 

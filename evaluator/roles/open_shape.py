@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,10 +45,9 @@ class Shape:
         self.model: nn.Module | None = None
         self.inputs: list[Any] = []
         self.forwards: dict[str, Any] = {}
-        #: Those that have been needed so far, of at most :attr:`slot_count` that :attr:`make_slot` can make.
+        #: Those that were needed so far, and what the referee said of all of them.
         self.slots: list[blocks.Slot] = []
-        self.make_slot: Callable[[int], blocks.Slot] | None = None
-        self.slot_count = 0
+        self.binding: dict[str, Any] = {}
         self.outputs: list[list[torch.Tensor]] = []
         self.captured: dict[str, blocks.Captured] = {}
         self.spec = calls.CallSpec()
