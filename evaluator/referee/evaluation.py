@@ -24,6 +24,7 @@ from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
+from evaluator.timing.exclusive import Hold
 from evaluator.timing.statistics import summarize
 from evaluator.verdict import Finding, KernelShare, ShapeResult, Verdict
 
@@ -34,6 +35,9 @@ _INTERPRETED = (
     "its Triton kernels ran in Triton's interpreter on the CPU, which shows whether they are right and says nothing "
     "about their speed"
 )
+
+
+_COMPILED_BEFORE = "its process was given what its compilers made in an earlier evaluation: the first call did not wait for them"
 
 
 @dataclass
@@ -97,6 +101,7 @@ class Evaluation:
         finally:
             self.candidate.close()
             self.control.close()
+            self.fleet.unpin(self.session.process)
             if self.session.process.frozen and not self.session.process.dead:
                 self.session.process.thaw()
         return self._verdict(word, reason, detail)
@@ -106,8 +111,11 @@ class Evaluation:
     def _judge(self) -> tuple[str, str, str]:
         clock = _Stages(self.run_state.stages_s)
         lock = self.fleet.device_lock
-        with lock.shared():
-            opened = self._prepare(clock)
+        self.progress("compile", 0, 1, "building the candidate")
+        self.candidate.build_ahead()
+        clock.lap("compile")
+        with lock.shared() as hold:
+            opened = self._prepare(clock, hold)
         if self.candidate.interpreted:
             self.run_state.findings.append(Finding("interpreted", "info", _INTERPRETED))
             for split in opened:
@@ -116,8 +124,12 @@ class Evaluation:
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         explained = self._investigation(opened, [shape for _, shape in timed])
         every = self.request.effort == "confirm"
-        with lock.shared(), explained.beside():
-            self.session.compile_baselines([shape for _, shape in timed], self.progress, every=every)
+        with lock.shared() as hold, explained.beside():
+            # Whoever is being explained runs on the device meanwhile.
+            between = (lambda: None) if explained.watches else (lambda: self._give_way(hold))
+            self.session.compile_baselines(
+                [shape for _, shape in timed], self.progress, every=every, between=between
+            )
         clock.lap("baseline_compile")
         self.run_state.explain(explained.explanation)
         self.progress("timing", 0, len(timed), "waiting for the device's clock")
@@ -129,14 +141,16 @@ class Evaluation:
             clock.lap("aa")
             self._time_all(timed)
             clock.lap("timing")
-        self.fleet.unpin(self.session.process)
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
         return "accepted", self._reason(), ""
 
-    def _prepare(self, clock: _Stages) -> dict[str, list[OpenShape]]:
-        """Everything before the clock: reference, build, load, correctness."""
+    def _prepare(self, clock: _Stages, hold: Hold) -> dict[str, list[OpenShape]]:
+        """Everything before the clock: reference, build, load, correctness.
+
+        Every shape is opened before the candidate starts: what memory is left is the candidate's, not the reference's.
+        """
         chosen = self._shapes()
         if not any(chosen.values()):
             raise RoleFailure(
@@ -145,16 +159,30 @@ class Evaluation:
         opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
         every = [shape for shapes in opened.values() for shape in shapes]
         clock.lap("reference")
-        self.progress("compile", 0, 1, "building the candidate")
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
         self.candidate.start()
         clock.lap("load")
+        if self.candidate.given_files:
+            self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         self.control.begin([shape for split in opened if split not in _UNTIMED for shape in opened[split]])
-        self._check_all(every)
+        self._check_all(every, hold)
+        self.candidate.keep_files()
         self.control.join()
         clock.lap("correctness")
         return opened
+
+    def _give_way(self, hold: Hold) -> None:
+        """Lets whoever waits to time have the device, with everything of this evaluation stopped."""
+        if not hold.wanted():
+            return
+        self.control.join()
+        process = self.candidate.process
+        if process is not None:
+            process.freeze()
+            process.stop_others()
+        self.session.process.freeze()
+        hold.give_way()
 
     def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
         shapes = timed or [shape for shapes in opened.values() for shape in shapes]
@@ -189,11 +217,12 @@ class Evaluation:
                 "timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s"
             )
 
-    def _check_all(self, shapes: Sequence[OpenShape]) -> None:
+    def _check_all(self, shapes: Sequence[OpenShape], hold: Hold) -> None:
         """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
         for done, shape in enumerate(unique):
             self._check_deadline()
+            self._give_way(hold)
             self.progress("correctness", done, len(unique), f"checking {_words(shape.dims)}")
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
@@ -201,6 +230,7 @@ class Evaluation:
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
+            self._give_way(hold)
             side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
             check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
@@ -364,7 +394,7 @@ class _Stages:
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self._target[name] = now - self._last
+        self._target[name] = self._target.get(name, 0.0) + now - self._last
         self._last = now
 
 

@@ -23,6 +23,7 @@ from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
+from evaluator.referee.kept_files import KeptFiles, basics
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.roles import chain, runner
@@ -50,12 +51,22 @@ class Fleet:
         work_dir: folder for stores and caches; private to this user.
         minimum_tier: ``namespaces`` or ``landlock``; a lower one is refused.
         exactly: try the minimum tier alone, and not first whatever is stronger.
+        stores: folder of what referees side by side may share (built extensions, baselines' times, what candidates'
+            compilers made); the work folder by default.
 
     Raises:
         SandboxUnavailable: no tier at or above the minimum passed its self-test.
     """
 
-    def __init__(self, device: Device, work_dir: Path, minimum_tier: str, *, exactly: bool = False) -> None:
+    def __init__(
+        self,
+        device: Device,
+        work_dir: Path,
+        minimum_tier: str,
+        *,
+        exactly: bool = False,
+        stores: Path | None = None,
+    ) -> None:
         if minimum_tier not in TIERS:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
@@ -66,6 +77,8 @@ class Fleet:
         self.compile_workers = max(1, min(8, thread_count()))
         #: Where measurements of a GPU run; on a CPU they need all cores.
         self.core = cores.core_for(device.index) if self.gpu else None
+        #: Where everything else runs; None leaves it to the operating system.
+        self.role_cores = cores.beside(device.index, device.count) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
         self.store = work_dir / "store"
@@ -84,10 +97,13 @@ class Fleet:
         self._lock = threading.Lock()
         self._headers_lock = threading.Lock()
         self._headers_tried = False
+        self._basics: bytes | None = None
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
-        self.extensions = ExtensionBuilder(self, work_dir / "artefacts")
-        self.baseline_store = BaselineStore(work_dir / "baselines")
+        stores = stores or work_dir
+        self.extensions = ExtensionBuilder(self, stores / "artefacts")
+        self.baseline_store = BaselineStore(stores / "baselines")
+        self.kept_files = KeptFiles(stores / "compiled")
         strongest = TIERS.index(minimum_tier) if exactly else 0
         self.tier = self._choose_tier(TIERS[strongest : TIERS.index(minimum_tier) + 1])
         if self.gpu:
@@ -146,6 +162,7 @@ class Fleet:
             chain_library=self.chain_library,
             headers=self.headers,
             interprets_triton=not self.gpu,
+            cores=self.role_cores,
         )
 
     def _attack_ourselves(self) -> list[dict[str, Any]]:
@@ -251,13 +268,22 @@ class Fleet:
     def unpin(self, process: RoleProcess) -> None:
         """It may run everywhere again."""
         if process.pinned:
-            process.pinned = not cores.unpin(process.pid, os.sched_getaffinity(0))
+            process.pinned = not cores.unpin(process.pid, self.role_cores or os.sched_getaffinity(0))
 
     def tool(self, memory_bytes: int | None, *, device: bool) -> RoleProcess:
         """A disposable process for a trusted program beside untrusted files."""
         limits = Limits(memory_bytes=memory_bytes) if memory_bytes else self.limits
         server = self.server("candidate" if device else "compile")
         return server.fork(role="tool", limits=limits, may_compile=True)
+
+    def triton_basics(self) -> bytes:
+        """What Triton compiles before its first kernel, the same for every candidate, for those who have nothing yet."""
+        with self._headers_lock:
+            if self._basics is None:
+                self._basics = basics(
+                    self.kept_files, self.environment(), lambda: self.tool(None, device=True)
+                )
+            return self._basics
 
     def build_headers(self) -> None:
         """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores).

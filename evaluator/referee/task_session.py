@@ -49,7 +49,7 @@ class TaskSession:
         self.fleet = fleet
         self._expires_at = expires_at
         self.task = task
-        self.folder = f"task-{task.sha256[:32]}"
+        self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
         self.process = self._start()
         try:
@@ -197,10 +197,18 @@ class TaskSession:
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
-    def compile_baselines(self, shapes: list[OpenShape], progress: Progress, *, every: bool = False) -> None:
+    def compile_baselines(
+        self,
+        shapes: list[OpenShape],
+        progress: Progress,
+        *,
+        every: bool = False,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
         """Compiles the baselines for exactly these shapes, in parallel, and loads them; no clock runs.
 
         Where an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is asked for.
+        ``between`` is called after each that is loaded.
         """
         todo = [shape for shape in shapes if not shape.baselines or (every and shape.remembered)]
         for shape in todo:
@@ -210,7 +218,7 @@ class TaskSession:
         unknown = [shape for shape in todo if not shape.remembered]
         self._compile_ahead([s for s in unknown if freeze_dims(s.dims) not in self.compiled], progress)
         for shape in todo:
-            self._load_baselines(shape)
+            self._load_baselines(shape, between)
 
     def _recall(self, shape: OpenShape) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""
@@ -323,7 +331,7 @@ class TaskSession:
                 raise
             baseline.failure = failure.sentence
 
-    def _load_baselines(self, shape: OpenShape) -> None:
+    def _load_baselines(self, shape: OpenShape, between: Callable[[], None] = lambda: None) -> None:
         if not shape.remembered:
             shape.baselines = self.fleet.baselines()
         wanted = shape.contenders if shape.remembered else shape.baselines
@@ -336,10 +344,11 @@ class TaskSession:
                 self._prepare(shape, baseline)
             if baseline.failure:
                 self.unavailable[baseline.name] = baseline.failure
+            between()
         if shape.remembered and any(baseline.failure for baseline in wanted):
             # It worked for the earlier referee; who is next then, must be measured.
             shape.remembered = False
-            self._load_baselines(shape)
+            self._load_baselines(shape, between)
         self.process.freeze()
 
     def rank(self, shape: OpenShape) -> None:
@@ -411,6 +420,11 @@ class TaskSession:
             shape.side.release()
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(shape.inputs.tensors)
+
+
+def task_folder(sha256: str) -> str:
+    """Name of the folder, in a referee's store, of what was compiled for a task."""
+    return f"task-{sha256[:32]}"
 
 
 def guess_us(short_ns: int, long_ns: int, calls: int) -> float:

@@ -35,7 +35,8 @@ from evaluator.roles import frames, wire
     MUTE,
     ASKED,
     WAKE,
-) = range(1, 21)
+    KEEP,
+) = range(1, 22)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -109,6 +110,7 @@ def _operations(
         MUTE: host.mute,
         ASKED: host.asked,
         WAKE: host.wake,
+        KEEP: host.keep,
     }
 
 
