@@ -84,7 +84,7 @@ def a_against_a(
             shape = session.open(dims)
             samples: list[float] = []
             for _ in range(rounds):
-                samples += calibration.run(core.fleet, session, shape, measure.EFFORTS["confirm"])[0]
+                samples += calibration.run(session, shape, measure.EFFORTS["confirm"])[0]
             median, low, high = median_interval(samples)
             rows.append({"dims": dims, "median": median, "ci95": [low, high], "log_ratios": samples})
             table.add_row(

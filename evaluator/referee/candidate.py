@@ -6,6 +6,9 @@ import hashlib
 import json
 import math
 import os
+import secrets
+import shutil
+import stat
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +35,8 @@ _BUILDS = ("load_inline",)
 _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
 #: How often a candidate is started to see which extensions it asks for next, and how many it may have.
 _MAX_ROUNDS, _MAX_EXTENSIONS = 8, 16
+#: Files that a candidate's first process may leave for the next ones; with more it has to compile again.
+_MOST_KEPT_FILES = 20_000
 
 
 class CandidateRun:
@@ -44,6 +49,8 @@ class CandidateRun:
         expires_at: monotonic time at which the evaluation ends.
         name: who is to blame for what its process does.
         watched: its process watches the candidate's own kernels (see :mod:`evaluator.roles.watch`); never timed.
+        keeps_files: what this process compiles lies there for those that are started :meth:`again`, and goes when this closes.
+        files_of: folder of the store of whose files its process gets a copy, and may run torch.compile on them.
     """
 
     def __init__(
@@ -55,8 +62,12 @@ class CandidateRun:
         name: str = "candidate",
         *,
         watched: bool = False,
+        keeps_files: bool = False,
+        files_of: str = "",
     ) -> None:
         self.watched = watched
+        self._compiles = bool(files_of)
+        self._files_of = files_of
         self.name = name
         self.expires_at = expires_at
         self.fleet = fleet
@@ -64,6 +75,7 @@ class CandidateRun:
         self.candidate = candidate
         key = hashlib.sha256((candidate.sha256 + session.task.sha256).encode()).hexdigest()
         self.folder = f"candidate-{key[:32]}"
+        self._kept_folder = f"kernelwright-kept-{secrets.token_hex(16)}" if keeps_files else ""
         #: What has been built for it, by the digest of the call: a library, or the compiler's words.
         self._built: dict[str, bytes | str] = {}
         self.sides: dict[int, Side] = {}
@@ -78,6 +90,27 @@ class CandidateRun:
         twin = CandidateRun(self.fleet, self.session, self.candidate, expires_at, self.name, watched=True)
         twin._built = self._built
         return twin
+
+    def again(self) -> CandidateRun:
+        """The same candidate with what has been built for it, for one more new process; this one's has ended."""
+        assert self.process is None
+        kept = self._kept_folder if self._kept_folder and self._only_files(self._kept_folder) else ""
+        run = CandidateRun(
+            self.fleet, self.session, self.candidate, self.expires_at, self.name, files_of=kept
+        )
+        run._built, run._compiles = self._built, False
+        return run
+
+    def _only_files(self, folder: str) -> bool:
+        """Whether a folder can be copied by somebody who sees the folders of others: a link would be followed there."""
+        count = 0
+        for parent, folders, files in os.walk(self.fleet.store / folder):
+            for name in (*folders, *files):
+                mode = os.lstat(os.path.join(parent, name)).st_mode
+                count += 1
+                if count > _MOST_KEPT_FILES or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    return False
+        return True
 
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
@@ -247,10 +280,15 @@ class CandidateRun:
         """
         # Only what Inductor compiles leaves files that are worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
+        folder, mode = self.folder if own_files else "", "share" if server == "compile" else "copy"
+        if server == "candidate" and not records:
+            if self._kept_folder:
+                folder, mode = self._kept_folder, "share"
+            folder = self._files_of or folder
         process = self.fleet.server(server).fork(
             role="candidate",
-            folder=self.folder if own_files else "",
-            folder_mode="share" if server == "compile" else "copy",
+            folder=folder,
+            folder_mode=mode,
             limits=self.fleet.limits,
             may_compile=records,
             environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
@@ -273,7 +311,8 @@ class CandidateRun:
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            process.request(runner.LOAD, {"watch": self.watched}, deadline_s, tuple(texts))
+            request = {"watch": self.watched, "compiles": self._compiles}
+            process.request(runner.LOAD, request, deadline_s, tuple(texts))
         finally:
             for text in texts:
                 os.close(text)
@@ -307,12 +346,20 @@ class CandidateRun:
             raise
         return side
 
-    def close(self) -> None:
-        """Ends the candidate's process."""
+    def end_process(self) -> None:
+        """Ends the candidate's process; it may be started :meth:`again`."""
         if self.process is not None:
             self.process.close()
+            self.process = None
         for side in self.sides.values():
             side.release()
+        self.sides = {}
+
+    def close(self) -> None:
+        """Ends the candidate's process and forgets what it kept."""
+        self.end_process()
+        if self._kept_folder:
+            shutil.rmtree(self.fleet.store / self._kept_folder, ignore_errors=True)
 
 
 def _digest(shape: OpenShape) -> str:

@@ -65,10 +65,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     if "cases" in shape.checks:
         kept: list[Case] = shape.checks["cases"]
         return kept
-    names = distributions.names(shape.inputs.tensors)
-    if session.precision not in ("fp32", "tf32"):
-        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
-        names = [name for name in names if name not in ("wide_range", "large_mean")]
+    names = usable(session, shape)
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
@@ -79,6 +76,15 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     if elements <= _CACHED_ELEMENTS:
         shape.checks["cases"] = made
     return made
+
+
+def usable(session: TaskSession, shape: OpenShape) -> list[str]:
+    """Names of the distributions that a module can be asked for at a shape, the task's own first."""
+    names = distributions.names(shape.inputs.tensors)
+    if session.precision not in ("fp32", "tf32"):
+        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
+        names = [name for name in names if name not in ("wide_range", "large_mean")]
+    return names
 
 
 def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case:
