@@ -102,7 +102,7 @@ class CandidateRun:
         return run
 
     def _only_files(self, folder: str) -> bool:
-        """Whether a folder can be copied by somebody who sees the folders of others: a link would be followed there."""
+        """Whether a folder can be copied soon and with no surprise."""
         count = 0
         for parent, folders, files in os.walk(self.fleet.store / folder):
             for name in (*folders, *files):

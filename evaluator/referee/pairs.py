@@ -129,6 +129,8 @@ class Pair:
 
         Contents of that call are of any distribution: timed calls get the task's own.
         """
+        # The control gets a copy of the files that this one writes.
+        self._session.process.freeze()
         # A fork server dies with the thread that started it, so make sure here that it runs.
         self._session.fleet.server("candidate")
         counts = {baseline.threads for shape in shapes for baseline in shape.rivals}
