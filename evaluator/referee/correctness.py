@@ -65,20 +65,31 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     if "cases" in shape.checks:
         kept: list[Case] = shape.checks["cases"]
         return kept
-    names = distributions.names(shape.inputs.tensors)
-    if session.precision not in ("fp32", "tf32"):
-        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
-        names = [name for name in names if name not in ("wide_range", "large_mean")]
+    names = usable(session, shape)
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
-    made = [case_of(session, shape, _fresh(shape, name), findings) for name in names]
+    made = [make_case(session, shape, name, findings) for name in names]
     elements = sum(meta.elements for meta in made[0].metas) + sum(
         tensor.draws[0].size for tensor in shape.inputs.tensors
     )
     if elements <= _CACHED_ELEMENTS:
         shape.checks["cases"] = made
     return made
+
+
+def usable(session: TaskSession, shape: OpenShape) -> list[str]:
+    """Names of the distributions that a module can be asked for at a shape, the task's own first."""
+    names = distributions.names(shape.inputs.tensors)
+    if session.precision not in ("fp32", "tf32"):
+        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
+        names = [name for name in names if name not in ("wide_range", "large_mean")]
+    return names
+
+
+def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case:
+    """Draws one content and asks the reference role for its own result and the float64 one."""
+    return case_of(session, shape, _fresh(shape, name), findings)
 
 
 def _fresh(shape: OpenShape, name: str) -> OwnResult:

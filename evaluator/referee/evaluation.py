@@ -5,20 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Explanation, Investigation
-from evaluator.referee import calibration, measure
+from evaluator.referee import calibration, measure, pairs
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.side import Side
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
@@ -79,6 +77,7 @@ class Evaluation:
         self.run_state = _Run()
         self._started = time.monotonic()
         expires_at = self._started + request.deadline_s
+        self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
 
@@ -123,12 +122,11 @@ class Evaluation:
             return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         explained = self._investigation(opened, [shape for _, shape in timed])
-        every = self.request.effort == "confirm"
         with lock.shared() as hold, explained.beside():
             # Whoever is being explained runs on the device meanwhile.
             between = (lambda: None) if explained.watches else (lambda: self._give_way(hold))
             self.session.compile_baselines(
-                [shape for _, shape in timed], self.progress, every=every, between=between
+                [shape for _, shape in timed], self.progress, every=self._confirms, between=between
             )
         clock.lap("baseline_compile")
         self.run_state.explain(explained.explanation)
@@ -137,9 +135,12 @@ class Evaluation:
             clock.lap("waiting")
             self.session.rank_baselines([shape for _, shape in timed], self.progress)
             clock.lap("baselines")
+            if self._confirms:
+                # Its memory is needed by processes that are as young as those they are compared with.
+                self.candidate.end_process()
             self._aa([shape for _, shape in timed])
             clock.lap("aa")
-            self._time_all(timed)
+            (self._time_in_pairs if self._confirms else self._time_all)(timed)
             clock.lap("timing")
         for split in opened:
             if split in _UNTIMED:
@@ -165,7 +166,9 @@ class Evaluation:
         clock.lap("load")
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
-        self.control.begin([shape for split in opened if split not in _UNTIMED for shape in opened[split]])
+        if not self._confirms:
+            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
+            self.control.begin(timed)
         self._check_all(every, hold)
         self.candidate.keep_files()
         self.control.join()
@@ -240,6 +243,7 @@ class Evaluation:
         return kept
 
     def _time_all(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
+        """One pair of processes: the one in which the candidate was checked, and a control."""
         effort = measure.EFFORTS[self.request.effort]
         order = random.SystemRandom().sample(list(timed), len(timed))
         for done, (split, shape) in enumerate(order):
@@ -249,48 +253,29 @@ class Evaluation:
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
             timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
-            captured = None
-            if self.fleet.gpu and self.request.effort == "confirm":
-                captured = self._captured(shape, side, outcome, timing)
-            self.run_state.results.append(
-                ShapeResult(
-                    dims=shape.dims,
-                    split=split,
-                    dtype=shape.output_metas[0].dtype,
-                    correct=True,
-                    error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
-                    timed=True,
-                    baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
-                    best_baseline=timing.baseline,
-                    baseline_us=timing.baseline_us,
-                    candidate_us=timing.candidate_us,
-                    speedup=timing.speedup,
-                    ci95=timing.ci95,
-                    decision=timing.decision,
-                    log_ratios=timing.log_ratios,
-                    disturbed_quads=timing.disturbed,
-                    captured=captured,
-                    clock=timing.clock,
-                )
-            )
+            self.run_state.results.append(_timed(split, shape, outcome, timing))
 
-    def _captured(
-        self, shape: OpenShape, side: Side, outcome: Outcome, eager: measure.Timing
-    ) -> dict[str, Any]:
-        effort = measure.EFFORTS[self.request.effort]
-        earlier = self._earlier(shape)
-        timing = measure_captured(self.session, shape, side, self.control, outcome, earlier, effort, eager)
-        if isinstance(timing, str):
-            return {"why_not": timing}
-        return {
-            "baseline": timing.baseline,
-            "baseline_us": timing.baseline_us,
-            "candidate_us": timing.candidate_us,
-            "speedup": timing.speedup,
-            "ci95": list(timing.ci95),
-            "decision": timing.decision,
-            "log_ratios": list(timing.log_ratios),
-        }
+    def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
+        """Several pairs of new processes."""
+        todo = [
+            pairs.Timed(shape, self.run_state.outcomes[shape.key], self._earlier(shape)) for _, shape in timed
+        ]
+        done, least = 0, pairs.LEAST * len(todo)
+
+        def step(number: int, at: pairs.Timed) -> None:
+            nonlocal done
+            self._check_deadline()
+            words = f"pair {number + 1} of processes: timing {_words(at.shape.dims)}"
+            self.progress("timing", done, max(least, done + 1), words)
+            done += 1
+
+        effort, gpu = measure.EFFORTS[self.request.effort], self.fleet.gpu
+        pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu)
+        for (split, _), at in zip(timed, todo, strict=True):
+            result = _timed(split, at.shape, at.outcome, pairs.figure(at.eager))
+            if gpu:
+                result = replace(result, captured=_captured(at))
+            self.run_state.results.append(result)
 
     def _untimed(self, split: str, shape: OpenShape) -> ShapeResult:
         outcome = self.run_state.outcomes[shape.key]
@@ -302,7 +287,7 @@ class Evaluation:
         if self.session.aa is None and timed:
             target_us = self.fleet.device.block_target_us / 4
             shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
-            self.session.aa = calibration.gate(self.fleet, self.session, shape, self.progress)
+            self.session.aa = calibration.gate(self.session, shape, self.progress)
 
     # -- words -------------------------------------------------------------------------------------------------
 
@@ -323,7 +308,9 @@ class Evaluation:
         timed = [result for result in self.run_state.results if result.timed]
 
         def of(results: list[ShapeResult]) -> dict[str, Any]:
-            return summarize([r.log_ratios for r in results], [r.decision or "undecided" for r in results])
+            decisions = [r.decision or "undecided" for r in results]
+            estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
+            return summarize([r.log_ratios for r in results], decisions, estimates)
 
         by_split = {split: of([r for r in timed if r.split == split]) for split in {r.split for r in timed}}
         overfit = None
@@ -360,8 +347,9 @@ class Evaluation:
             timing={
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
+                "pairs": min((max(len(r.pairs), 1) for r in results if r.timed), default=0),
                 "aa": self.session.aa,
-                "throttle": _throttle(results),
+                "throttle": pairs.over_all([r.clock for r in results]),
             },
             setup_s=self.candidate.setup_s,
             first_call_s=next((o.first_call_s for o in run.outcomes.values() if o.checks), None),
@@ -374,14 +362,41 @@ class Evaluation:
         )
 
 
-def _throttle(results: list[ShapeResult]) -> dict[str, Any] | None:
-    """Over all shapes: lowest and highest clock in MHz, and every reason for which it was held back."""
-    clocks = [result.clock for result in results if result.clock is not None]
-    if not clocks:
-        return None
+def _timed(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timing) -> ShapeResult:
+    return ShapeResult(
+        dims=shape.dims,
+        split=split,
+        dtype=shape.output_metas[0].dtype,
+        correct=True,
+        error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
+        timed=True,
+        baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
+        best_baseline=timing.baseline,
+        baseline_us=timing.baseline_us,
+        candidate_us=timing.candidate_us,
+        speedup=timing.speedup,
+        ci95=timing.ci95,
+        decision=timing.decision,
+        log_ratios=timing.log_ratios,
+        disturbed_quads=timing.disturbed,
+        clock=timing.clock,
+        pairs=timing.pairs,
+    )
+
+
+def _captured(at: pairs.Timed) -> dict[str, Any]:
+    if len(at.captured) < pairs.LEAST:
+        return {"why_not": at.why_not or "it could not be measured in enough pairs of processes"}
+    timing = pairs.figure(at.captured)
     return {
-        "sm_mhz": [min(c["sm_mhz"][0] for c in clocks), max(c["sm_mhz"][1] for c in clocks)],
-        "reasons": sorted({reason for clock in clocks for reason in clock["reasons"]}),
+        "baseline": timing.baseline,
+        "baseline_us": timing.baseline_us,
+        "candidate_us": timing.candidate_us,
+        "speedup": timing.speedup,
+        "ci95": list(timing.ci95),
+        "decision": timing.decision,
+        "log_ratios": list(timing.log_ratios),
+        "pairs": list(timing.pairs),
     }
 
 

@@ -226,7 +226,8 @@ class Fleet:
 
     def candidate_process(self) -> RoleProcess:
         """A new process for a candidate that needs no folder and no environment of its own."""
-        spare, self._spare = self._spare, None
+        with self._lock:
+            spare, self._spare = self._spare, None
         if spare is not None:
             try:
                 spare.request(runner.WAKE, {}, _WAKE_SECONDS)

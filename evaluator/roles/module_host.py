@@ -75,7 +75,7 @@ class ModuleHost(Turns):
 
             self.watch = Watch(self.cpp.folder)
             self.watch.install(texts[0], interpret=self.device.type == "cpu")
-        if self.role != "candidate" or b"torch.compile" in texts[0]:
+        if self.role != "candidate" or request.get("compiles") or b"torch.compile" in texts[0]:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
                 variants.use_shared_headers(self._headers)
