@@ -46,6 +46,7 @@ class CandidateRun:
         expires_at: monotonic time at which the evaluation ends.
         name: who is to blame for what its process does.
         watched: its process watches the candidate's own kernels (see :mod:`evaluator.roles.watch`); never timed.
+        files_of: folder of the store of whose files its process gets a copy, and may run torch.compile on them.
     """
 
     def __init__(
@@ -57,8 +58,11 @@ class CandidateRun:
         name: str = "candidate",
         *,
         watched: bool = False,
+        files_of: str = "",
     ) -> None:
         self.watched = watched
+        self._compiles = bool(files_of)
+        self._files_of = files_of
         self.name = name
         self.expires_at = expires_at
         self.fleet = fleet
@@ -84,6 +88,13 @@ class CandidateRun:
         twin = CandidateRun(self.fleet, self.session, self.candidate, expires_at, self.name, watched=True)
         twin._built = self._built
         return twin
+
+    def again(self) -> CandidateRun:
+        """The same candidate with what has been built for it, for one more new process; this one's has ended."""
+        assert self.process is None
+        run = CandidateRun(self.fleet, self.session, self.candidate, self.expires_at, self.name)
+        run._built = self._built
+        return run
 
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
@@ -275,14 +286,18 @@ class CandidateRun:
         """
         # Only what Inductor compiles leaves files that are worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
-        process = self.fleet.server(server).fork(
-            role="candidate",
-            folder=self.folder if own_files else "",
-            folder_mode="share" if server == "compile" else "copy",
-            limits=self.fleet.limits,
-            may_compile=records,
-            environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
-        )
+        folder = self._files_of or (self.folder if own_files else "")
+        if server == "candidate" and not (folder or records or self.interpreted):
+            process = self.fleet.candidate_process()
+        else:
+            process = self.fleet.server(server).fork(
+                role="candidate",
+                folder=folder,
+                folder_mode="share" if server == "compile" else "copy",
+                limits=self.fleet.limits,
+                may_compile=records,
+                environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
+            )
         process.name = self.name
         process.expires_at = self.expires_at
         return process
@@ -302,7 +317,8 @@ class CandidateRun:
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            process.request(runner.LOAD, {"watch": self.watched}, deadline_s, tuple(texts))
+            request = {"watch": self.watched, "compiles": self._compiles}
+            process.request(runner.LOAD, request, deadline_s, tuple(texts))
         finally:
             for text in texts:
                 os.close(text)
@@ -366,9 +382,15 @@ class CandidateRun:
             raise
         return side
 
-    def close(self) -> None:
-        """Ends the candidate's process."""
+    def end_process(self) -> None:
+        """Ends the candidate's process; it may be started :meth:`again`."""
         if self.process is not None:
             self.process.close()
+            self.process = None
         for side in self.sides.values():
             side.release()
+        self.sides = {}
+
+    def close(self) -> None:
+        """Ends the candidate's process."""
+        self.end_process()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import statistics
 from collections import deque
@@ -46,8 +47,13 @@ class DeviceSide(Side):
         process = self.process
         if process.memory is None:
             process.memory, request = self._keeper.process_memory()
-            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor)
-            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+            process.memory.ended = process.watch_end()
+            code = self._keeper.code()
+            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor, code)
+            try:
+                process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+            finally:
+                os.close(code)
         assert isinstance(process.memory, ProcessMemory)
         return process.memory
 
@@ -127,11 +133,11 @@ class DeviceSide(Side):
         assert count <= self.slot_count
         self.own()
         self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
-        for position, (tensor, (draws, offsets)) in enumerate(
-            zip(self.inputs.tensors, self._drawn, strict=True)
-        ):
-            target = self._slots.pointer + self._slot_offset(0, position)
-            self._keeper.fill(tensor, target, self._slot_bytes, draws, offsets)
+        targets = [
+            (tensor, self._slots.pointer + self._slot_offset(0, position))
+            for position, tensor in enumerate(self.inputs.tensors)
+        ]
+        self._keeper.fill(targets, self._slot_bytes, self._drawn)
         self._keeper.wait()
         self.look = self._keeper.look()
 
@@ -173,15 +179,18 @@ class DeviceSide(Side):
 
     def refreshed(self, index: int, state: int) -> list[Any]:
         """What a slot must hold after the chain has refreshed it in state ``state``; on the device."""
-        contents, rows = [], []
-        for position, (tensor, (draws, offsets)) in enumerate(
-            zip(self.inputs.tensors, self._drawn, strict=True)
-        ):
-            content = torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
-            self._keeper.fill(
-                tensor, content.data_ptr(), 0, draws[index : index + 1], offsets[index : index + 1]
-            )
-            contents.append(content)
+        rows = []
+        contents = [
+            torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
+            for tensor in self.inputs.tensors
+        ]
+        drawn = [(draws[index : index + 1], offsets[index : index + 1]) for draws, offsets in self._drawn]
+        targets = [
+            (tensor, content.data_ptr())
+            for tensor, content in zip(self.inputs.tensors, contents, strict=True)
+        ]
+        self._keeper.fill(targets, 0, drawn)
+        for position, (tensor, content) in enumerate(zip(self.inputs.tensors, contents, strict=True)):
             if tensor.rollable:
                 pool = self._region.pointer + self._pool_offsets[position]
                 item_bytes = tensor.pool.itemsize
@@ -200,7 +209,15 @@ class DeviceSide(Side):
 
     # -- the harness's own time ----------------------------------------------------------------------------------
 
-    def null_ns(self, calls: int, metas: tuple[TensorMeta, ...], deadline_s: float, *, captured: bool) -> int:
+    def null_ns(
+        self,
+        calls: int,
+        metas: tuple[TensorMeta, ...],
+        deadline_s: float,
+        *,
+        captured: bool,
+        again: bool = True,
+    ) -> int:
         """See :meth:`Side.null_ns`.
 
         Between eager calls the host's part of a link hides behind the device's work or the other way round. Only what
@@ -208,7 +225,8 @@ class DeviceSide(Side):
         rather than too much.
         """
         seen = self._nulls_ns.setdefault((calls if captured else 1, captured), deque(maxlen=_NULLS))
-        seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
+        if again or not seen:
+            seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
         # It is the same thing every time, and its noise should not be that of the figure.
         ends_ns = int(statistics.median(seen))
         return ends_ns if captured else ends_ns + round((calls - 1) * self._link_us(metas) * 1e3)
@@ -253,12 +271,22 @@ class DeviceSide(Side):
         """Private copies on the device, as bytes."""
         return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
 
-    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Any]:
+    def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
         """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""
-        request = {"shape": self.key, "call": -1 - age}
-        report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
+        calls = [-2 - age for age in range(len(earlier))]
+        # A report describes outputs once, for all calls.
+        alike = all(block.report.metas == earlier[0].report.metas for block in earlier)
+        later = []
+        for asked in [calls] if alike and calls else [[call] for call in calls]:
+            request = {"shape": self.key, "calls": asked}
+            report = self._report(self.process.request(runner.FETCH, request, deadline_s), len(asked))
+            later += [self._read(report.metas, row) for row in report.addresses]
         self.process.freeze()
-        return self._read(report.metas, report.addresses[0])
+        return later
+
+    def _oracle_room_bytes(self) -> int:
+        """See :meth:`Side.most_kinds`: what the exchange has for copies, less what is lost between them."""
+        return self._memory().outputs.length_bytes // 4
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""

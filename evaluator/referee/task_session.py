@@ -408,10 +408,16 @@ class TaskSession:
         return side.block(calls, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
 
     def null_ns(
-        self, side: Side, calls: int, metas: tuple[TensorMeta, ...], *, captured: bool = False
+        self,
+        side: Side,
+        calls: int,
+        metas: tuple[TensorMeta, ...],
+        *,
+        captured: bool = False,
+        again: bool = True,
     ) -> int:
         """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
-        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured)
+        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, again=again)
 
     def close(self) -> None:
         """Ends the reference process."""

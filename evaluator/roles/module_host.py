@@ -67,13 +67,15 @@ class ModuleHost(Turns):
             self._unpacked = compiled_files.unpack(descriptor, os.environ["KERNELWRIGHT_WORK"])
             os.close(descriptor)
         self.cpp.give(texts[2] if len(texts) > 2 else b"")
-        self.cpp.install()
+        if any(b"cpp_extension" in text for text in texts[:2]):
+            # Not for everybody: torch's module takes 0.2 s to import.
+            self.cpp.install()
         if request.get("watch"):
             from evaluator.roles.watch import Watch
 
             self.watch = Watch(self.cpp.folder)
             self.watch.install(texts[0], interpret=self.device.type == "cpu")
-        if self.role != "candidate" or b"torch.compile" in texts[0]:
+        if self.role != "candidate" or request.get("compiles") or b"torch.compile" in texts[0]:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
                 variants.use_shared_headers(self._headers)
@@ -315,7 +317,7 @@ class ModuleHost(Turns):
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
-        self._draws, self._state, self._host_outputs = [], {}, []
+        self._draws, self._state, self._exact_outputs = [], {}, []
         gc.collect()
         return b""
 

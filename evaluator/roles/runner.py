@@ -34,8 +34,9 @@ from evaluator.roles import frames, wire
     KERNELS,
     MUTE,
     ASKED,
+    WAKE,
     KEEP,
-) = range(1, 21)
+) = range(1, 22)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -108,6 +109,7 @@ def _operations(
         KERNELS: host.kernels,
         MUTE: host.mute,
         ASKED: host.asked,
+        WAKE: host.wake,
         KEEP: host.keep,
     }
 
