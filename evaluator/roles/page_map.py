@@ -9,6 +9,8 @@ import numpy as np
 #: Bits of an entry (Documentation/admin-guide/mm/pagemap.rst of Linux).
 _PRESENT, _OF_FILE = np.uint64(1 << 63), np.uint64(1 << 61)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: A larger range is not looked at, since its entries take 8 bytes a page.
+_MOST_BYTES = 8 << 30
 
 
 def may_be_shared(pid: int, address: int, length_bytes: int) -> bool:
@@ -24,11 +26,13 @@ def may_be_shared(pid: int, address: int, length_bytes: int) -> bool:
     """
     if not length_bytes:
         return False
+    if length_bytes > _MOST_BYTES:
+        return True
     first, last = address // _PAGE_BYTES, (address + length_bytes - 1) // _PAGE_BYTES
     try:
         with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
             found = os.pread(file.fileno(), (last - first + 1) * 8, first * 8)
-    except (OSError, OverflowError, MemoryError):
+    except (OSError, OverflowError):
         return True
     if len(found) != (last - first + 1) * 8:
         return True
