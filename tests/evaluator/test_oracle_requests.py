@@ -143,6 +143,8 @@ def test_results_of_another_form_are_asked_for_one_by_one(
 ) -> None:
     """How many elements there are depends on rounding: told by itself, as it always was."""
     source = task("""
+        PRECISION = "bf16"
+
         class Model(nn.Module):
             def forward(self, x):
                 moved = bool((x != x.bfloat16()).any())
