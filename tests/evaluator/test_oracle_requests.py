@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.referee import side as side_module
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
@@ -20,9 +19,9 @@ from evaluator.verdict import Finding
 from tests.evaluator.judging import task
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    running = RefereeCore("cpu", tmp_path_factory.mktemp("core"), "landlock")
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    running = RefereeCore(request.param, tmp_path_factory.mktemp("core"), "landlock")
     yield running
     running.close()
 
@@ -80,13 +79,17 @@ def _case(
     return case, counting.seen, findings
 
 
+def _host(values: Any) -> Any:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
+
+
 def _same(first: Case, second: Case) -> bool:
     return all(
-        np.array_equal(getattr(a, name), getattr(b, name))
+        np.array_equal(_host(getattr(a, name)), _host(getattr(b, name)))
         for a, b in zip(first.expected, second.expected, strict=True)
         for name in ("exact", "bound", "strict")
     ) and all(
-        np.array_equal(mine, other)
+        np.array_equal(_host(mine), _host(other))
         for a, b in zip(first.expected, second.expected, strict=True)
         for mine, other in zip(a.alternatives, b.alternatives, strict=True)
     )
@@ -100,13 +103,13 @@ def test_one_request_says_what_four_say(core: RefereeCore, monkeypatch: pytest.M
     together, requests, findings = _case(session, shape, contents, monkeypatch)
     assert requests == [runner.ORACLE] and not findings
     assert len(together.expected[1].alternatives) == 3
-    monkeypatch.setattr(side_module, "_ORACLE_BYTES", 0)
+    monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: 0)
     assert shape.side.most_kinds(shape.output_metas) == 1
     apart, requests, _ = _case(session, shape, contents, monkeypatch)
     assert requests == [runner.ORACLE] * 4
     assert _same(together, apart)
     two_bytes = 2 * sum(8 * meta.elements + 512 for meta in shape.output_metas)
-    monkeypatch.setattr(side_module, "_ORACLE_BYTES", two_bytes)
+    monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: two_bytes)
     halves, requests, _ = _case(session, shape, contents, monkeypatch)
     assert requests == [runner.ORACLE] * 2 and _same(together, halves)
 
@@ -134,8 +137,8 @@ def test_a_kind_that_fails_takes_no_other_with_it(core: RefereeCore, monkeypatch
     assert requests == [runner.ORACLE] * 3
     assert [finding.rule for finding in findings] == ["no_float64_oracle"]
     assert "these were moved" in findings[0].evidence
-    wide = np.exp(contents[0].astype(np.float64))
-    assert np.allclose(case.expected[0].exact.ravel(), wide, rtol=1e-12, atol=0)
+    wide = np.exp(_host(contents[0]).view(np.float32).astype(np.float64))
+    assert np.allclose(_host(case.expected[0].exact).ravel(), wide, rtol=1e-12, atol=0)
 
 
 def test_results_of_another_form_are_asked_for_one_by_one(
@@ -172,9 +175,10 @@ def _outputs(model: torch.nn.Module, value: torch.Tensor, move: exact.Move | Non
     return exact.outputs(shape, [value], None, "fp32", move)[0]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
-def test_every_element_is_moved_by_one_step_either_way(dtype: torch.dtype) -> None:
-    value = (torch.rand(300, 2, generator=torch.Generator().manual_seed(1)) + 1).to(dtype)
+def test_every_element_is_moved_by_one_step_either_way(dtype: torch.dtype, device: str) -> None:
+    value = (torch.rand(300, 2, generator=torch.Generator().manual_seed(1)) + 1).to(device, dtype)
     step = 2.0**-52 if dtype is torch.float64 else 2.0**-23
     same = _outputs(torch.nn.Identity(), value, None)
     moved = _outputs(torch.nn.Identity(), value, exact.Move([step], 5, 1))
@@ -182,7 +186,9 @@ def test_every_element_is_moved_by_one_step_either_way(dtype: torch.dtype) -> No
     up, down = moved - same, back - same
     assert torch.equal(up.real.sign(), -down.real.sign())
     if dtype is not torch.float64:  # there a step is as small as a rounding error of this comparison
-        assert torch.allclose((up / same / step).abs(), torch.ones(()).double(), atol=1e-6)
+        assert torch.allclose(
+            (up / same / step).abs(), torch.ones((), dtype=torch.float64, device=device), atol=1e-6
+        )
     assert 250 < int((up.real > 0).sum()) < 350
     assert bool((up.real[:, 0] * up.real[:, 1] < 0).all()), "a whole row was merely scaled"
     again = _outputs(torch.nn.Identity(), value, exact.Move([step], 5, 1))
