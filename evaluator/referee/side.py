@@ -421,7 +421,13 @@ class Side:
     ) -> bool:
         """Whether outputs agree with the reference's own, see :func:`evaluator.oracle.glance.agree`."""
         return all(
-            agree(dense(span, meta), dense(own, own_meta), meta.dtype, bound, thorough=thorough)
+            agree(
+                dense(span, meta),
+                dense(own, own_meta),
+                meta.dtype,
+                bound,
+                own_meta.shape if thorough else None,
+            )
             for span, meta, own, own_meta, bound in zip(
                 spans, metas, own_spans, own_metas, bounds, strict=True
             )

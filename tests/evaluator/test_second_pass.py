@@ -135,7 +135,8 @@ def test_values_agree_or_not(fault: str, thorough: bool, seen: bool) -> None:
             "other sign of inf": (7, -np.inf),
         }[fault]
         values[place] = value
-    assert glance.agree(values, own, "float32", _BOUNDS, thorough=thorough) is seen
+    shape = (40, 100) if thorough else None
+    assert glance.agree(values, own, "float32", _BOUNDS, shape) is seen
 
 
 def test_many_small_errors_do_not_agree() -> None:
@@ -145,11 +146,20 @@ def test_many_small_errors_do_not_agree() -> None:
     assert not glance.agree(values, own, "float16", (2.0**-9, 2.0**-13))
 
 
+def test_only_a_thorough_look_sees_an_error_in_a_small_row() -> None:
+    own = np.ones((64, 100), dtype=np.float32)
+    own[5] = 1e-3
+    values = own.copy()
+    values[5, 7] += np.float32(1e-8)
+    assert glance.agree(values.ravel(), own.ravel(), "float32", _BOUNDS)
+    assert not glance.agree(values.ravel(), own.ravel(), "float32", _BOUNDS, own.shape)
+
+
 def test_only_a_thorough_look_sees_every_element_of_a_large_array() -> None:
     own = np.ones(1 << 22, dtype=np.float32)
     values = own.copy()
     values[2_345_678] = 1.1
-    assert not glance.agree(values, own, "float32", _BOUNDS, thorough=True)
+    assert not glance.agree(values, own, "float32", _BOUNDS, own.shape)
     # Else it is met once in 32 looks.
     assert any(glance.agree(values, own, "float32", _BOUNDS) for _ in range(8))
 
