@@ -24,7 +24,8 @@ from evaluator.roles.process import RoleProcess
 
 _EXCHANGE_SECONDS = 60.0
 _NULLS = 15
-_CHUNK, _CHUNKS = 1 << 16, 256
+#: Owner of slots in which contents of more than one shape may lie.
+_NOBODY = 0
 
 
 class DeviceSide(Side):
@@ -104,10 +105,14 @@ class DeviceSide(Side):
 
     def own(self) -> None:
         """Fills every slot if another shape's contents lie there: as indices they would lead anywhere."""
+        if self._memory().owner != self.key:
+            self.fill(self.slot_count)
+
+    def _note(self, count: int) -> None:
+        """The first ``count`` slots are about to be written; in others may lie another shape's contents."""
         memory = self._memory()
         if memory.owner != self.key:
-            memory.owner = self.key
-            self.fill(self.slot_count)
+            memory.owner = self.key if count == self.slot_count else _NOBODY
 
     def ready(
         self,
@@ -120,7 +125,8 @@ class DeviceSide(Side):
         captured: bool = False,
     ) -> None:
         """See :meth:`Side.ready`."""
-        self.own()
+        if warm is not None:
+            self.own()
         super().ready(deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured)
 
     def capture(self, variant: str, calls: int, deadline_s: float) -> None:
@@ -131,7 +137,7 @@ class DeviceSide(Side):
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
-        self.own()
+        self._note(count)
         self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
         targets = [
             (tensor, self._slots.pointer + self._slot_offset(0, position))
@@ -161,7 +167,7 @@ class DeviceSide(Side):
 
     def write(self, index: int, contents: list[Any]) -> None:
         """Writes given contents (of the host or the device) into a slot."""
-        self.own()
+        self._note(1)
         for position, content in enumerate(contents):
             source = content if isinstance(content, torch.Tensor) else upload(content)
             self._span(index, position).copy_(source)

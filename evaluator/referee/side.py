@@ -21,6 +21,7 @@ from evaluator.roles import frames, runner
 from evaluator.roles.arena import Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh
 from evaluator.roles.frames import BlockReport, TensorMeta
+from evaluator.roles.page_map import may_be_shared
 from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
@@ -355,14 +356,20 @@ class Side:
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""
-        maps = Path(f"/proc/{self.process.pid}/maps").read_bytes().splitlines()
+        outputs = [
+            (address, meta.span_bytes)
+            for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True)
+        ]
+        pid = self.process.pid
+        if not any(may_be_shared(pid, address, length_bytes) for address, length_bytes in outputs):
+            return frozenset()
+        maps = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
         ranges = [line.split(b" ", 1)[0].split(b"-") for line in maps if b"memfd:kernelwright-arena" in line]
         shared = [(int(low, 16), int(high, 16)) for low, high in ranges]
-        outputs = zip(block.report.addresses[0], block.report.metas, strict=True)
         return frozenset(
             index
-            for index, (address, meta) in enumerate(outputs)
-            if any(address < high and address + meta.span_bytes > low for low, high in shared)
+            for index, (address, length_bytes) in enumerate(outputs)
+            if any(address < high and address + length_bytes > low for low, high in shared)
         )
 
     def oracle(self, index: int, kinds: list[dict[str, Any]], deadline_s: float) -> list[list[Any]]:
@@ -430,7 +437,13 @@ class Side:
     ) -> bool:
         """Whether outputs agree with the reference's own, see :func:`evaluator.oracle.glance.agree`."""
         return all(
-            agree(dense(span, meta), dense(own, own_meta), meta.dtype, bound, thorough=thorough)
+            agree(
+                dense(span, meta),
+                dense(own, own_meta),
+                meta.dtype,
+                bound,
+                own_meta.shape if thorough else None,
+            )
             for span, meta, own, own_meta, bound in zip(
                 spans, metas, own_spans, own_metas, bounds, strict=True
             )
