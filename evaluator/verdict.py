@@ -53,6 +53,8 @@ class ShapeResult:
     #: The same as replays of a CUDA graph: ``baseline``, ``baseline_us``, ``candidate_us``, ``speedup``, ``ci95``,
     #: ``decision`` and ``log_ratios``; or ``why_not``. None where it was not asked for.
     captured: dict[str, Any] | None = None
+    #: The same with all calls of a block on one refreshed buffer, and ``launch``: ``captured`` or ``eager``.
+    warm: dict[str, Any] | None = None
     #: Clock of the multiprocessors meanwhile, lowest and highest in MHz, and why it was held back, if it was.
     clock: dict[str, Any] | None = None
 

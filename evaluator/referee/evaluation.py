@@ -20,6 +20,7 @@ from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import Progress, TaskSession
+from evaluator.referee.warm import measure_warm
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
@@ -217,9 +218,7 @@ class Evaluation:
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
             timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
-            captured = None
-            if self.fleet.gpu and self.request.effort == "confirm":
-                captured = self._captured(shape, side, outcome, timing)
+            captured, warm = self._regimes(shape, side, outcome, timing)
             self.run_state.results.append(
                 ShapeResult(
                     dims=shape.dims,
@@ -238,27 +237,23 @@ class Evaluation:
                     log_ratios=timing.log_ratios,
                     disturbed_quads=timing.disturbed,
                     captured=captured,
+                    warm=warm,
                     clock=timing.clock,
                 )
             )
 
-    def _captured(
-        self, shape: OpenShape, side: Side, outcome: Outcome, eager: measure.Timing
-    ) -> dict[str, Any]:
-        effort = measure.EFFORTS[self.request.effort]
-        earlier = self._earlier(shape)
-        timing = measure_captured(self.session, shape, side, self.control, outcome, earlier, effort, eager)
-        if isinstance(timing, str):
-            return {"why_not": timing}
-        return {
-            "baseline": timing.baseline,
-            "baseline_us": timing.baseline_us,
-            "candidate_us": timing.candidate_us,
-            "speedup": timing.speedup,
-            "ci95": list(timing.ci95),
-            "decision": timing.decision,
-            "log_ratios": list(timing.log_ratios),
-        }
+    def _regimes(
+        self, shape: OpenShape, side: Side, outcome: Outcome, cold: measure.Timing
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """What ``confirm`` reports beside the headline: captured calls (on a GPU), and warm ones."""
+        if self.request.effort != "confirm":
+            return None, None
+        arguments = (self.session, shape, side, self.control, outcome, self._earlier(shape))
+        captured = None
+        if self.fleet.gpu:
+            timing = measure_captured(*arguments, measure.EFFORTS["confirm"], cold)
+            captured = {"why_not": timing} if isinstance(timing, str) else timing.as_fields()
+        return captured, measure_warm(*arguments, cold)
 
     def _untimed(self, split: str, shape: OpenShape) -> ShapeResult:
         outcome = self.run_state.outcomes[shape.key]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,10 +170,10 @@ class Keeper:
             target, stride_bytes, sources, rolls, tensor.draws[0].size, tensor.draws[0].itemsize, stream
         )
 
-    def refresh(self, rows: list[tuple[int, int, int, int, int, int]], state: int) -> None:
-        """Replaces elements as the chain does in state ``state``."""
-        self._states.begin(_signed(state))
-        self._states.start(Table(rows), torch.cuda.current_stream().cuda_stream)
+    def refresh(self, rows: list[tuple[int, int, int, int, int, int]], states: Sequence[int]) -> None:
+        """Replaces elements as the chain does in each of these states, one after the other."""
+        table = Table(rows)
+        States(len(states)).replay([_signed(state) for state in states], table, _stream())
         torch.cuda.synchronize()
 
     def digest(self, outputs: list[torch.Tensor], state: int) -> int:
@@ -219,6 +220,10 @@ class Keeper:
 def upload(values: Array) -> torch.Tensor:
     """Host values as flat bytes on the device."""
     return torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)).to("cuda")
+
+
+def _stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _signed(state: int) -> int:

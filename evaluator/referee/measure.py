@@ -82,6 +82,18 @@ class Timing:
     disturbed: int
     clock: dict[str, Any] | None = None
 
+    def as_fields(self) -> dict[str, Any]:
+        """For a verdict's ``captured`` and ``warm``."""
+        return {
+            "baseline": self.baseline,
+            "baseline_us": self.baseline_us,
+            "candidate_us": self.candidate_us,
+            "speedup": self.speedup,
+            "ci95": list(self.ci95),
+            "decision": self.decision,
+            "log_ratios": list(self.log_ratios),
+        }
+
 
 def measure(
     session: TaskSession,
@@ -92,6 +104,7 @@ def measure(
     earlier: list[Case],
     effort: Effort,
     calls: int | None = None,
+    same_slot: bool = False,
 ) -> Timing:
     """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
 
@@ -104,12 +117,13 @@ def measure(
         earlier: their cases.
         effort: how long.
         calls: every block is a replay of a CUDA graph of so many calls; by default blocks are eager calls.
+        same_slot: all calls of a block use one slot, so that its contents are in the caches.
 
     Raises:
         Rejected: a timed output was wrong, or the candidate did not keep still off turn.
     """
     captured = calls is not None
-    checker = Checker(session, shape, side, outcome, earlier, captured=captured)
+    checker = Checker(session, shape, side, outcome, earlier, captured=captured, same_slot=same_slot)
     (baseline, rival), *others = rivals
     shape.side.process.freeze()
     for process in (side.process, *(at.process for _, at in rivals)):
@@ -142,7 +156,9 @@ def measure(
                     theirs.append(checker.run_rival(rival, baseline, secret_calls).elapsed_ns)
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
                     of = side if is_candidate else rival
-                    took_ns = session.null_ns(of, secret_calls, shape.output_metas, captured=captured)
+                    took_ns = session.null_ns(
+                        of, secret_calls, shape.output_metas, captured=captured, same_slot=same_slot
+                    )
                     null_ns = null_ns if is_candidate else took_ns
             # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
             few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
@@ -213,13 +229,15 @@ def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) 
         Rejected: the candidate did, again and again in direct comparison; so its calls were not made one after the other
             through Python, as they are when the baseline is timed.
     """
+
+    def nothing_ns() -> int:
+        return rival.least_ns(calls, _CALL_SECONDS, same_slot=checker.same_slot)
+
     mine_ns = statistics.median(time_ns / quad.calls for quad in quads for time_ns in quad.ours)
-    if mine_ns >= _LEAST_SHARE * rival.least_ns(calls, _CALL_SECONDS) / calls:
+    if mine_ns >= _LEAST_SHARE * nothing_ns() / calls:
         return
     # That one block may have met a neighbor on the core, which is no fault of the candidate's.
-    pairs = [
-        (checker.run(calls).elapsed_ns, rival.least_ns(calls, _CALL_SECONDS)) for _ in range(_LEAST_PAIRS)
-    ]
+    pairs = [(checker.run(calls).elapsed_ns, nothing_ns()) for _ in range(_LEAST_PAIRS)]
     checker.compare_pending()
     if quicker_than_nothing(pairs):
         least_ns = statistics.median(least for _, least in pairs) / calls

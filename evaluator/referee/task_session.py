@@ -385,18 +385,38 @@ class TaskSession:
         return guess_us(short, long, many)
 
     def run(
-        self, side: Side, baseline: Baseline, calls: int, *, chained: bool, captured: bool = False
+        self,
+        side: Side,
+        baseline: Baseline,
+        calls: int,
+        *,
+        chained: bool,
+        captured: bool = False,
+        same_slot: bool = False,
     ) -> Block:
         """One block of a baseline with fresh contents."""
         side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0, captured=captured)
-        side.fill(calls)
-        return side.block(calls, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
+        side.fill(1 if same_slot else calls)
+        return side.block(
+            calls,
+            _CALL_SECONDS,
+            variant=baseline.name,
+            chained=chained,
+            captured=captured,
+            same_slot=same_slot,
+        )
 
     def null_ns(
-        self, side: Side, calls: int, metas: tuple[TensorMeta, ...], *, captured: bool = False
+        self,
+        side: Side,
+        calls: int,
+        metas: tuple[TensorMeta, ...],
+        *,
+        captured: bool = False,
+        same_slot: bool = False,
     ) -> int:
         """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
-        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured)
+        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, same_slot=same_slot)
 
     def close(self) -> None:
         """Ends the reference process."""

@@ -158,7 +158,7 @@ class Turns:
         shape, variant = self.shapes[request["shape"]], request["variant"]
         shape.captured.pop(variant, None)
         shape.outputs = []
-        slots = shape.slots[: request["calls"]]
+        slots = _slots_of(shape, request)
         if variant == NULL:
             with self._exchange.pool():
                 self._make_null(shape)
@@ -173,7 +173,7 @@ class Turns:
         if request["captured"]:
             outputs, states = shape.captured[variant].run(request["state"])
         else:
-            slots = shape.slots[: request["calls"]]
+            slots = _slots_of(shape, request)
             chained = bool(request["chain"])
             forward = shape.forwards[variant]
             if not chained:
@@ -255,6 +255,12 @@ class Turns:
         if self._slots is None:
             return shape.view(offset, meta)
         return typed(self._slots, offset - slots_from, meta)
+
+
+def _slots_of(shape: Shape, request: dict[str, Any]) -> list[blocks.Slot]:
+    """The slot of each call of a block: one after the other, or the first one again and again."""
+    calls: int = request["calls"]
+    return shape.slots[:1] * calls if request["same_slot"] else shape.slots[:calls]
 
 
 def _recording(forward: Any, results: list[Any]) -> Any:
