@@ -57,6 +57,8 @@ class ShapeResult:
     warm: dict[str, Any] | None = None
     #: Clock of the multiprocessors meanwhile, lowest and highest in MHz, and why it was held back, if it was.
     clock: dict[str, Any] | None = None
+    #: ``speedup`` and ``ci95`` in cycles, where the clock varied or was held back; ``decision`` holds in both.
+    cycles: dict[str, Any] | None = None
 
 
 def _now() -> str:

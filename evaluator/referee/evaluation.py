@@ -239,6 +239,7 @@ class Evaluation:
                     captured=captured,
                     warm=warm,
                     clock=timing.clock,
+                    cycles=timing.cycles,
                 )
             )
 

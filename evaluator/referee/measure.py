@@ -15,18 +15,18 @@ import math
 import secrets
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from evaluator.devices.base import Clock
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession, guess_us
 from evaluator.referee.verify import Checker
+from evaluator.timing.cycles import QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval
 from evaluator.verdict import Finding
 
@@ -81,6 +81,9 @@ class Timing:
     calls: int
     disturbed: int
     clock: dict[str, Any] | None = None
+    #: Log ratios in cycles, of the same quads; empty where the clock stood still.
+    cycle_log_ratios: tuple[float, ...] = ()
+    cycles: dict[str, Any] | None = None
 
     def as_fields(self) -> dict[str, Any]:
         """For a verdict's ``captured`` and ``warm``."""
@@ -92,6 +95,7 @@ class Timing:
             "ci95": list(self.ci95),
             "decision": self.decision,
             "log_ratios": list(self.log_ratios),
+            "cycles": self.cycles,
         }
 
 
@@ -133,8 +137,7 @@ def measure(
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
     quads: list[_Quad] = []
-    clock = session.fleet.device.clock()
-    clocks = [clock]
+    cycles: dict[str, Any] | None = None
     null_ns = secret_calls = 0
     started = time.monotonic()
     for look in effort.looks:
@@ -164,14 +167,12 @@ def measure(
             few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
             asked = others if few or secrets.randbelow(2) else []
             other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
-            before, clock = clock, session.fleet.device.clock()
-            clocks.append(clock)
-            moved = before is not None and clock is not None and clock.moved_from(before)
             other = other_ns[0] if other_ns else None
-            quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, moved))
+            quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, checker.clocks.quad()))
         estimate = _estimate([quad.charged(checker.late_ns) for quad in quads])
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
+        cycles = in_cycles(estimate.cycle_log_ratios) if checker.clocks.varied else None
         if time.monotonic() - started > effort.max_seconds:
             break
         if len(ratios) < _MIN_QUADS:
@@ -179,7 +180,7 @@ def measure(
         calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
         if (high - low) / 2 <= effort.half_width * speedup:
             break
-        if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
+        if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
             break
     checker.compare_pending()
     if not captured and not shape.inputs.call.backward:
@@ -191,21 +192,14 @@ def measure(
         estimate.ours_us,
         speedup,
         (low, high),
-        decide(low, high) if len(ratios) >= _MIN_QUADS else "undecided",
+        confirmed(decide(low, high), cycles) if len(ratios) >= _MIN_QUADS else "undecided",
         tuple(ratios),
         calls,
         sum(quad.disturbed for quad in quads),
-        _clock_facts([clock for clock in clocks if clock is not None]),
+        checker.clocks.facts(),
+        tuple(estimate.cycle_log_ratios) if cycles else (),
+        cycles,
     )
-
-
-def _clock_facts(clocks: list[Clock]) -> dict[str, Any] | None:
-    if not clocks:
-        return None
-    return {
-        "sm_mhz": [min(clock.sm_mhz for clock in clocks), max(clock.sm_mhz for clock in clocks)],
-        "reasons": sorted({reason for clock in clocks for reason in clock.reasons}),
-    }
 
 
 def _calls(
@@ -260,7 +254,7 @@ def quicker_than_nothing(pairs: list[tuple[int, int]]) -> bool:
 class _Quad:
     """Two blocks of either side in turn, one that computes nothing, and one of the other rival; all of the same length.
 
-    Times are in ns; ``moved`` says that a GPU's clock was another one at the end.
+    Times are in ns.
     """
 
     calls: int
@@ -268,11 +262,11 @@ class _Quad:
     theirs: list[int]
     null: int
     other: int | None = None
-    moved: bool = False
+    clock: QuadClock = field(default_factory=QuadClock)
 
     @property
     def disturbed(self) -> bool:
-        return self.moved or any(
+        return self.clock.moved or any(
             abs(math.log(first / second)) > _DISTURBED for first, second in (self.ours, self.theirs)
         )
 
@@ -297,6 +291,7 @@ class _Estimate:
     """What the quads say, against the faster of the rivals."""
 
     log_ratios: list[float]
+    cycle_log_ratios: list[float]
     ours_us: float
     theirs_us: float
     by_other: bool
@@ -315,7 +310,11 @@ def _estimate(quads: list[_Quad]) -> _Estimate:
     times = np.array([quad.us_per_call for quad in used])
     theirs = times[:, 2 if by_other else 1]
     ours_us = float(np.median(times[:, 0]))
-    return _Estimate(np.log(theirs / times[:, 0]).tolist(), ours_us, float(np.median(theirs)), by_other)
+    log_ratios = np.log(theirs / times[:, 0])
+    cycle_log_ratios = log_ratios + np.array([quad.clock.log_ratio for quad in used])
+    return _Estimate(
+        log_ratios.tolist(), cycle_log_ratios.tolist(), ours_us, float(np.median(theirs)), by_other
+    )
 
 
 def _advantage(quad: _Quad) -> float:

@@ -13,6 +13,7 @@ from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.watch import Watch
 from evaluator.roles.frames import TensorMeta
+from evaluator.timing.cycles import Clocks
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
@@ -56,6 +57,7 @@ class Checker:
         self.earlier = earlier
         self.captured = captured
         self.same_slot = same_slot
+        self.clocks = Clocks(session.fleet.device.clock)
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
@@ -70,6 +72,7 @@ class Checker:
             calls, _CALL_SECONDS, chained=True, captured=self.captured, same_slot=self.same_slot
         )
         self._watch.after(side)
+        self.clocks.after_block(mine=True)
         if side.process.stop_others():
             sentence = "it left a process of its own running between calls"
             raise Rejected(
@@ -98,6 +101,7 @@ class Checker:
         )
         self._watch.before(rival)
         self._watch.after(rival)
+        self.clocks.after_block(mine=False)
         return block
 
     def _verify(self, block: Block) -> None:
