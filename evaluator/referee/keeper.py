@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from evaluator.roles.device_chain import States, Table
 _BUSY_US = 500.0
 _TRIES = 5
 _POOL_SHARE = 2 / 3
+#: More than any cache holds.
+_STREAM_BYTES = 512 << 20
 
 
 @dataclass
@@ -211,10 +213,40 @@ class Keeper:
             elapsed_us.append(start.elapsed_time(end) * 1e3 / len(tables))
         return float(statistics.median(elapsed_us))
 
+    def write_rate(self) -> float:
+        """Bytes per second that the device writes at its best: to its L2 cache, or through it to memory."""
+        most_bytes = min(_STREAM_BYTES, self._share_bytes)
+        memory = torch.empty(most_bytes // 4, dtype=torch.float32, device="cuda")
+        rates = []
+        for length_bytes, times in ((4 << 20, 32), (16 << 20, 16), (32 << 20, 8), (most_bytes, 2)):
+            part = memory[: length_bytes // 4]
+            # Two kernels: which of them is the quicker one depends on the size.
+            for write in (part.zero_, lambda part=part: part.fill_(1.0)):
+                rates.append(length_bytes / _replayed_s(write, times))
+        return max(rates)
+
     @staticmethod
     def wait() -> None:
         """Until all of our own work is done."""
         torch.cuda.synchronize()
+
+
+def _replayed_s(work: Callable[[], object], times: int) -> float:
+    """Seconds that some device work takes at its best, one after the other without waiting for the host."""
+    work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+    elapsed_ms = []
+    for _ in range(4):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        elapsed_ms.append(start.elapsed_time(end))
+    return float(min(elapsed_ms)) / 1e3 / times
 
 
 def upload(values: Array) -> torch.Tensor:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluator.referee.ceiling import check_written
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
 from evaluator.referee.open_shape import Baseline, OpenShape
@@ -183,6 +184,7 @@ def measure(
         if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
             break
     checker.compare_pending()
+    check_written(checker, calls, [(time_ns + checker.late_ns, q.calls) for q in quads for time_ns in q.ours])
     if not captured and not shape.inputs.call.backward:
         # Not between the quads: whoever ran a moment ago is quicker.
         _check_least(checker, rival, calls, quads)
