@@ -21,7 +21,7 @@ from evaluator.roles import runner
 
 _CAPTURE_SECONDS = 120.0
 #: Forms of the reference that a user could capture as they are.
-_MODES = ("eager", "compile_default")
+_MODES = ("eager", "compile_default", "eager_autocast", "compile_autocast")
 _MOST_CALLS, _FEWEST_CALLS = 256, 4
 _ROUNDS = 5
 

@@ -24,7 +24,7 @@ from evaluator.verdict import Finding
 
 _SLACK = 1.5
 #: How often a block is looked at again before anybody is accused.
-_LOOKS = 5
+_LOOKS = 7
 #: What one core of the host writes at a time (in its own cache, in a shared one, in memory), and how often.
 _HOST_WRITES = ((128 << 10, 400), (1 << 20, 60), (32 << 20, 4))
 #: The best rate seen by each fleet.
@@ -66,8 +66,11 @@ def check_written(checker: Checker, calls: int, blocks: list[tuple[int, int]]) -
 
 
 def faster_than_memory(looks: list[tuple[int, int]], bytes_per_s: float) -> bool:
-    """Whether blocks (nanoseconds, bytes that they must have written) beat the best rate of this machine beyond doubt: all did."""
-    return all(elapsed_ns < _least_ns(length, bytes_per_s) for elapsed_ns, length in looks)
+    """Whether blocks (nanoseconds, bytes that they must have written) beat the best rate of this machine beyond doubt.
+
+    All but one must: a neighbor on the core slows single blocks.
+    """
+    return sum(elapsed_ns < _least_ns(length, bytes_per_s) for elapsed_ns, length in looks) >= len(looks) - 1
 
 
 def _least_ns(length_bytes: float, bytes_per_s: float) -> float:

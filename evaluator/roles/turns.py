@@ -248,7 +248,10 @@ class Turns:
         """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
         shape = self.shapes[request["shape"]]
         torch.set_num_threads(request["threads"])
-        variants.prepare(shape, request["variant"], request["mode"], request["threads"], self.device)
+        autocast = getattr(torch, request["autocast"]) if request["autocast"] else None
+        variants.prepare(
+            shape, request["variant"], request["mode"], request["threads"], self.device, autocast
+        )
         return b""
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:

@@ -40,7 +40,7 @@ ALIASED_PAGES = """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    PART, TIMES, VIEWS = 16 * 1024 * 4, 512, 40
+    PART, TIMES, VIEWS = 16 * 1024 * 4, 512, 30
     READ_WRITE, SHARED, FIXED, ANONYMOUS, POPULATE = 3, 0x01, 0x10, 0x20, 0x8000
 
     def view():
@@ -95,8 +95,9 @@ def test_who_beats_memory_every_time_is_accused_and_nobody_else() -> None:
     # At 100 GB/s a gigabyte takes 10 ms, and with what is allowed for 6.7 ms.
     assert faster_than_memory([(6_000_000, gigabyte)] * 5, 100e9)
     assert not faster_than_memory([(7_000_000, gigabyte)] * 5, 100e9)
-    # A clock that was wrong once accuses nobody.
-    assert not faster_than_memory([(6_000_000, gigabyte)] * 4 + [(9_000_000, gigabyte)], 100e9)
+    # A neighbor on the core slows single blocks; a clock that was wrong now and then accuses nobody.
+    assert faster_than_memory([(6_000_000, gigabyte)] * 4 + [(9_000_000, gigabyte)], 100e9)
+    assert not faster_than_memory([(6_000_000, gigabyte)] * 3 + [(9_000_000, gigabyte)] * 2, 100e9)
     assert not faster_than_memory([(1, 0)] * 5, 100e9)
 
 
@@ -156,7 +157,7 @@ def test_an_honest_candidate_is_above_the_ceiling_and_one_far_below_it_is_reject
     assert checker.outcome.checks > before
     _, checker = opened(REPEAT, ALIASED_PAGES)
     with pytest.raises(Rejected) as rejected:
-        check_written(checker, 8, [(checker.run(8).elapsed_ns, 8)])
+        check_written(checker, 24, [(checker.run(24).elapsed_ns, 24)])
     assert rejected.value.word == "cheating"
     (finding,) = rejected.value.findings
     assert finding.rule == "faster_than_memory"
