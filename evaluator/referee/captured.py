@@ -77,6 +77,8 @@ def fastest(
     """The fastest of some baselines over a few rounds of blocks of so many calls."""
     if len(rivals) == 1:
         return rivals[0]
+    for _, at in rivals:
+        session.fleet.pin(at.process)
     elapsed_ns: dict[str, list[int]] = {baseline.name: [] for baseline, _ in rivals}
     for _ in range(_ROUNDS):
         for baseline, at in rivals:

@@ -20,6 +20,7 @@ from evaluator.referee.correctness import Rejected
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.side import Block, Side
 from evaluator.referee.verify import Checker
+from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _SLACK = 1.5
@@ -44,7 +45,7 @@ def check_written(checker: Checker, calls: int, blocks: list[tuple[int, int]]) -
         Rejected: they could not, and neither could further ones.
     """
     fleet, side = checker.session.fleet, checker.side
-    each_bytes = sum(meta.span_bytes for meta in checker.shape.output_metas)
+    each_bytes = sum(_length_bytes(meta) for meta in checker.shape.output_metas)
     each_ns = statistics.median(elapsed_ns / count for elapsed_ns, count in blocks)
     if each_ns >= _least_ns(each_bytes, write_rate(fleet)):
         return
@@ -80,13 +81,13 @@ def _least_ns(length_bytes: float, bytes_per_s: float) -> float:
 def written_bytes(side: Side, block: Block) -> int:
     """Bytes that a block must have written for its outputs to be what they are.
 
-    Memory that several outputs share counts once, that of inputs not at all. On a CPU pages that are zero throughout may
-    never have been written: the operating system hands them out like that.
+    Memory that several outputs share counts once; that of inputs, and gaps between elements, not at all. On a CPU pages that
+    are zero throughout may never have been written: the operating system hands them out like that.
     """
     report = block.report
     inputs = side.aliased(block)
     spans = sorted(
-        (address, address + meta.span_bytes)
+        (address, address + _length_bytes(meta))
         for row in report.addresses
         for index, (address, meta) in enumerate(zip(row, report.metas, strict=True))
         if index not in inputs
@@ -96,6 +97,11 @@ def written_bytes(side: Side, block: Block) -> int:
         total += max(0, last - max(first, end))
         end = max(end, last)
     return total if side.gpu else round(total * _used_share(side, block, inputs))
+
+
+def _length_bytes(meta: TensorMeta) -> int:
+    """Bytes of a tensor's elements: fewer than it spans where there are gaps, and than it has where it is expanded."""
+    return min(meta.span_bytes, meta.elements * meta.item_bytes)
 
 
 def _used_share(side: Side, block: Block, inputs: frozenset[int]) -> float:

@@ -223,6 +223,8 @@ class Keeper:
             # Two kernels: which of them is the quicker one depends on the size.
             for write in (part.zero_, lambda part=part: part.fill_(1.0)):
                 rates.append(length_bytes / _replayed_s(write, times))
+        del memory, part, write
+        torch.cuda.empty_cache()
         return max(rates)
 
     @staticmethod

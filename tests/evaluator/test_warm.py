@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from evaluator.devices.base import Clock
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control, twin
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Outcome, Rejected, cases, check
-from evaluator.referee.measure import Effort, measure
+from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.warm import measure_warm
@@ -83,8 +84,8 @@ def opened(core: RefereeCore, source: TaskSource) -> tuple[TaskSession, OpenShap
     return session, shape
 
 
-def warm(core: RefereeCore, source: TaskSource, candidate: CandidateSource) -> dict[str, Any]:
-    """``shapes[].warm`` after a short cold measurement, which must accept the candidate."""
+def timed(core: RefereeCore, source: TaskSource, candidate: CandidateSource) -> tuple[Timing, dict[str, Any]]:
+    """A short cold measurement, which must accept the candidate, and ``shapes[].warm`` after it."""
     with core.fleet.device_lock.exclusive():
         session, shape = opened(core, source)
         run, control = CandidateRun(core.fleet, session, candidate), Control(core.fleet, session)
@@ -96,19 +97,34 @@ def warm(core: RefereeCore, source: TaskSource, candidate: CandidateSource) -> d
                 cold = measure(session, shape, side, control.rivals(shape), outcome, [], _SHORT)
             except Rejected as rejected:
                 pytest.fail(f"already where slots rotate: {rejected.sentence}")
-            return measure_warm(session, shape, side, control, outcome, [], cold)
+            return cold, measure_warm(session, shape, side, control, outcome, [], cold)
         finally:
             run.close()
             control.close()
 
 
 def test_the_reference_against_itself_gets_a_figure(core: RefereeCore) -> None:
-    found = warm(core, TASK, twin(TASK))
+    _, found = timed(core, TASK, twin(TASK))
     assert found["launch"] == "eager"
     assert found["baseline"].startswith("eager/")
     assert len(found["log_ratios"]) >= 5
     assert 0.8 < found["speedup"] < 1.25
     assert found["ci95"][0] <= found["speedup"] <= found["ci95"][1]
+
+
+def test_cycles_are_reported_where_a_clock_is_held_back(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, _ = timed(core, TASK, twin(TASK))
+    assert (cold.clock, cold.cycles, cold.cycle_log_ratios) == (None, None, ())
+    monkeypatch.setattr(core.fleet.device, "clock", lambda: Clock(1500, ("sw_power_cap",)))
+    cold, found = timed(core, TASK, twin(TASK))
+    assert cold.clock == {"sm_mhz": [1500, 1500], "reasons": ["sw_power_cap"]}
+    # The same clock on both sides, so the same ratio.
+    assert cold.cycle_log_ratios == cold.log_ratios
+    assert cold.cycles is not None
+    assert cold.cycles["speedup"] == pytest.approx(cold.speedup)
+    assert found["cycles"] is not None
 
 
 @pytest.mark.attacks
@@ -118,7 +134,7 @@ def test_results_of_the_call_before_are_refused(core: RefereeCore, shortcut: str
         "self.address, self.at, self.result = 0", "self.seen = None; self.address, self.at, self.result = 0"
     )
     with pytest.raises(Rejected) as rejected:
-        warm(core, TASK, CandidateSource(source, "external", "shortcut"))
+        timed(core, TASK, CandidateSource(source, "external", "shortcut"))
     assert rejected.value.word in ("incorrect", "cheating")
     assert "in a timed" in rejected.value.sentence
 
@@ -163,6 +179,6 @@ _NO_FIGURE = {
 @pytest.mark.parametrize(("body", "words"), _NO_FIGURE.values(), ids=_NO_FIGURE)
 def test_no_figure_where_nothing_would_have_to_be_computed(core: RefereeCore, body: str, words: str) -> None:
     source = task(body + "\n        def get_init_inputs():\n            return []\n")
-    found = warm(core, source, twin(source))
+    _, found = timed(core, source, twin(source))
     assert list(found) == ["why_not"]
     assert words in found["why_not"]
