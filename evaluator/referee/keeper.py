@@ -25,8 +25,8 @@ from evaluator.roles.device_chain import States, Table
 _BUSY_US = 500.0
 _TRIES = 5
 _POOL_SHARE = 2 / 3
-#: More than any cache holds.
-_STREAM_BYTES = 512 << 20
+#: More than a cache holds.
+_SCRATCH_BYTES = 160 << 20
 
 
 @dataclass
@@ -100,6 +100,8 @@ class Keeper:
         self._share_bytes = device_memory.rounded(share_bytes)
         self._library = library
         self._cell = torch.zeros(64, device="cuda")
+        # Kept from the start: a candidate may take all the memory that there is.
+        self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
         for _ in range(20):
@@ -215,16 +217,12 @@ class Keeper:
 
     def write_rate(self) -> float:
         """Bytes per second that the device writes at its best: to its L2 cache, or through it to memory."""
-        most_bytes = min(_STREAM_BYTES, self._share_bytes)
-        memory = torch.empty(most_bytes // 4, dtype=torch.float32, device="cuda")
         rates = []
-        for length_bytes, times in ((4 << 20, 32), (16 << 20, 16), (32 << 20, 8), (most_bytes, 2)):
-            part = memory[: length_bytes // 4]
+        for length_bytes, times in ((4 << 20, 32), (16 << 20, 16), (32 << 20, 8), (_SCRATCH_BYTES, 4)):
+            part = self._scratch[: length_bytes // 4]
             # Two kernels: which of them is the quicker one depends on the size.
             for write in (part.zero_, lambda part=part: part.fill_(1.0)):
                 rates.append(length_bytes / _replayed_s(write, times))
-        del memory, part, write
-        torch.cuda.empty_cache()
         return max(rates)
 
     @staticmethod

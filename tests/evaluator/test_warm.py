@@ -27,7 +27,7 @@ _SHORT = Effort((5,), 1.0, 1.0)
 
 #: Right wherever a call is checked alone or slots rotate; in a warm block it notices that nothing but the chain's refresh
 #: can have happened since the last call.
-_ATTACK = """
+ATTACK = """
 import time
 
 import torch
@@ -39,7 +39,7 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        self.address, self.at, self.result = 0, 0.0, None
+        self.address, self.at, self.result, self.seen = 0, 0.0, None, None
 
     def forward(self, x):
         now = time.perf_counter()
@@ -51,7 +51,7 @@ class ModelNew(nn.Module):
         self.address, self.at, self.result = x.data_ptr(), time.perf_counter(), result
         return result
 """
-_SHORTCUTS = {
+SHORTCUTS = {
     "returns what it returned before": "result = self.result",
     "copies it": "result = self.result.clone()",
     "computes a part": (
@@ -61,6 +61,10 @@ _SHORTCUTS = {
         "x.copy_(self.seen) if self.seen is not None else None; result = F.relu(self.norm(x)); self.seen = x.clone()"
     ),
 }
+
+
+def attacker(shortcut: str) -> CandidateSource:
+    return CandidateSource(ATTACK.replace("SHORTCUT", shortcut), "external", "shortcut")
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +132,10 @@ def test_cycles_are_reported_where_a_clock_is_held_back(
 
 
 @pytest.mark.attacks
-@pytest.mark.parametrize("shortcut", _SHORTCUTS.values(), ids=_SHORTCUTS)
+@pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
 def test_results_of_the_call_before_are_refused(core: RefereeCore, shortcut: str) -> None:
-    source = _ATTACK.replace("SHORTCUT", shortcut).replace(
-        "self.address, self.at, self.result = 0", "self.seen = None; self.address, self.at, self.result = 0"
-    )
     with pytest.raises(Rejected) as rejected:
-        timed(core, TASK, CandidateSource(source, "external", "shortcut"))
+        timed(core, TASK, attacker(shortcut))
     assert rejected.value.word in ("incorrect", "cheating")
     assert "in a timed" in rejected.value.sentence
 
