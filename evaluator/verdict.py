@@ -53,12 +53,16 @@ class ShapeResult:
     #: The same as replays of a CUDA graph: ``baseline``, ``baseline_us``, ``candidate_us``, ``speedup``, ``ci95``,
     #: ``decision``, ``log_ratios`` and ``pairs``; or ``why_not``. None where it was not asked for.
     captured: dict[str, Any] | None = None
+    #: The same with all calls of a block on one refreshed buffer, and ``launch``: ``captured`` or ``eager``.
+    warm: dict[str, Any] | None = None
     #: Clock of the multiprocessors meanwhile, lowest and highest in MHz, and why it was held back, if it was.
     clock: dict[str, Any] | None = None
     #: Where it was measured in several pairs of fresh processes: each pair's ``speedup``, number of ``quads`` (in the order of
     #: ``log_ratios``), ``fresh_baseline``, and whether it is ``counted``. Then ``speedup`` is the geometric mean of those that are,
     #: and ``ci95`` is over pairs.
     pairs: tuple[dict[str, Any], ...] = ()
+    #: ``speedup`` and ``ci95`` in cycles, where the clock varied or was held back; ``decision`` holds in both.
+    cycles: dict[str, Any] | None = None
 
 
 def _now() -> str:

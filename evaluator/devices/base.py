@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+#: What products are computed in under torch's autocast, by the task's precision tier. There is none for float8: whoever has a
+#: task of that tier can get bfloat16.
+AUTOCAST_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
 #: Two clocks that differ by more are not the same.
 _MOVED = 0.02
 
@@ -34,6 +37,7 @@ class Device(Protocol):
         index: which of several.
         count: how many such devices the machine has.
         baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
+        autocast_modes: more of them, for tasks of a tier in :data:`AUTOCAST_DTYPES`.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
         memory_limit_bytes: private memory that one untrusted process may use.
         share_bytes: device memory for the inputs of one process, and for its outputs; 0 on the CPU.
@@ -49,6 +53,8 @@ class Device(Protocol):
     def count(self) -> int: ...
     @property
     def baseline_modes(self) -> tuple[str, ...]: ...
+    @property
+    def autocast_modes(self) -> tuple[str, ...]: ...
     @property
     def input_cap_bytes(self) -> int: ...
     @property

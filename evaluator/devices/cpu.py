@@ -17,6 +17,7 @@ class CpuDevice:
     count = 1
     #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
+    autocast_modes = ("eager_autocast", "compile_autocast")
     input_cap_bytes = 32 << 20
     share_bytes = 0
     block_target_us = 2500.0

@@ -34,6 +34,7 @@ class CudaDevice:
         "compile_reduce_overhead",
         "cuda_graph",
     )
+    autocast_modes = ("eager_autocast", "compile_autocast")
     block_target_us = 2000.0
 
     def __init__(self, visible: str | None = None) -> None:

@@ -21,7 +21,7 @@ from evaluator.roles import runner
 
 _CAPTURE_SECONDS = 120.0
 #: Forms of the reference that a user could capture as they are.
-_MODES = ("eager", "compile_default")
+_MODES = ("eager", "compile_default", "eager_autocast", "compile_autocast")
 _MOST_CALLS, _FEWEST_CALLS = 256, 4
 _ROUNDS = 5
 
@@ -35,8 +35,12 @@ def measure_captured(
     earlier: list[Case],
     effort: Effort,
     eager: Timing,
+    *,
+    same_slot: bool = False,
 ) -> Timing | str:
     """Times captured calls against the fastest captured form of the reference; in words why there is no figure.
+
+    With ``same_slot`` all calls of a block use one slot, see :mod:`evaluator.referee.warm`.
 
     Raises:
         evaluator.referee.correctness.Rejected: a timed output was wrong.
@@ -48,33 +52,51 @@ def measure_captured(
     if side.most_calls(shape.output_metas) < _FEWEST_CALLS:
         return "its outputs are too large to keep those of several blocks"
     try:
-        side.capture("eager", calls, _CAPTURE_SECONDS)
-        side.capture(runner.NULL, calls, _CAPTURE_SECONDS)
+        side.capture("eager", calls, _CAPTURE_SECONDS, same_slot=same_slot)
+        side.capture(runner.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
     except RoleReported as failure:
         return f"it cannot be captured in a CUDA graph: {failure.sentence}"
-    rivals = _capture_rivals(control, shape, calls)
+    rivals = _capture_rivals(control, shape, calls, same_slot=same_slot)
     if not rivals:
         return "the reference cannot be captured in a CUDA graph"
-    best, rival = rivals[0]
-    if len(rivals) > 1:
-        elapsed_ns: dict[str, list[int]] = {baseline.name: [] for baseline, _ in rivals}
-        for _ in range(_ROUNDS):
-            for baseline, at in rivals:
-                block = session.run(at, baseline, calls, chained=True, captured=True)
-                elapsed_ns[baseline.name].append(block.elapsed_ns)
-        best, rival = min(rivals, key=lambda entry: statistics.median(elapsed_ns[entry[0].name]))
-    rival.capture(runner.NULL, calls, _CAPTURE_SECONDS)
-    return measure(session, shape, side, [(best, rival)], outcome, earlier, effort, calls=calls)
+    best, rival = fastest(session, rivals, calls, captured=True, same_slot=same_slot)
+    rival.capture(runner.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
+    return measure(
+        session, shape, side, [(best, rival)], outcome, earlier, effort, calls=calls, same_slot=same_slot
+    )
 
 
-def _capture_rivals(control: Control, shape: OpenShape, calls: int) -> list[tuple[Baseline, Side]]:
+def fastest(
+    session: TaskSession,
+    rivals: list[tuple[Baseline, Side]],
+    calls: int,
+    *,
+    captured: bool = False,
+    same_slot: bool = False,
+) -> tuple[Baseline, Side]:
+    """The fastest of some baselines over a few rounds of blocks of so many calls."""
+    if len(rivals) == 1:
+        return rivals[0]
+    for _, at in rivals:
+        session.fleet.pin(at.process)
+    elapsed_ns: dict[str, list[int]] = {baseline.name: [] for baseline, _ in rivals}
+    for _ in range(_ROUNDS):
+        for baseline, at in rivals:
+            block = session.run(at, baseline, calls, chained=True, captured=captured, same_slot=same_slot)
+            elapsed_ns[baseline.name].append(block.elapsed_ns)
+    return min(rivals, key=lambda entry: statistics.median(elapsed_ns[entry[0].name]))
+
+
+def _capture_rivals(
+    control: Control, shape: OpenShape, calls: int, *, same_slot: bool
+) -> list[tuple[Baseline, Side]]:
     captured = []
     for baseline in shape.baselines:
         if baseline.mode not in _MODES or baseline.failure:
             continue
         side = control.side(shape, baseline)
         try:
-            side.capture(baseline.name, calls, _CAPTURE_SECONDS)
+            side.capture(baseline.name, calls, _CAPTURE_SECONDS, same_slot=same_slot)
         except RoleReported:
             continue
         captured.append((baseline, side))

@@ -18,7 +18,7 @@ from evaluator.referee.task_session import TaskSession
 from evaluator.sources import CandidateSource, TaskSource
 
 #: Modes that need no compiler, so that they are ready in milliseconds in a new process.
-_UNCOMPILED = ("eager", "cuda_graph")
+_UNCOMPILED = ("eager", "eager_autocast", "cuda_graph")
 
 
 def twin(task: TaskSource) -> CandidateSource:

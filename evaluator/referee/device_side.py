@@ -6,6 +6,7 @@ import os
 import secrets
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class DeviceSide(Side):
         self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, keeper: Keeper
     ) -> None:
         self._keeper = keeper
-        self._measured_link_us: float | None = None
-        self._nulls_ns: dict[tuple[int, bool], deque[int]] = {}
+        self._measured_link_us: dict[bool, float] = {}
+        self._nulls_ns: dict[tuple[int, bool, bool], deque[int]] = {}
         super().__init__(process, key, inputs, chain)
 
     # -- memory ------------------------------------------------------------------------------------------------
@@ -129,10 +130,10 @@ class DeviceSide(Side):
             self.own()
         super().ready(deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured)
 
-    def capture(self, variant: str, calls: int, deadline_s: float) -> None:
+    def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
         """See :meth:`Side.capture`."""
         self.own()
-        super().capture(variant, calls, deadline_s)
+        super().capture(variant, calls, deadline_s, same_slot=same_slot)
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
@@ -183,8 +184,8 @@ class DeviceSide(Side):
             for position, content in enumerate(contents)
         )
 
-    def refreshed(self, index: int, state: int) -> list[Any]:
-        """What a slot must hold after the chain has refreshed it in state ``state``; on the device."""
+    def refreshed(self, index: int, states: Sequence[int]) -> list[Any]:
+        """What a slot must hold after the chain has refreshed it in each of these states in turn; on the device."""
         rows = []
         contents = [
             torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
@@ -210,7 +211,7 @@ class DeviceSide(Side):
                         tensor.refresh_stride,
                     )
                 )
-        self._keeper.refresh(rows, state)
+        self._keeper.refresh(rows, states)
         return contents
 
     # -- the harness's own time ----------------------------------------------------------------------------------
@@ -223,6 +224,7 @@ class DeviceSide(Side):
         *,
         captured: bool,
         again: bool = True,
+        same_slot: bool = False,
     ) -> int:
         """See :meth:`Side.null_ns`.
 
@@ -230,17 +232,20 @@ class DeviceSide(Side):
         the device needs for a link is taken off, since that is never hidden and the host's part is larger: too little
         rather than too much.
         """
-        seen = self._nulls_ns.setdefault((calls if captured else 1, captured), deque(maxlen=_NULLS))
+        counted = calls if captured else 1
+        seen = self._nulls_ns.setdefault((counted, captured, same_slot), deque(maxlen=_NULLS))
         if again or not seen:
-            seen.append(super().null_ns(calls if captured else 1, metas, deadline_s, captured=captured))
+            seen.append(super().null_ns(counted, metas, deadline_s, captured=captured, same_slot=same_slot))
         # It is the same thing every time, and its noise should not be that of the figure.
         ends_ns = int(statistics.median(seen))
-        return ends_ns if captured else ends_ns + round((calls - 1) * self._link_us(metas) * 1e3)
+        if captured:
+            return ends_ns
+        return ends_ns + round((calls - 1) * self._link_us(metas, same_slot=same_slot) * 1e3)
 
-    def _link_us(self, metas: tuple[TensorMeta, ...]) -> float:
+    def _link_us(self, metas: tuple[TensorMeta, ...], *, same_slot: bool) -> float:
         """Device time of one link of the chain, measured once by the referee's own process."""
-        if self._measured_link_us is None:
-            slots = range(min(self.slot_count, 64))
+        if same_slot not in self._measured_link_us:
+            slots = [0] * 64 if same_slot else range(min(self.slot_count, 64))
             rows = [
                 [
                     (
@@ -256,8 +261,9 @@ class DeviceSide(Side):
                 ]
                 for index in slots
             ]
-            self._measured_link_us = self._keeper.link_us(rows, [meta.span_bytes for meta in metas])
-        return self._measured_link_us
+            outputs_bytes = [meta.span_bytes for meta in metas]
+            self._measured_link_us[same_slot] = self._keeper.link_us(rows, outputs_bytes)
+        return self._measured_link_us[same_slot]
 
     # -- outputs -----------------------------------------------------------------------------------------------
 

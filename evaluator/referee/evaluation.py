@@ -284,9 +284,10 @@ class Evaluation:
             done += 1
 
         effort, gpu = measure.EFFORTS[self.request.effort], self.fleet.gpu
-        pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu)
+        pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu, warm=True)
         for (split, _), at in zip(timed, todo, strict=True):
             result = _timed(split, at.shape, at.outcome, pairs.figure(at.eager))
+            result = replace(result, warm=at.warm)
             if gpu:
                 result = replace(result, captured=_captured(at))
             self.run_state.results.append(result)
@@ -394,6 +395,7 @@ def _timed(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timin
         log_ratios=timing.log_ratios,
         disturbed_quads=timing.disturbed,
         clock=timing.clock,
+        cycles=timing.cycles,
         pairs=timing.pairs,
     )
 
@@ -401,17 +403,7 @@ def _timed(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timin
 def _captured(at: pairs.Timed) -> dict[str, Any]:
     if len(at.captured) < pairs.LEAST:
         return {"why_not": at.why_not or "it could not be measured in enough pairs of processes"}
-    timing = pairs.figure(at.captured)
-    return {
-        "baseline": timing.baseline,
-        "baseline_us": timing.baseline_us,
-        "candidate_us": timing.candidate_us,
-        "speedup": timing.speedup,
-        "ci95": list(timing.ci95),
-        "decision": timing.decision,
-        "log_ratios": list(timing.log_ratios),
-        "pairs": list(timing.pairs),
-    }
+    return pairs.figure(at.captured).as_fields()
 
 
 class _Stages:

@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
@@ -14,9 +14,11 @@ from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.oracle.tolerance import Expected, expect
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.task_session import TaskSession
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
+
+if TYPE_CHECKING:
+    from evaluator.referee.task_session import TaskSession
 
 _CALL_SECONDS = 60.0
 #: Names of cases whose contents come from the task's own distribution.

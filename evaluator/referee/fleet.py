@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
+from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.baseline_store import BaselineStore
@@ -337,14 +338,17 @@ class Fleet:
             process.close()
         return any(self.headers.glob("*.gch"))
 
-    def baselines(self) -> list[Baseline]:
-        """Every way to run the reference on this device, without times yet."""
+    def baselines(self, precision: str = "fp32") -> list[Baseline]:
+        """Every way to run the reference of a task of this tier on this device, without times yet."""
         from evaluator.referee.open_shape import Baseline
 
+        modes = self.device.baseline_modes
+        if precision in AUTOCAST_DTYPES:
+            modes += self.device.autocast_modes
         counts = sorted({1, self.threads}) if not self.gpu else [self.threads]
         return [
             Baseline(f"{mode}/{count}t" if not self.gpu else mode, mode, count)
-            for mode in self.device.baseline_modes
+            for mode in modes
             for count in counts
         ]
 

@@ -12,6 +12,7 @@ import os
 import select
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ _BUSY_US = 500.0
 _TRIES = 5
 _POOL_SHARE = 2 / 3
 _SPARE_MEMORIES = 2
+#: More than a cache holds.
+_SCRATCH_BYTES = 160 << 20
 
 
 @dataclass
@@ -114,6 +117,8 @@ class Keeper:
         self._cell = torch.zeros(64, device="cuda")
         self._code = device_chain.compiled()
         device_chain.load(self._code)
+        # Kept from the start: a candidate may take all the memory that there is.
+        self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
         self._spare: list[ProcessMemory] = []
@@ -238,10 +243,10 @@ class Keeper:
                     target, stride_bytes, addresses, draws, rolls, source.size, source.itemsize, stream
                 )
 
-    def refresh(self, rows: list[tuple[int, int, int, int, int, int]], state: int) -> None:
-        """Replaces elements as the chain does in state ``state``."""
-        self._states.begin(_signed(state))
-        self._states.start(device_chain.tables([rows])[0], torch.cuda.current_stream().cuda_stream)
+    def refresh(self, rows: list[tuple[int, int, int, int, int, int]], states: Sequence[int]) -> None:
+        """Replaces elements as the chain does in each of these states, one after the other."""
+        table = device_chain.tables([rows])[0]
+        States(len(states)).replay([_signed(state) for state in states], table, _stream())
         torch.cuda.synchronize()
 
     def digest(self, outputs: list[torch.Tensor], state: int) -> int:
@@ -279,15 +284,47 @@ class Keeper:
             elapsed_us.append(start.elapsed_time(end) * 1e3 / len(tables))
         return float(statistics.median(elapsed_us))
 
+    def write_rate(self) -> float:
+        """Bytes per second that the device writes at its best: to its L2 cache, or through it to memory."""
+        rates = []
+        for length_bytes, times in ((4 << 20, 32), (16 << 20, 16), (32 << 20, 8), (_SCRATCH_BYTES, 4)):
+            part = self._scratch[: length_bytes // 4]
+            # Two kernels: which of them is the quicker one depends on the size.
+            for write in (part.zero_, lambda part=part: part.fill_(1.0)):
+                rates.append(length_bytes / _replayed_s(write, times))
+        return max(rates)
+
     @staticmethod
     def wait() -> None:
         """Until all of our own work is done."""
         torch.cuda.synchronize()
 
 
+def _replayed_s(work: Callable[[], object], times: int) -> float:
+    """Seconds that some device work takes at its best, one after the other without waiting for the host."""
+    work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+    elapsed_ms = []
+    for _ in range(4):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        elapsed_ms.append(start.elapsed_time(end))
+    return float(min(elapsed_ms)) / 1e3 / times
+
+
 def upload(values: Array) -> torch.Tensor:
     """Host values as flat bytes on the device."""
     return torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)).to("cuda")
+
+
+def _stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _signed(state: int) -> int:

@@ -15,18 +15,19 @@ import math
 import secrets
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from evaluator.devices.base import Clock
+from evaluator.referee.ceiling import check_written
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession, guess_us
 from evaluator.referee.verify import Checker
+from evaluator.timing.cycles import QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval
 from evaluator.verdict import Finding
 
@@ -88,6 +89,23 @@ class Timing:
     pairs: tuple[dict[str, Any], ...] = ()
     #: In most quads the baseline differed from itself by what counts as disturbed.
     restless: bool = False
+    #: Log ratios in cycles, of the same quads; empty where the clock stood still.
+    cycle_log_ratios: tuple[float, ...] = ()
+    cycles: dict[str, Any] | None = None
+
+    def as_fields(self) -> dict[str, Any]:
+        """For a verdict's ``captured`` and ``warm``."""
+        return {
+            "baseline": self.baseline,
+            "baseline_us": self.baseline_us,
+            "candidate_us": self.candidate_us,
+            "speedup": self.speedup,
+            "ci95": list(self.ci95),
+            "decision": self.decision,
+            "log_ratios": list(self.log_ratios),
+            "pairs": list(self.pairs),
+            "cycles": self.cycles,
+        }
 
 
 def measure(
@@ -99,6 +117,7 @@ def measure(
     earlier: list[Case],
     effort: Effort,
     calls: int | None = None,
+    same_slot: bool = False,
 ) -> Timing:
     """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
 
@@ -111,12 +130,13 @@ def measure(
         earlier: their cases.
         effort: how long.
         calls: every block is a replay of a CUDA graph of so many calls; by default blocks are eager calls.
+        same_slot: all calls of a block use one slot, so that its contents are in the caches.
 
     Raises:
         Rejected: a timed output was wrong, or the candidate did not keep still off turn.
     """
     captured = calls is not None
-    checker = Checker(session, shape, side, outcome, earlier, captured=captured)
+    checker = Checker(session, shape, side, outcome, earlier, captured=captured, same_slot=same_slot)
     (baseline, rival), *others = rivals
     shape.side.process.freeze()
     for process in (side.process, *(at.process for _, at in rivals)):
@@ -126,8 +146,9 @@ def measure(
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
     quads: list[_Quad] = []
-    clock = session.fleet.device.clock()
-    clocks = [clock]
+    cycles: dict[str, Any] | None = None
+    # The clock while both sides were warmed up says nothing about a quad.
+    checker.clocks.quad()
     null_ns = secret_calls = 0
     started = time.monotonic()
     for look in effort.looks:
@@ -152,21 +173,24 @@ def measure(
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
                     of = side if is_candidate else rival
                     took_ns = session.null_ns(
-                        of, secret_calls, shape.output_metas, captured=captured, again=again
+                        of,
+                        secret_calls,
+                        shape.output_metas,
+                        captured=captured,
+                        again=again,
+                        same_slot=same_slot,
                     )
                     null_ns = null_ns if is_candidate else took_ns
             # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
             few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
             asked = others if few or secrets.randbelow(2) else []
             other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
-            before, clock = clock, session.fleet.device.clock()
-            clocks.append(clock)
-            moved = before is not None and clock is not None and clock.moved_from(before)
             other = other_ns[0] if other_ns else None
-            quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, moved))
+            quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, checker.clocks.quad()))
         estimate = _estimate([quad.charged(checker.late_ns) for quad in quads])
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
+        cycles = in_cycles(estimate.cycle_log_ratios) if checker.clocks.varied else None
         if time.monotonic() - started > effort.max_seconds:
             break
         if len(ratios) < _MIN_QUADS:
@@ -174,9 +198,10 @@ def measure(
         calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
         if (high - low) / 2 <= effort.half_width * speedup:
             break
-        if effort.until_decided and calm and decide(low, high) in ("faster", "slower"):
+        if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
             break
     checker.compare_pending()
+    check_written(checker, calls, [(time_ns + checker.late_ns, q.calls) for q in quads for time_ns in q.ours])
     if not captured and not shape.inputs.call.backward:
         # Not between the quads: whoever ran a moment ago is quicker.
         _check_least(checker, rival, calls, quads)
@@ -186,22 +211,15 @@ def measure(
         estimate.ours_us,
         speedup,
         (low, high),
-        decide(low, high) if len(ratios) >= _MIN_QUADS else "undecided",
+        confirmed(decide(low, high), cycles) if len(ratios) >= _MIN_QUADS else "undecided",
         tuple(ratios),
         calls,
         sum(quad.disturbed for quad in quads),
-        _clock_facts([clock for clock in clocks if clock is not None]),
+        checker.clocks.facts(),
         restless=2 * sum(quad.restless for quad in quads) > len(quads),
+        cycle_log_ratios=tuple(estimate.cycle_log_ratios) if cycles else (),
+        cycles=cycles,
     )
-
-
-def _clock_facts(clocks: list[Clock]) -> dict[str, Any] | None:
-    if not clocks:
-        return None
-    return {
-        "sm_mhz": [min(clock.sm_mhz for clock in clocks), max(clock.sm_mhz for clock in clocks)],
-        "reasons": sorted({reason for clock in clocks for reason in clock.reasons}),
-    }
 
 
 def _calls(
@@ -225,13 +243,15 @@ def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) 
         Rejected: the candidate did, again and again in direct comparison; so its calls were not made one after the other
             through Python, as they are when the baseline is timed.
     """
+
+    def nothing_ns() -> int:
+        return rival.least_ns(calls, _CALL_SECONDS, same_slot=checker.same_slot)
+
     mine_ns = statistics.median(time_ns / quad.calls for quad in quads for time_ns in quad.ours)
-    if mine_ns >= _LEAST_SHARE * rival.least_ns(calls, _CALL_SECONDS) / calls:
+    if mine_ns >= _LEAST_SHARE * nothing_ns() / calls:
         return
     # That one block may have met a neighbor on the core, which is no fault of the candidate's.
-    pairs = [
-        (checker.run(calls).elapsed_ns, rival.least_ns(calls, _CALL_SECONDS)) for _ in range(_LEAST_PAIRS)
-    ]
+    pairs = [(checker.run(calls).elapsed_ns, nothing_ns()) for _ in range(_LEAST_PAIRS)]
     checker.compare_pending()
     if quicker_than_nothing(pairs):
         least_ns = statistics.median(least for _, least in pairs) / calls
@@ -259,7 +279,7 @@ def _differ(times_ns: list[int]) -> bool:
 class _Quad:
     """Two blocks of either side in turn, one that computes nothing, and one of the other rival; all of the same length.
 
-    Times are in ns; ``moved`` says that a GPU's clock was another one at the end.
+    Times are in ns.
     """
 
     calls: int
@@ -267,7 +287,7 @@ class _Quad:
     theirs: list[int]
     null: int
     other: int | None = None
-    moved: bool = False
+    clock: QuadClock = field(default_factory=QuadClock)
 
     @property
     def disturbed(self) -> bool:
@@ -276,7 +296,7 @@ class _Quad:
     @property
     def restless(self) -> bool:
         """Disturbed as far as a candidate has no say in it."""
-        return self.moved or _differ(self.theirs)
+        return self.clock.moved or _differ(self.theirs)
 
     def charged(self, late_ns: int) -> _Quad:
         """The same with so much added to each of the candidate's blocks."""
@@ -299,6 +319,7 @@ class _Estimate:
     """What the quads say, against the faster of the rivals."""
 
     log_ratios: list[float]
+    cycle_log_ratios: list[float]
     ours_us: float
     theirs_us: float
     by_other: bool
@@ -317,7 +338,11 @@ def _estimate(quads: list[_Quad]) -> _Estimate:
     times = np.array([quad.us_per_call for quad in used])
     theirs = times[:, 2 if by_other else 1]
     ours_us = float(np.median(times[:, 0]))
-    return _Estimate(np.log(theirs / times[:, 0]).tolist(), ours_us, float(np.median(theirs)), by_other)
+    log_ratios = np.log(theirs / times[:, 0])
+    cycle_log_ratios = log_ratios + np.array([quad.clock.log_ratio for quad in used])
+    return _Estimate(
+        log_ratios.tolist(), cycle_log_ratios.tolist(), ours_us, float(np.median(theirs)), by_other
+    )
 
 
 def _advantage(quad: _Quad) -> float:

@@ -27,6 +27,8 @@ from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
+from evaluator.referee.warm import measure_warm
+from evaluator.timing.cycles import confirmed
 from evaluator.timing.statistics import PairEstimate, decide, pair_estimate
 
 #: Student's t of fewer is so wide that nothing can be decided; more than the latter gain little.
@@ -48,6 +50,7 @@ class Timed:
         eager: one timing a pair.
         captured: the same of replays of a CUDA graph.
         why_not: why there is none of those, in words; empty where there is, and where it was not tried.
+        warm: the verdict's ``warm``, from the first pair alone: nothing is ranked by it.
     """
 
     shape: OpenShape
@@ -56,6 +59,7 @@ class Timed:
     eager: list[Timing] = field(default_factory=list)
     captured: list[Timing] = field(default_factory=list)
     why_not: str = ""
+    warm: dict[str, Any] | None = None
 
     def wants(self, *, captured: bool) -> bool:
         """Whether another pair is needed, for eager calls or for replays."""
@@ -72,6 +76,7 @@ def time_in_pairs(
     step: Callable[[int, Timed], None],
     *,
     captured: bool,
+    warm: bool = False,
 ) -> None:
     """Measures every shape of ``todo`` in several pairs; the caller holds the device's clock.
 
@@ -82,6 +87,7 @@ def time_in_pairs(
         effort: for one shape in one pair.
         step: told the pair's number, from 0, and the shape before each measurement; may raise to end it all.
         captured: whether replays of CUDA graphs are timed, too.
+        warm: whether the first pair also times calls whose inputs are in the caches.
 
     Raises:
         evaluator.referee.correctness.Rejected: an output was wrong in one of its processes, or it did not keep still.
@@ -100,6 +106,8 @@ def time_in_pairs(
             for timed in random.SystemRandom().sample(left, len(left)):
                 step(number, timed)
                 pair.measure(timed, effort, captured=captured)
+                if warm and number == 0:
+                    pair.measure_warm(timed)
         each_s = (time.monotonic() - began) / len(left)
 
 
@@ -168,6 +176,13 @@ class Pair:
             else:
                 timed.captured.append(self._told(shape, found))
 
+    def measure_warm(self, timed: Timed) -> None:
+        """Adds what this pair says of calls whose inputs are in the caches."""
+        side, outcome = self._run.open(timed.shape), timed.outcome
+        timed.warm = measure_warm(
+            self._session, timed.shape, side, self._control, outcome, timed.earlier, timed.eager[-1]
+        )
+
     def _told(self, shape: OpenShape, timing: Timing) -> Timing:
         """The timing with what is kept of this pair."""
         baseline = next(b for b in shape.baselines if b.name == timing.baseline)
@@ -215,18 +230,25 @@ def figure(timings: Sequence[Timing]) -> Timing:
     estimated = estimate(log_ratios, pairs)
     assert estimated is not None
     speedup, low, high = estimated.interval
+    cycles, in_cycles = None, tuple(v for t in timings for v in t.cycle_log_ratios or t.log_ratios)
+    if any(timing.cycle_log_ratios for timing in timings):
+        counted = estimate(in_cycles, pairs)
+        assert counted is not None
+        cycles = {"speedup": counted.interval[0], "ci95": list(counted.interval[1:])}
     return Timing(
         baseline=statistics.mode(timing.baseline for timing in timings),
         baseline_us=statistics.median(timing.baseline_us for timing in timings),
         candidate_us=statistics.median(timing.candidate_us for timing in timings),
         speedup=speedup,
         ci95=(low, high),
-        decision=decide(low, high),
+        decision=confirmed(decide(low, high), cycles),
         log_ratios=log_ratios,
         calls=timings[-1].calls,
         disturbed=sum(timing.disturbed for timing in timings),
         clock=over_all([timing.clock for timing in timings]),
         pairs=pairs,
+        cycle_log_ratios=in_cycles if cycles else (),
+        cycles=cycles,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -187,8 +188,8 @@ class Side:
             for target, content in zip(self._targets(index), contents, strict=True)
         )
 
-    def refreshed(self, index: int, state: int) -> list[Any]:
-        """What a slot must hold after the chain has refreshed it in state ``state``."""
+    def refreshed(self, index: int, states: Sequence[int]) -> list[Any]:
+        """What a slot must hold after the chain has refreshed it in each of these states in turn."""
         contents, entries = [], []
         for tensor, (draws, offsets) in zip(self.inputs.tensors, self._drawn, strict=True):
             content = tensor.rebuild(int(draws[index]), int(offsets[index]))
@@ -200,7 +201,8 @@ class Side:
             entry.data, entry.pool = content.ctypes.data, tensor.pool.ctypes.data
             entry.item_bytes, entry.count = content.itemsize, content.size
             entry.pool_count, entry.stride = tensor.pool.size, tensor.refresh_stride
-        self._chain.refresh(ctypes.addressof(table), len(entries), state)
+        for state in states:
+            self._chain.refresh(ctypes.addressof(table), len(entries), state)
         return contents
 
     # -- blocks ------------------------------------------------------------------------------------------------
@@ -217,6 +219,7 @@ class Side:
         *,
         captured: bool,
         again: bool = True,
+        same_slot: bool = False,
     ) -> int:
         """What a block of so many calls takes when the module does nothing.
 
@@ -226,24 +229,29 @@ class Side:
             deadline_s: for the block.
             captured: whether it is a replay of a CUDA graph.
             again: measure it once more; otherwise a GPU goes by what was seen so far.
+            same_slot: whether all of them use the first slot.
         """
         self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured)
-        self.fill(calls)
-        return self.block(calls, deadline_s, variant=runner.NULL, chained=True, captured=captured).elapsed_ns
+        self.fill(1 if same_slot else calls)
+        block = self.block(
+            calls, deadline_s, variant=runner.NULL, chained=True, captured=captured, same_slot=same_slot
+        )
+        return block.elapsed_ns
 
-    def least_ns(self, calls: int, deadline_s: float) -> int:
+    def least_ns(self, calls: int, deadline_s: float, *, same_slot: bool = False) -> int:
         """What a block of so many calls takes when the module only makes a tensor and returns it."""
         self.ready(deadline_s, warm=runner.LEAST, poison=0)
-        self.fill(calls)
-        return self.block(calls, deadline_s, variant=runner.LEAST, chained=True).elapsed_ns
+        self.fill(1 if same_slot else calls)
+        block = self.block(calls, deadline_s, variant=runner.LEAST, chained=True, same_slot=same_slot)
+        return block.elapsed_ns
 
-    def capture(self, variant: str, calls: int, deadline_s: float) -> None:
+    def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
         """GPU only: has the process record so many chained calls of a variant as a CUDA graph.
 
         Raises:
             RoleReported: the variant cannot be captured.
         """
-        request = {"shape": self.key, "variant": variant, "calls": calls}
+        request = {"shape": self.key, "variant": variant, "calls": calls, "same_slot": same_slot}
         self.process.request(runner.CAPTURE, request, deadline_s)
         self.process.freeze()
 
@@ -309,6 +317,7 @@ class Side:
         captured: bool = False,
         strict: bool = False,
         readiness: dict[str, Any] | None = None,
+        same_slot: bool = False,
     ) -> Block:
         """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
 
@@ -324,6 +333,7 @@ class Side:
             captured: whether it is one replay of a CUDA graph.
             strict: whether products are computed in full precision, whatever the task's tier allows.
             readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
+            same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
         """
         process = self.process
         process.freeze()
@@ -337,6 +347,7 @@ class Side:
             "captured": captured,
             "strict": strict,
             "ready": readiness,
+            "same_slot": same_slot,
         }
         sequence = process.send(runner.BLOCK, request)
         started = time.perf_counter_ns()

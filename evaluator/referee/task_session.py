@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from evaluator.content.pools import TensorInput
+from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.referee import tier
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
@@ -74,6 +76,8 @@ class TaskSession:
             raise
         self.compiled: set[tuple[Any, ...]] = set()
         self.unavailable: dict[str, str] = {}
+        if self.precision == "fp8":
+            self.unavailable["autocast to float8"] = "torch has none; autocast to bfloat16 stands in for it"
         self._next_key = 1
         self.aa: dict[str, Any] | None = None
         self._expires_at = math.inf
@@ -222,16 +226,16 @@ class TaskSession:
 
     def _recall(self, shape: OpenShape) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""
-        baselines = self.fleet.baselines()
+        baselines = self.fleet.baselines(self.precision)
         names = [baseline.name for baseline in baselines]
         times = self.fleet.baseline_store.get(
             self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
         )
         # A baseline that failed then may work now, and without it every candidate would look better.
-        if times is None or any(failure for _, failure in times.values()):
+        if times is None or any(why and not why.startswith(tier.BEYOND) for _, why in times.values()):
             return []
         for baseline in baselines:
-            baseline.median_us, _ = times[baseline.name]
+            baseline.median_us, baseline.failure = times[baseline.name]
         return baselines
 
     def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> bool:
@@ -299,7 +303,7 @@ class TaskSession:
                     progress("baselines", done, len(shapes), f"compiling baselines for {_words(shape.dims)}")
                     opened = self._open_in(process, shape.dims, key + 1)
                     process.thaw()
-                    for baseline in self.fleet.baselines():
+                    for baseline in self.fleet.baselines(self.precision):
                         self._prepare(opened, baseline)
                     opened.side.close()
                     done += 1
@@ -326,6 +330,7 @@ class TaskSession:
             "variant": baseline.name,
             "mode": baseline.mode,
             "threads": baseline.threads,
+            "autocast": AUTOCAST_DTYPES.get(self.precision),
         }
         side.process.request(runner.VARIANT, request, _COMPILE_SECONDS)
 
@@ -339,7 +344,7 @@ class TaskSession:
 
     def _load_baselines(self, shape: OpenShape, between: Callable[[], None] = lambda: None) -> None:
         if not shape.remembered:
-            shape.baselines = self.fleet.baselines()
+            shape.baselines = self.fleet.baselines(self.precision)
         wanted = shape.contenders if shape.remembered else shape.baselines
         for baseline in wanted:
             self._prepare(shape, baseline)
@@ -348,6 +353,8 @@ class TaskSession:
                 # baseline every candidate would look better, so it gets a second chance, now that none of them runs.
                 baseline.failure = ""
                 self._prepare(shape, baseline)
+        tier.drop_wrong(self, shape, wanted)
+        for baseline in wanted:
             if baseline.failure:
                 self.unavailable[baseline.name] = baseline.failure
             between()
@@ -400,12 +407,26 @@ class TaskSession:
         return guess_us(short, long, many)
 
     def run(
-        self, side: Side, baseline: Baseline, calls: int, *, chained: bool, captured: bool = False
+        self,
+        side: Side,
+        baseline: Baseline,
+        calls: int,
+        *,
+        chained: bool,
+        captured: bool = False,
+        same_slot: bool = False,
     ) -> Block:
         """One block of a baseline with fresh contents."""
         side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0, captured=captured)
-        side.fill(calls)
-        return side.block(calls, _CALL_SECONDS, variant=baseline.name, chained=chained, captured=captured)
+        side.fill(1 if same_slot else calls)
+        return side.block(
+            calls,
+            _CALL_SECONDS,
+            variant=baseline.name,
+            chained=chained,
+            captured=captured,
+            same_slot=same_slot,
+        )
 
     def null_ns(
         self,
@@ -415,9 +436,10 @@ class TaskSession:
         *,
         captured: bool = False,
         again: bool = True,
+        same_slot: bool = False,
     ) -> int:
         """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
-        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, again=again)
+        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, again=again, same_slot=same_slot)
 
     def close(self) -> None:
         """Ends the reference process."""

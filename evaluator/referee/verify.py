@@ -13,6 +13,7 @@ from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.watch import Watch
 from evaluator.roles.frames import TensorMeta
+from evaluator.timing.cycles import Clocks
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
@@ -35,6 +36,7 @@ class Checker:
         outcome: gets the number of checks; its bounds are those of the correctness cases.
         earlier: those cases, so that an old answer is recognized.
         captured: whether blocks are replays of a CUDA graph.
+        same_slot: whether all calls of a block use one slot, see :mod:`evaluator.referee.warm`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Checker:
         earlier: list[Case],
         *,
         captured: bool = False,
+        same_slot: bool = False,
     ) -> None:
         self.session = session
         self.shape = shape
@@ -53,6 +56,8 @@ class Checker:
         self.outcome = outcome
         self.earlier = earlier
         self.captured = captured
+        self.same_slot = same_slot
+        self.clocks = Clocks(session.fleet.device.clock)
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
@@ -61,10 +66,13 @@ class Checker:
         side = self.side
         self._check_rest()
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured)
-        side.fill(calls)
+        side.fill(1 if self.same_slot else calls)
         self._watch.before(side)
-        block = side.block(calls, _CALL_SECONDS, chained=True, captured=self.captured)
+        block = side.block(
+            calls, _CALL_SECONDS, chained=True, captured=self.captured, same_slot=self.same_slot
+        )
         self._watch.after(side)
+        self.clocks.after_block(mine=True)
         if side.process.stop_others():
             sentence = "it left a process of its own running between calls"
             raise Rejected(
@@ -88,9 +96,12 @@ class Checker:
 
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline, for which the candidate has to keep still."""
-        block = self.session.run(rival, baseline, calls, chained=True, captured=self.captured)
+        block = self.session.run(
+            rival, baseline, calls, chained=True, captured=self.captured, same_slot=self.same_slot
+        )
         self._watch.before(rival)
         self._watch.after(rival)
+        self.clocks.after_block(mine=False)
         return block
 
     def _verify(self, block: Block) -> None:
@@ -114,8 +125,8 @@ class Checker:
                 before = block.first_state if call == 1 else report.states[call - 2]
                 if side.digest(side.outputs(block, call - 1), before) != state:
                     raise self._broken_chain()
-        contents = side.refreshed(call, state) if side.chained else side.contents(call)
-        if side.chained and not side.holds(call, contents):
+        contents, final = self._rebuilt(block, call, state)
+        if side.chained and not side.holds(0 if self.same_slot else call, final):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
         self._pending.append((block.report.metas, spans, contents))
@@ -127,6 +138,15 @@ class Checker:
             or waiting_bytes > _PENDING_BYTES[side.gpu]
         ):
             self.compare_pending()
+
+    def _rebuilt(self, block: Block, call: int, state: int) -> tuple[list[Any], list[Any]]:
+        """What a call must have seen, and what its slot must hold after the block."""
+        side = self.side
+        if self.same_slot:
+            states = [block.first_state, *block.report.states[:-1]]
+            return side.refreshed(0, states[: call + 1]), side.refreshed(0, states)
+        contents = side.refreshed(call, [state]) if side.chained else side.contents(call)
+        return contents, contents
 
     def _broken_chain(self) -> Rejected:
         sentence = (

@@ -148,6 +148,12 @@ class States:
         """Refreshes the first call's inputs."""
         self._launch(0, table, self._base, self._base, stream)
 
+    def replay(self, states: list[int], table: Table, stream: int) -> None:
+        """Refreshes the same inputs in each of these states (as int64 holds them) in turn."""
+        self._words[: len(states)] = torch.tensor(states, dtype=torch.int64)
+        for at in range(self._base, self._base + 8 * len(states), 8):
+            self._launch(0, table, at, at, stream)
+
     def link(self, call: int, outputs: list[tuple[int, int]], following: Table | None, stream: int) -> None:
         """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one."""
         cell = self._link.cells[0]

@@ -99,6 +99,14 @@ class Turns:
             arguments = [decode_value(item, tensors) for item in binding["arguments"]]
             shape.slots.append(blocks.Slot(arguments, slot, pools, table))
 
+    def _slots_of(self, shape: Shape, request: dict[str, Any]) -> list[blocks.Slot]:
+        """The slot of each call of a block: one after the other, or the first one again and again."""
+        calls: int = request["calls"]
+        if request["same_slot"]:
+            return shape.slots[:1] * calls
+        self._make_slots(shape, calls)
+        return shape.slots[:calls]
+
     def wake(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: makes a context, which takes longer than all else before a first call."""
         torch.cuda.init()
@@ -201,8 +209,7 @@ class Turns:
         shape.captured.pop(variant, None)
         self._turn_to(shape)
         shape.outputs = []
-        self._make_slots(shape, request["calls"])
-        slots = shape.slots[: request["calls"]]
+        slots = self._slots_of(shape, request)
         if variant == NULL:
             with self._exchange.pool():
                 self._make_null(shape)
@@ -219,8 +226,7 @@ class Turns:
         if request["captured"]:
             outputs, states = shape.captured[variant].run(request["state"])
         else:
-            self._make_slots(shape, request["calls"])
-            slots = shape.slots[: request["calls"]]
+            slots = self._slots_of(shape, request)
             chained = bool(request["chain"])
             forward = shape.forwards[variant]
             if not chained:
@@ -301,7 +307,10 @@ class Turns:
         """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
         shape = self.shapes[request["shape"]]
         torch.set_num_threads(request["threads"])
-        variants.prepare(shape, request["variant"], request["mode"], request["threads"], self.device)
+        autocast = getattr(torch, request["autocast"]) if request["autocast"] else None
+        variants.prepare(
+            shape, request["variant"], request["mode"], request["threads"], self.device, autocast
+        )
         return b""
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:

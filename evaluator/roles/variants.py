@@ -1,4 +1,4 @@
-"""Forms of the reference: eager, the compiler's modes, and a hand-captured CUDA graph."""
+"""Forms of the reference: eager, the compiler's modes, a hand-captured CUDA graph, and what autocast makes of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from evaluator.roles import calls
 from evaluator.roles.blocks import tensors_in
 
 #: Compiled variants by mode name: what `torch.compile` gets. Thread counts are set per variant (CPU only).
-MODES = ("eager", "compile_default", "compile_max_autotune", "compile_reduce_overhead", "cuda_graph")
+MODES = (
+    "eager",
+    "compile_default",
+    "compile_max_autotune",
+    "compile_reduce_overhead",
+    "cuda_graph",
+    "eager_autocast",
+    "compile_autocast",
+)
 
 
 def raise_recompile_limit() -> None:
@@ -68,8 +76,23 @@ def full_precision() -> Iterator[None]:
         allow_tf32(allowed)
 
 
-def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device) -> None:
+def prepare(
+    shape: Any,
+    name: str,
+    mode: str,
+    threads: int,
+    device: torch.device,
+    autocast: torch.dtype | None = None,
+) -> None:
     """Adds the variant ``name`` to the shape's forwards and warms it up on slot 0 until nothing compiles any more.
+
+    Args:
+        shape: open in this process.
+        name: of the variant.
+        mode: one of :data:`MODES`.
+        threads: for the compiler (CPU only).
+        device: where the module runs.
+        autocast: what the modes with autocast compute products in.
 
     Raises:
         Exception: whatever the compiler raises; the referee then goes on without this baseline.
@@ -79,7 +102,14 @@ def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device
     elif mode == "cuda_graph":
         shape.forwards[name] = _capture(shape.forwards["eager"], shape.slots[0].arguments)
     else:
-        shape.forwards[name] = _compile(shape, mode, threads, device)
+        forward = shape.model
+        if mode.endswith("_autocast"):
+            assert autocast is not None
+            forward = _under_autocast(shape, device, autocast)
+        if mode == "eager_autocast":
+            shape.forwards[name] = calls.make(forward, shape.model, shape.spec, shape.initial)
+        else:
+            shape.forwards[name] = _compile(shape, forward, mode, threads, device)
     with torch.no_grad():
         for _ in range(3 if device.type == "cuda" else 2):
             shape.forwards[name](*shape.slots[0].arguments)
@@ -87,7 +117,35 @@ def prepare(shape: Any, name: str, mode: str, threads: int, device: torch.device
         torch.cuda.synchronize()
 
 
-def _compile(shape: Any, mode: str, threads: int, device: torch.device) -> Any:
+def _under_autocast(shape: Any, device: torch.device, dtype: torch.dtype) -> calls.Forward:
+    """The model under autocast. Its results are cast back to the dtypes that they have without, as its user needs them."""
+    model = shape.model
+    arguments = shape.slots[0].arguments
+    with torch.no_grad():
+        plain = model(*arguments[: len(arguments) - len(shape.spec.differentiable)])
+    dtypes = _map_tensors(plain, lambda tensor: tensor.dtype)
+
+    def forward(*given: Any) -> Any:
+        with torch.autocast(device.type, dtype=dtype):
+            result = model(*given)
+        return _cast(result, dtypes)
+
+    return forward
+
+
+def _cast(value: Any, dtypes: Any) -> Any:
+    """Every tensor of a result in the dtype that stands in its place."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtypes)
+    if isinstance(value, (list, tuple)):
+        items = [_cast(item, wanted) for item, wanted in zip(value, dtypes, strict=True)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: _cast(item, dtypes[key]) for key, item in value.items()}
+    return value
+
+
+def _compile(shape: Any, forward: calls.Forward, mode: str, threads: int, device: torch.device) -> Any:
     import torch._inductor
 
     options: dict[str, Any] = {}
@@ -98,7 +156,7 @@ def _compile(shape: Any, mode: str, threads: int, device: torch.device) -> Any:
     if device.type == "cpu":
         options.pop("triton.cudagraphs", None)
         options["cpp.threads"] = threads
-    compiled = torch.compile(shape.model, dynamic=False, options=options or None)
+    compiled = torch.compile(forward, dynamic=False, options=options or None)
     call = calls.make(compiled, shape.model, shape.spec, shape.initial)
     return _Cloned(call) if options.get("triton.cudagraphs") else call
 

@@ -1,0 +1,97 @@
+"""What only a GPU shows of the regimes: warm replays, the clock, the rate of writing, and autocast as a baseline."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from evaluator.referee.ceiling import write_rate
+from evaluator.referee.control import twin
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.correctness import Rejected
+from evaluator.shapes.space import defaults
+from tests.attacks.test_candidates import TASK
+from tests.evaluator.judging import task
+from tests.evaluator.test_warm import SHORTCUTS, attacker, timed
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    core = RefereeCore("cuda", tmp_path_factory.mktemp("referee-cuda"), "landlock")
+    try:
+        yield core
+    finally:
+        core.close()
+
+
+def test_the_reference_against_itself_gets_a_figure(core: RefereeCore) -> None:
+    started = time.monotonic()
+    cold, found = timed(core, TASK, twin(TASK))
+    print(
+        f"both regimes in {time.monotonic() - started:.2f} s; cold {cold.candidate_us:.2f} us, warm {found}"
+    )
+    assert found["launch"] == "captured"
+    assert 0.8 < found["speedup"] < 1.25
+    assert cold.clock is not None
+
+
+@pytest.mark.attacks
+@pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
+def test_results_of_the_call_before_are_refused(core: RefereeCore, shortcut: str) -> None:
+    with pytest.raises(Rejected) as rejected:
+        timed(core, TASK, attacker(shortcut))
+    assert rejected.value.word in ("incorrect", "cheating")
+
+
+def test_the_device_writes_as_fast_as_one_of_its_kind(core: RefereeCore) -> None:
+    rates = [write_rate(core.fleet)]
+    started = time.monotonic()
+    rates += [core.fleet.keeper.write_rate() for _ in range(5)] if core.fleet.keeper else []
+    print(
+        f"{(time.monotonic() - started) / 5 * 1e3:.1f} ms each; {[round(rate / 1e9) for rate in rates]} GB/s"
+    )
+    assert 1e11 < min(rates) <= max(rates) < 1.25 * statistics.median(rates)
+
+
+def test_the_clock_can_be_read(core: RefereeCore) -> None:
+    took_us = []
+    for _ in range(50):
+        started = time.perf_counter_ns()
+        clock = core.fleet.device.clock()
+        took_us.append((time.perf_counter_ns() - started) / 1e3)
+    print(f"median {statistics.median(took_us):.1f} us, longest {max(took_us):.1f} us: {clock}")
+    assert clock is not None
+    assert clock.sm_mhz > 0
+
+
+def test_autocast_is_a_baseline_where_products_may_be_in_16_bits(core: RefereeCore) -> None:
+    source = task("""
+        PRECISION = "bf16"
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(4096, 4096)
+
+            def forward(self, x):
+                return self.linear(x)
+
+        def get_inputs():
+            return [torch.randn(4096, 4096)]
+
+        def get_init_inputs():
+            return []
+    """)
+    session = core.session(source)
+    shape = session.open(defaults(session.space))
+    with core.fleet.device_lock.shared():
+        session.compile_baselines([shape], lambda *_: None)
+    with core.fleet.device_lock.exclusive():
+        session.rank_baselines([shape], lambda *_: None)
+    print({baseline.name: baseline.failure or round(baseline.median_us, 1) for baseline in shape.baselines})
+    assert shape.best.mode in core.fleet.device.autocast_modes
