@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.numbers import is_inexact
-from evaluator.oracle.tolerance import as_rows, row_rms
+from evaluator.oracle.tolerance import Bounds, as_rows, row_rms
 
 _SAMPLED_ELEMENTS, _CHUNK = 1 << 17, 2048
 
@@ -19,7 +19,7 @@ def agree(
     values: Array,
     own: Array,
     dtype: str,
-    bounds: tuple[float, float],
+    bounds: Bounds,
     shape: tuple[int, ...] | None = None,
 ) -> bool:
     """Whether flat values agree with the reference's own; what differs is not wrong until the oracle says so.
@@ -28,14 +28,15 @@ def agree(
         values: of the candidate, in the carrier of ``dtype``.
         own: of the reference.
         dtype: torch's name.
-        bounds: of the relative error of an element, and of its root mean square.
-        shape: looks thoroughly, as the oracle does: at every element, errors relative to its row. Otherwise twice the
-            bounds count, relative to the whole, and large host arrays are compared by random chunks, which nobody can know
-            beforehand.
+        bounds: what contents of the same distribution needed.
+        shape: looks thoroughly, as the oracle does: at every element, errors relative to its row, within the usual bound.
+            Otherwise twice the widest one counts, relative to the whole, and large host arrays are compared by random
+            chunks, which nobody can know beforehand.
     """
-    slack = 1.0
+    bound, rms_bound = bounds.usual, bounds.rms
     if shape is None:
-        slack, shape = 2.0, (values.size,) if isinstance(values, np.ndarray) else tuple(values.shape)
+        bound, rms_bound = 2.0 * bounds.widest, 2.0 * bounds.rms
+        shape = (values.size,) if isinstance(values, np.ndarray) else tuple(values.shape)
         if isinstance(values, np.ndarray) and values.size > _SAMPLED_ELEMENTS:
             generator = np.random.default_rng(secrets.randbits(64))
             starts = generator.integers(0, values.size - _CHUNK, _SAMPLED_ELEMENTS // _CHUNK)
@@ -54,12 +55,11 @@ def agree(
             if bool((classify(mine) != classify(theirs)).any()):
                 return False
         mine, theirs = xp.where(finite, mine, 0.0), xp.where(finite, theirs, 0.0)
-    bound, rms_bound = bounds
     magnitude = xp.abs(theirs)
     scale = magnitude + xp.sqrt(xp.mean_of_rows(magnitude**2)) + sys.float_info.min
     with xp.quiet():
         errors = xp.abs(mine - theirs) / scale
         # Worded so that a NaN does not pass.
-        if not bool((errors <= slack * bound).all()):
+        if not bool((errors <= bound).all()):
             return False
-    return rms_bound == math.inf or bool((row_rms(errors) <= slack * rms_bound).all())
+    return rms_bound == math.inf or bool((row_rms(errors) <= rms_bound).all())

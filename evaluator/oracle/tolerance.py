@@ -60,6 +60,25 @@ def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """How far an output was allowed to be off, relatively.
+
+    Attributes:
+        widest: in the row that was allowed most.
+        usual: in the median row. One row in which everything cancels widens nothing here.
+        rms: root mean square, in the row that was allowed most; infinite where there was no such bound.
+    """
+
+    widest: float
+    usual: float
+    rms: float
+
+    def or_wider(self, other: Bounds) -> Bounds:
+        """The larger of each."""
+        return Bounds(max(self.widest, other.widest), max(self.usual, other.usual), max(self.rms, other.rms))
+
+
+@dataclass(frozen=True)
 class Expected:
     """What one output tensor must be.
 
@@ -93,16 +112,13 @@ class Expected:
         return math.sqrt(xp.mean(finite**2)) if xp.size(finite) else 0.0
 
     @property
-    def typical_bound(self) -> float:
-        """The largest bound of any row."""
-        return float(self.bound.max()) if space(self.bound).size(self.bound) else 0.0
-
-    @property
-    def typical_rms_bound(self) -> float:
-        """The largest bound of the root mean square of any row; infinite where there is none."""
-        if self.rms_bound is None or not space(self.rms_bound).size(self.rms_bound):
-            return math.inf
-        return float(self.rms_bound.max())
+    def bounds(self) -> Bounds:
+        """What its rows are allowed, in short."""
+        xp = space(self.bound)
+        if not xp.size(self.bound):
+            return Bounds(0.0, 0.0, math.inf)
+        rms = math.inf if self.rms_bound is None else float(self.rms_bound.max())
+        return Bounds(float(self.bound.max()), xp.median(self.bound), rms)
 
 
 def expect(

@@ -15,6 +15,7 @@ from evaluator.content import distributions
 from evaluator.errors import RoleFailure
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense
+from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Block, Side
@@ -44,7 +45,7 @@ class Outcome:
     Attributes:
         max_ratio: largest error over its bound.
         max_abs: largest absolute error.
-        bounds: per output the widest bound that the task's own inputs need, and that of the root mean square.
+        bounds: per output what the task's own inputs need.
         checks: calls that were compared.
         first_call_s: seconds that the first call took.
         strict_ratio: largest error over the bound of strict arithmetic; above 1 only in a lower precision tier.
@@ -53,7 +54,7 @@ class Outcome:
 
     max_ratio: float = 0.0
     max_abs: float = 0.0
-    bounds: list[tuple[float, float]] = field(default_factory=list)
+    bounds: list[Bounds] = field(default_factory=list)
     checks: int = 0
     first_call_s: float = 0.0
     strict_ratio: float = 0.0
@@ -210,10 +211,9 @@ def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
     outcome.max_abs = max([outcome.max_abs, *(c.max_abs for c in comparisons if math.isfinite(c.max_abs))])
     if case.distribution not in OWN_INPUTS:
         return  # timed blocks get the task's own inputs, and no more room than those need
-    bounds = [(expected.typical_bound, expected.typical_rms_bound) for expected in case.expected]
+    bounds = [expected.bounds for expected in case.expected]
     outcome.bounds = [
-        (max(bound, known), max(rms, known_rms))
-        for (bound, rms), (known, known_rms) in zip(bounds, outcome.bounds or bounds, strict=True)
+        mine.or_wider(known) for mine, known in zip(bounds, outcome.bounds or bounds, strict=True)
     ]
 
 

@@ -17,6 +17,7 @@ from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation
 from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
+from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.shape_inputs import ShapeInputs, numbered
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import Arena, Layouter, carrier
@@ -442,7 +443,7 @@ class Side:
         metas: tuple[TensorMeta, ...],
         own_spans: list[Any],
         own_metas: tuple[TensorMeta, ...],
-        bounds: list[tuple[float, float]],
+        bounds: list[Bounds],
         *,
         thorough: bool = False,
     ) -> bool:

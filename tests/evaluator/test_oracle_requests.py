@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from evaluator.referee.core import RefereeCore
+from evaluator.referee.evaluation import Request
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.roles import exact, runner
 from evaluator.roles.open_shape import Shape
 from evaluator.verdict import Finding
-from tests.evaluator.judging import task
+from tests.evaluator.judging import replaced, task
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -164,6 +165,39 @@ def test_results_of_another_form_are_asked_for_one_by_one(
     shape.side.fill_from("task")
     with pytest.raises(Exception, match="other shapes than the reference"):
         _case(session, shape, shape.side.contents(0), monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_second_pass_that_goes_well_asks_no_oracle(core: RefereeCore, dtype: str) -> None:
+    """What small shapes expect is known from the first candidate, so that the next one costs no float64 at all."""
+    source = task(f"""
+        from kernelbench_tasks import Dim
+
+        DIMS = {{"rows": Dim(1, 512, default=8)}}
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.softmax(x, -1)
+
+        def get_inputs(rows=8):
+            return [torch.randn(rows, 300).to(torch.{dtype})]
+
+        def get_init_inputs():
+            return []
+        """)
+    other = "(x - x.amax(-1, keepdim=True)).float().softmax(-1).to(x.dtype)"
+    proposal = replaced(source, ("torch.softmax(x, -1)", other))
+    shapes = {"adversarial": [{"rows": rows} for rows in (5, 17, 64)]}
+    request = Request(source, proposal, "screen", ("adversarial",), shapes)
+    assert core.evaluate(request, lambda *_: None)["verdict"] == "accepted"
+    session = core.session(source)
+    counting = Counting(session.process)
+    try:
+        verdict = core.evaluate(request, lambda *_: None)
+    finally:
+        del session.process.send
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert counting.seen == [runner.BLOCK] * 3
 
 
 # -- moved inputs ------------------------------------------------------------------------------------------------

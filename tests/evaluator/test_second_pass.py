@@ -12,6 +12,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.oracle import glance
+from evaluator.oracle.tolerance import Bounds, expect
 from evaluator.roles.page_map import may_be_shared
 from tests.evaluator.judging import candidate, judge, replaced, rules, task
 
@@ -106,7 +107,7 @@ def test_who_differs_from_the_reference_and_is_right_is_accepted(referee: Refere
 
 # -- the quick comparison ----------------------------------------------------------------------------------------
 
-_BOUNDS = (1e-6, math.inf)
+_BOUNDS = Bounds(1e-6, 1e-6, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +143,18 @@ def test_values_agree_or_not(fault: str, thorough: bool, seen: bool) -> None:
 def test_many_small_errors_do_not_agree() -> None:
     own = np.ones(4096, dtype=np.float16)
     values = own + np.float16(2.0**-10)
-    assert glance.agree(values, own, "float16", (2.0**-9, math.inf))
-    assert not glance.agree(values, own, "float16", (2.0**-9, 2.0**-13))
+    assert glance.agree(values, own, "float16", Bounds(2.0**-9, 0.0, math.inf))
+    assert not glance.agree(values, own, "float16", Bounds(2.0**-9, 0.0, 2.0**-13))
+
+
+def test_one_row_in_which_everything_cancels_widens_nothing_for_the_others() -> None:
+    exact = np.ones((50, 64))
+    moved = exact.copy()
+    moved[3] = 1.5
+    bounds = expect("float32", exact.shape, exact.ravel(), exact.ravel(), moved.ravel()).bounds
+    assert bounds.widest > 0.5 and bounds.usual < 1e-5
+    own = exact.astype(np.float32)
+    assert not glance.agree(own.ravel() * np.float32(1.01), own.ravel(), "float32", bounds, own.shape)
 
 
 def test_only_a_thorough_look_sees_an_error_in_a_small_row() -> None:
