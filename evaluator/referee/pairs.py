@@ -8,6 +8,7 @@ and a control, both new, measures every shape for a short time, and the interval
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import statistics
@@ -25,7 +26,8 @@ from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, check, make_case, usable
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.timing.statistics import PairEstimate, decide, pair_estimate
 
@@ -35,6 +37,8 @@ LEAST, MOST = 3, 6
 HALF_WIDTH, HALF_WIDTH_CAPTURED = 0.01, 0.005
 #: Time for all pairs, of so many shapes; beyond :data:`LEAST` no pair begins that would not end in time.
 _SECONDS, _SHAPES = 22.0, 8
+#: A baseline that was ranked so many times as slow as the best one may be the best one, which so many rounds find out.
+_NEAR, _ROUNDS = 1.2, 5
 
 
 @dataclass
@@ -145,7 +149,7 @@ class Pair:
             names = usable(self._session, shape)
             name = secrets.choice(names) if outcome.bounds else names[0]
             check(side, shape, [make_case(self._session, shape, name, [])], outcome)
-            self._control.rivals(shape)
+            self._rivals(shape)
 
     def check(self, timed: Timed, todo: list[Case]) -> None:
         """Checks more calls of the candidate."""
@@ -155,7 +159,7 @@ class Pair:
         """Adds this pair's timings at a shape, of what is not settled there."""
         session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
         if timed.wants(captured=False):
-            rivals = self._control.rivals(shape)
+            rivals = self._rivals(shape)
             timing = measure(session, shape, side, rivals, timed.outcome, timed.earlier, effort)
             timed.eager.append(self._told(shape, timing))
         if captured and timed.wants(captured=True):
@@ -167,6 +171,33 @@ class Pair:
                 timed.why_not, timed.captured = found, []
             else:
                 timed.captured.append(self._told(shape, found))
+
+    def _rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
+        """The shape's rivals, the first of them chosen anew among those that were about as fast when all were ranked.
+
+        That was in an old process, seconds ago; and who is timed must not be chosen by the very blocks that time it.
+        """
+        first, *others = self._control.rivals(shape)
+        best = first[0]
+        near = [
+            (baseline, self._control.side(shape, baseline))
+            for baseline in shape.baselines
+            if not baseline.failure
+            and baseline.threads == best.threads
+            and baseline.median_us <= _NEAR * best.median_us
+        ]
+        if len(near) == 1:
+            return [first, *others]
+        calls = math.ceil(self._session.fleet.device.block_target_us / 2 / max(best.median_us, 1.0))
+        calls = max(1, min(calls, *(side.most_calls(shape.output_metas) for _, side in near)))
+        for _, side in near:
+            self._session.fleet.pin(side.process)
+        rounds = [
+            [self._session.run(side, baseline, calls, chained=True).elapsed_ns for baseline, side in near]
+            for _ in range(_ROUNDS)
+        ]
+        medians_ns = [statistics.median(times_ns) for times_ns in zip(*rounds, strict=True)]
+        return [near[medians_ns.index(min(medians_ns))], *others]
 
     def _told(self, shape: OpenShape, timing: Timing) -> Timing:
         """The timing with what is kept of this pair."""
