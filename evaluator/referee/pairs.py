@@ -60,6 +60,8 @@ class Timed:
     eager: list[Timing] = field(default_factory=list)
     captured: list[Timing] = field(default_factory=list)
     why_not: str = ""
+    #: Logs of times of the baselines that are near the best one, in rounds; each round's mean is 0.
+    rounds: list[list[float]] = field(default_factory=list)
 
     def wants(self, *, captured: bool) -> bool:
         """Whether another pair is needed, for eager calls or for replays."""
@@ -149,7 +151,8 @@ class Pair:
             names = usable(self._session, shape)
             name = secrets.choice(names) if outcome.bounds else names[0]
             check(side, shape, [make_case(self._session, shape, name, [])], outcome)
-            self._rivals(shape)
+            self._near(shape)
+            self._control.rivals(shape)
 
     def check(self, timed: Timed, todo: list[Case]) -> None:
         """Checks more calls of the candidate."""
@@ -159,7 +162,7 @@ class Pair:
         """Adds this pair's timings at a shape, of what is not settled there."""
         session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
         if timed.wants(captured=False):
-            rivals = self._rivals(shape)
+            rivals = self._rivals(timed)
             timing = measure(session, shape, side, rivals, timed.outcome, timed.earlier, effort)
             timed.eager.append(self._told(shape, timing))
         if captured and timed.wants(captured=True):
@@ -172,32 +175,39 @@ class Pair:
             else:
                 timed.captured.append(self._told(shape, found))
 
-    def _rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
-        """The shape's rivals, the first of them chosen anew among those that were about as fast when all were ranked.
-
-        That was in an old process, seconds ago; and who is timed must not be chosen by the very blocks that time it.
-        """
-        first, *others = self._control.rivals(shape)
-        best = first[0]
-        near = [
+    def _near(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
+        """Where the baselines are ready that were about as fast as the best one when all were ranked."""
+        best = shape.best
+        return [
             (baseline, self._control.side(shape, baseline))
             for baseline in shape.baselines
             if not baseline.failure
             and baseline.threads == best.threads
             and baseline.median_us <= _NEAR * best.median_us
         ]
+
+    def _rivals(self, timed: Timed) -> list[tuple[Baseline, Side]]:
+        """The shape's rivals, the first of them chosen again among those that are near.
+
+        They were ranked in an old process. All rounds so far count, so that not the luckier one of this pair is chosen, nor by
+        the blocks that will time it.
+        """
+        shape, near = timed.shape, self._near(timed.shape)
+        first, *others = self._control.rivals(shape)
         if len(near) == 1:
             return [first, *others]
-        calls = math.ceil(self._session.fleet.device.block_target_us / 2 / max(best.median_us, 1.0))
+        calls = math.ceil(self._session.fleet.device.block_target_us / 2 / max(shape.best.median_us, 1.0))
         calls = max(1, min(calls, *(side.most_calls(shape.output_metas) for _, side in near)))
         for _, side in near:
             self._session.fleet.pin(side.process)
-        rounds = [
-            [self._session.run(side, baseline, calls, chained=True).elapsed_ns for baseline, side in near]
-            for _ in range(_ROUNDS)
-        ]
-        medians_ns = [statistics.median(times_ns) for times_ns in zip(*rounds, strict=True)]
-        return [near[medians_ns.index(min(medians_ns))], *others]
+        for _ in range(_ROUNDS):
+            logs = [
+                math.log(self._session.run(side, baseline, calls, chained=True).elapsed_ns)
+                for baseline, side in near
+            ]
+            timed.rounds.append([log - statistics.fmean(logs) for log in logs])
+        middles = [statistics.median(logs) for logs in zip(*timed.rounds, strict=True)]
+        return [near[middles.index(min(middles))], *others]
 
     def _told(self, shape: OpenShape, timing: Timing) -> Timing:
         """The timing with what is kept of this pair."""
