@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import statistics
 import tempfile
 import time
@@ -157,6 +158,7 @@ class Study:
         self.records: list[dict[str, Any]] = []
         self.report: dict[str, Any] = {
             "program": "benchmarks.truth",
+            "piece": secrets.token_hex(8),
             "settings": settings,
             "environment": {**environment(), **core.fleet.environment()},
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -416,6 +418,8 @@ def merge(
     }
     if len(alike) > 1:
         raise typer.BadParameter(f"these pieces do not belong together: {sorted(alike)}")
+    if len({report["piece"] for report in reports}) < len(reports):
+        raise typer.BadParameter("one piece is named twice; its runs would count twice")
     found = summary(record for report in reports for record in report["records"])
     show(found, console)
     if write:

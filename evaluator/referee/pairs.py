@@ -8,6 +8,7 @@ and a control, both new, measures every shape for a short time, and the interval
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import statistics
@@ -25,7 +26,8 @@ from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, check, make_case, usable
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.warm import measure_warm
 from evaluator.timing.cycles import confirmed
@@ -37,6 +39,8 @@ LEAST, MOST = 3, 6
 HALF_WIDTH, HALF_WIDTH_CAPTURED = 0.01, 0.005
 #: Time for all pairs, of so many shapes; beyond :data:`LEAST` no pair begins that would not end in time.
 _SECONDS, _SHAPES = 22.0, 8
+#: A baseline that was ranked so many times as slow as the best one may be the best one, which so many rounds find out.
+_NEAR, _ROUNDS = 1.2, 5
 
 
 @dataclass
@@ -60,6 +64,8 @@ class Timed:
     captured: list[Timing] = field(default_factory=list)
     why_not: str = ""
     warm: dict[str, Any] | None = None
+    #: Logs of times of the baselines that are near the best one, in rounds; each round's mean is 0.
+    rounds: list[list[float]] = field(default_factory=list)
 
     def wants(self, *, captured: bool) -> bool:
         """Whether another pair is needed, for eager calls or for replays."""
@@ -153,6 +159,7 @@ class Pair:
             names = usable(self._session, shape)
             name = secrets.choice(names) if outcome.bounds else names[0]
             check(side, shape, [make_case(self._session, shape, name, [])], outcome)
+            self._near(shape)
             self._control.rivals(shape)
 
     def check(self, timed: Timed, todo: list[Case]) -> None:
@@ -163,7 +170,7 @@ class Pair:
         """Adds this pair's timings at a shape, of what is not settled there."""
         session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
         if timed.wants(captured=False):
-            rivals = self._control.rivals(shape)
+            rivals = self._rivals(timed)
             timing = measure(session, shape, side, rivals, timed.outcome, timed.earlier, effort)
             timed.eager.append(self._told(shape, timing))
         if captured and timed.wants(captured=True):
@@ -182,6 +189,40 @@ class Pair:
         timed.warm = measure_warm(
             self._session, timed.shape, side, self._control, outcome, timed.earlier, timed.eager[-1]
         )
+
+    def _near(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
+        """Where the baselines are ready that were about as fast as the best one when all were ranked."""
+        best = shape.best
+        return [
+            (baseline, self._control.side(shape, baseline))
+            for baseline in shape.baselines
+            if not baseline.failure
+            and baseline.threads == best.threads
+            and baseline.median_us <= _NEAR * best.median_us
+        ]
+
+    def _rivals(self, timed: Timed) -> list[tuple[Baseline, Side]]:
+        """The shape's rivals, the first of them chosen again among those that are near.
+
+        They were ranked in an old process. All rounds so far count, so that not the luckier one of this pair is chosen, nor by
+        the blocks that will time it.
+        """
+        shape, near = timed.shape, self._near(timed.shape)
+        first, *others = self._control.rivals(shape)
+        if len(near) == 1:
+            return [first, *others]
+        calls = math.ceil(self._session.fleet.device.block_target_us / 2 / max(shape.best.median_us, 1.0))
+        calls = max(1, min(calls, *(side.most_calls(shape.output_metas) for _, side in near)))
+        for _, side in near:
+            self._session.fleet.pin(side.process)
+        for _ in range(_ROUNDS):
+            logs = [
+                math.log(self._session.run(side, baseline, calls, chained=True).elapsed_ns)
+                for baseline, side in near
+            ]
+            timed.rounds.append([log - statistics.fmean(logs) for log in logs])
+        middles = [statistics.median(logs) for logs in zip(*timed.rounds, strict=True)]
+        return [near[middles.index(min(middles))], *others]
 
     def _told(self, shape: OpenShape, timing: Timing) -> Timing:
         """The timing with what is kept of this pair."""

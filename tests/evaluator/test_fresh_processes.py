@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from evaluator.referee.pairs import LEAST, Timed, figure, time_in_pairs
 from evaluator.referee.task_session import TaskSession
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.timing.cores import on_core
 
 TASK = TaskSource(
     "scale",
@@ -188,3 +190,23 @@ def test_files_reach_the_next_process_and_links_do_not(
 def test_the_reference_agrees_with_itself_in_pairs(session: TaskSession, shape: OpenShape) -> None:
     """Not that it comes out at 1, which this machine may be too busy for: that it is never called anything else."""
     assert figure(timed(session, shape, twin(TASK)).eager).decision not in ("faster", "slower")
+
+
+@pytest.mark.gpu
+def test_replays_of_a_graph_are_timed_in_every_pair(tmp_path: Path) -> None:
+    core = RefereeCore("cuda", tmp_path, "landlock")
+    try:
+        session = core.session(TASK)
+        with core.fleet.device_lock.exclusive(), on_core(core.fleet.core):
+            shape = session.open({})
+            shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
+            session.prepare(shape.side, shape.baselines[0])
+            session.rank(shape)
+            todo = Timed(shape, Outcome())
+            run = CandidateRun(core.fleet, session, twin(TASK))
+            time_in_pairs(session, run, [todo], SHORT, lambda number, at: None, captured=True)
+        assert not todo.why_not
+        assert len(figure(todo.eager).pairs) >= LEAST
+        assert len(figure(todo.captured).pairs) >= LEAST
+    finally:
+        core.close()

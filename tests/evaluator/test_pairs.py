@@ -106,7 +106,17 @@ def timing(ratio: float, *, quads: int = 6, restless: bool = False, fresh: bool 
     }
     ratios = (math.log(ratio),) * quads
     return Timing(
-        "eager", 10.0, 10.0 / ratio, ratio, (ratio, ratio), "", ratios, 4, 0, None, (kept,), restless
+        baseline="eager",
+        baseline_us=10.0,
+        candidate_us=10.0 / ratio,
+        speedup=ratio,
+        ci95=(ratio, ratio),
+        decision="undecided",
+        log_ratios=ratios,
+        calls=4,
+        disturbed=0,
+        pairs=(kept,),
+        restless=restless,
     )
 
 
