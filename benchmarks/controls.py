@@ -78,6 +78,9 @@ def table_of(rows: list[dict[str, Any]], device: str) -> Table:
 def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     only: Annotated[str, typer.Option(help="Candidates whose name contains this.")] = "",
+    part: Annotated[
+        str, typer.Option(help="Judge part i of n (`i/n`), for several of these beside each other.")
+    ] = "1/1",
     sample: Annotated[int, typer.Option(help="Judge so many, drawn at random; 0 for all.")] = 0,
     timed: Annotated[bool, typer.Option(help="Time them at the visible shapes, too.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include what a compiler builds.")] = True,
@@ -89,6 +92,10 @@ def main(
     entries = [
         e for e in controls.every() if e.runs_on(device) and only in e.name and (compiled or not e.compiles)
     ]
+    at, parts = map(int, part.split("/"))
+    # Neighbors in the list share a task, so each part takes whole tasks.
+    tasks = sorted({entry.task for entry in entries})[at - 1 :: parts]
+    entries = [entry for entry in entries if entry.task in tasks]
     if sample:
         drawn = random.sample(entries, min(sample, len(entries)))
         entries = sorted(drawn, key=lambda entry: (entry.task, entry.name))
@@ -113,10 +120,17 @@ def main(
         f"{len(rejected)} of {len(rows)} rejected: {', '.join(rejected) or 'none'}; not judged: {len(unjudged)}"
     )
     if write:
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-controls-{device}.json")
+        name = f"{datetime.now(UTC):%Y-%m-%d}-controls-{device}" + (f"-{at}" if parts > 1 else "")
+        path = unused(out / f"{name}.json")
         report = {
             "program": "benchmarks.controls",
-            "settings": {"device": device, "splits": splits, "sample": sample, "compiled": compiled},
+            "settings": {
+                "device": device,
+                "splits": splits,
+                "part": part,
+                "sample": sample,
+                "compiled": compiled,
+            },
             "environment": {**environment(), **facts},
             "judged": len(rows),
             "rejected": rejected,

@@ -29,7 +29,7 @@ from evaluator.referee import calibration, measure
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.timing.statistics import median_interval
+from evaluator.timing.statistics import median_interval, pair_estimate
 from kernelbench_tasks import catalog
 
 
@@ -75,17 +75,16 @@ def stage_table(console: Console, runs: list[dict[str, Any]], shapes: int) -> di
 def a_against_a(
     core: RefereeCore, task: TaskSource, shapes: list[dict[str, Any]], rounds: int, console: Console
 ) -> list[dict[str, Any]]:
-    """A/A at every shape, each round with a new candidate process."""
+    """A/A at every shape, each round in a new pair of processes."""
     session = core.session(task)
     rows = []
     table = Table("shape", "A/A median", "95 % interval", "quads", title="the reference against itself")
     with core.fleet.device_lock.exclusive():
         for dims in shapes:
             shape = session.open(dims)
-            samples: list[float] = []
-            for _ in range(rounds):
-                samples += calibration.run(core.fleet, session, shape, measure.EFFORTS["confirm"])[0]
-            median, low, high = median_interval(samples)
+            pairs = [calibration.run(session, shape, measure.EFFORTS["confirm"])[0] for _ in range(rounds)]
+            samples = [ratio for pair in pairs for ratio in pair]
+            median, low, high = pair_estimate(pairs).interval if rounds > 1 else median_interval(samples)
             rows.append({"dims": dims, "median": median, "ci95": [low, high], "log_ratios": samples})
             table.add_row(
                 f"{dims['rows']} x {dims['cols']}",
@@ -126,7 +125,9 @@ def main(
     ] = "layernorm_relu_add",
     shapes: Annotated[int, typer.Option(help="Shapes of an evaluation.")] = 8,
     runs: Annotated[int, typer.Option(help="Warm evaluations.")] = 5,
-    rounds: Annotated[int, typer.Option(help="A/A runs a shape, each with a process of its own.")] = 2,
+    rounds: Annotated[
+        int, typer.Option(help="A/A runs a shape, each in a pair of processes of its own.")
+    ] = 2,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     restart: Annotated[bool, typer.Option(help="Also measure the first evaluation after a restart.")] = False,

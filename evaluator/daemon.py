@@ -20,6 +20,7 @@ from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.timing.cores import keep_to
 
 
 def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int, verdicts_dir: str) -> None:
@@ -40,6 +41,8 @@ def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int, verdic
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return
+    # While it times, the referee moves to the device's core; until then it has no business there.
+    keep_to(core.fleet.role_cores)
     # Once per torch version and user: seconds that the first compilation would otherwise wait for.
     core.fleet.warm_up()
     answer({"ready": True})

@@ -8,7 +8,7 @@ from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
 #: Bump when a change makes old and new figures incomparable.
-HARNESS_VERSION = "2"
+HARNESS_VERSION = "3"
 
 WORDS = (
     "accepted", "incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "cheating",
@@ -51,7 +51,7 @@ class ShapeResult:
     log_ratios: tuple[float, ...] = ()
     disturbed_quads: int = 0
     #: The same as replays of a CUDA graph: ``baseline``, ``baseline_us``, ``candidate_us``, ``speedup``, ``ci95``,
-    #: ``decision`` and ``log_ratios``; or ``why_not``. None where it was not asked for.
+    #: ``decision``, ``log_ratios`` and ``pairs``; or ``why_not``. None where it was not asked for.
     captured: dict[str, Any] | None = None
     #: The same with all calls of a block on one refreshed buffer, and ``launch``: ``captured`` or ``eager``.
     warm: dict[str, Any] | None = None
@@ -59,6 +59,10 @@ class ShapeResult:
     clock: dict[str, Any] | None = None
     #: ``speedup`` and ``ci95`` in cycles, where the clock varied or was held back; ``decision`` holds in both.
     cycles: dict[str, Any] | None = None
+    #: Where it was measured in several pairs of fresh processes: each pair's ``speedup``, number of ``quads`` (in the order of
+    #: ``log_ratios``), ``fresh_baseline``, and whether it is ``counted``. Then ``speedup`` is the geometric mean of those that are,
+    #: and ``ci95`` is over pairs.
+    pairs: tuple[dict[str, Any], ...] = ()
 
 
 def _now() -> str:
@@ -123,6 +127,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
     plain = asdict(verdict)
     for shape in plain["shapes"]:
         shape["log_ratios"] = list(shape["log_ratios"])
+        shape["pairs"] = list(shape["pairs"])
         shape["ci95"] = None if shape["ci95"] is None else list(shape["ci95"])
     plain["findings"] = list(plain["findings"])
     plain["shapes"] = list(plain["shapes"])
@@ -157,7 +162,7 @@ def without_measurement(
         environment=environment,
         shapes=(),
         summary={**summarize([], []), "overfit_index": None, "by_split": {}},
-        timing={"protocol": "none", "quads": 0, "aa": None, "throttle": None},
+        timing={"protocol": "none", "quads": 0, "pairs": 0, "aa": None, "throttle": None},
         setup_s=None,
         first_call_s=None,
         compile_s=None,

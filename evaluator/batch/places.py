@@ -12,8 +12,10 @@ from evaluator.errors import EvaluatorError
 _CORES_PER_REFEREE = 4
 _BYTES_PER_REFEREE = 12 << 30
 _MOST_PER_DEVICE = 4
-#: Each of a referee's three processes on a GPU shares a sixteenth of its memory with the referee.
-_MOST_PER_GPU = 3
+#: Each of a referee's three processes on a GPU shares a sixteenth of its memory with the referee; beside that there are
+#: contexts and what modules allocate themselves. An H200 holds four referees, a card of 80 GiB three.
+_SHARED_OF_GPU = 3 / 16
+_OWN_GPU_BYTES = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Place:
         name: for messages, ``cpu-0`` or ``GPU-...-1``.
         device: ``cpu`` or ``cuda``.
         visible_gpu: value of ``CUDA_VISIBLE_DEVICES``; None on a CPU.
-        work_dir: its own folder for compile caches: referees at one time may not sweep each other's.
+        work_dir: its own folder for compile caches: referees at one time may not sweep each other's. What can be shared
+            (verdicts, built extensions, times of baselines) lies in the batch's.
     """
 
     name: str
@@ -48,13 +51,26 @@ def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> li
     seats: list[tuple[str, str | None]] = [("cpu", None)] if "cpu" in devices else []
     if "cuda" in devices:
         seats += [("cuda", uuid) for uuid in choose(gpus, visible_gpus())]
-    most = _MOST_PER_GPU if "cuda" in devices else _MOST_PER_DEVICE
-    count = jobs or min(most, _sensible_jobs(len(seats)))
+    count = jobs or min(_MOST_PER_DEVICE, _sensible_jobs(len(seats)))
+    if jobs is None and "cuda" in devices:
+        memory = [_memory_bytes(uuid) for device, uuid in seats if device == "cuda" and uuid]
+        count = max(1, min(count, *(referees_in(total_bytes) for total_bytes in memory)))
     return [
         Place(f"{uuid or device}-{index}", device, uuid, work_dir / "batch" / f"{uuid or device}-{index}")
         for index in range(count)
         for device, uuid in seats
     ]
+
+
+def referees_in(total_bytes: int) -> int:
+    """How many referees have room in a GPU's memory."""
+    return int(total_bytes / (total_bytes * _SHARED_OF_GPU + _OWN_GPU_BYTES))
+
+
+def _memory_bytes(uuid: str) -> int:
+    import pynvml
+
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
 
 
 def _sensible_jobs(devices: int) -> int:

@@ -21,6 +21,7 @@ from evaluator.batch.schedule import Schedule
 from evaluator.client import Referee, verdicts_folder
 from evaluator.devices import Device, open_device
 from evaluator.errors import EvaluatorError, RefereeLost
+from evaluator.referee.task_session import task_folder
 from evaluator.sources import sha256_of
 from evaluator.verdict import as_json, without_measurement
 from evaluator.verdict_store import VerdictStore
@@ -190,7 +191,7 @@ class Batch:
     def _work(self, place: Place, schedule: Schedule) -> None:
         try:
             while not self._stopping.is_set():
-                entry = schedule.take(place.name, place.device)
+                entry = schedule.take(place.name, place.device, lambda entry: _at_home(entry, place))
                 if entry is None:
                     return
                 try:
@@ -280,6 +281,11 @@ class Batch:
         self._results.add(line.id, line.line, line.digest, verdict, same_as)
         with self._guard:
             self.counts[verdict["verdict"]] += 1
+
+
+def _at_home(entry: Entry, place: Place) -> bool:
+    """Whether the referee of a seat has had an entry's task before."""
+    return (place.work_dir / "store" / task_folder(entry.task.sha256)).exists()
 
 
 def _needed(seats: Sequence[Place], entries: Sequence[Entry]) -> list[Place]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from evaluator.batch.manifest import Entry
 
@@ -27,21 +27,29 @@ class Schedule:
         self._waiting = list(groups.values())
         self._taken: dict[str, deque[Entry]] = {}
 
-    def take(self, worker: str, device: str) -> Entry | None:
-        """The next entry for a referee: of its own task, else of a task nobody has, else half of the longest queue."""
+    def take(
+        self, worker: str, device: str, at_home: Callable[[Entry], bool] = lambda entry: False
+    ) -> Entry | None:
+        """The next entry for a referee: of its own task, else of a task nobody has, else half of the longest queue.
+
+        Of tasks that nobody has, one comes first whose compiled baselines this referee has from an earlier run
+        (``at_home``).
+        """
         with self._guard:
             own = self._taken.get(worker)
             if not own:
-                own = self._find(device)
+                own = self._find(device, at_home)
                 if own is None:
                     return None
                 self._taken[worker] = own
             return own.popleft()
 
-    def _find(self, device: str) -> deque[Entry] | None:
-        for position, group in enumerate(self._waiting):
-            if group[0].device == device:
-                return self._waiting.pop(position)
+    def _find(self, device: str, at_home: Callable[[Entry], bool]) -> deque[Entry] | None:
+        waiting = [group for group in self._waiting if group[0].device == device]
+        if waiting:
+            chosen = next((group for group in waiting if at_home(group[0])), waiting[0])
+            self._waiting.remove(chosen)
+            return chosen
         rivals = [group for group in self._taken.values() if group and group[0].device == device]
         longest = max(rivals, key=len, default=None)
         if longest is None or len(longest) < _WORTH_SHARING:

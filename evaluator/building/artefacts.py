@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from evaluator.building.extension_call import ExtensionCall
 
 MAX_LIBRARY_BYTES = 64 << 20
 _MAX_STORE_BYTES = 4 << 30
+#: To install a library takes a moment; referees of a batch share the store.
+_LEFT_BEHIND_S = 600.0
 #: The compilers that a role finds; see :func:`evaluator.roles.confinement.enter`.
 _PATH = f"{os.path.dirname(sys.executable)}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
 
@@ -67,11 +70,21 @@ class ArtefactStore:
 
     def _prune(self) -> None:
         """Forgets what was used longest ago when the store is large, and what a killed referee left half done."""
-        for remains in self._folder.glob("new-*"):
-            shutil.rmtree(remains, ignore_errors=True)
+        found = []
+        for folder in self._folder.iterdir():
+            try:
+                used_s = folder.stat().st_mtime
+                size_bytes = sum(file.stat().st_size for file in folder.iterdir())
+            except FileNotFoundError:
+                continue  # another referee has just installed or removed it
+            if folder.name.startswith("new-"):
+                if time.time() - used_s > _LEFT_BEHIND_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            found.append((used_s, size_bytes, folder))
         kept_bytes = 0
-        for folder in sorted(self._folder.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True):
-            kept_bytes += sum(file.stat().st_size for file in folder.iterdir())
+        for _, size_bytes, folder in sorted(found, reverse=True):
+            kept_bytes += size_bytes
             if kept_bytes > _MAX_STORE_BYTES:
                 shutil.rmtree(folder, ignore_errors=True)
 

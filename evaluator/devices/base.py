@@ -35,6 +35,7 @@ class Device(Protocol):
     Attributes:
         kind: ``cpu`` or ``cuda``.
         index: which of several.
+        count: how many such devices the machine has.
         baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
         autocast_modes: more of them, for tasks of a tier in :data:`AUTOCAST_DTYPES`.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
@@ -48,6 +49,8 @@ class Device(Protocol):
     def kind(self) -> str: ...
     @property
     def index(self) -> int: ...
+    @property
+    def count(self) -> int: ...
     @property
     def baseline_modes(self) -> tuple[str, ...]: ...
     @property

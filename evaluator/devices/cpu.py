@@ -14,6 +14,7 @@ class CpuDevice:
 
     kind = "cpu"
     index = 0
+    count = 1
     #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
     autocast_modes = ("eager_autocast", "compile_autocast")

@@ -48,6 +48,7 @@ class CudaDevice:
             else:
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
             self.index = int(pynvml.nvmlDeviceGetIndex(self._handle))
+            self.count = int(pynvml.nvmlDeviceGetCount())
         except Exception as error:  # noqa: BLE001 - NVML raises its own kinds, import fails with another
             raise EvaluatorError(f"no usable NVIDIA GPU here: {error}") from None
         self.memory_limit_bytes = 64 << 30

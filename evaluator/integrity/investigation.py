@@ -87,6 +87,11 @@ class Investigation:
         self._expires_at = min(expires_at, time.monotonic() + _BUDGET_SECONDS[effort])
         self.explanation = Explanation()
 
+    @property
+    def watches(self) -> bool:
+        """Whether a process of the candidate runs for it."""
+        return bool(self._shapes)
+
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Investigates while the body runs; both are finished when it is left."""

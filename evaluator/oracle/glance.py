@@ -1,4 +1,4 @@
-"""A quick look at a timed output: whether it agrees with the reference's own result."""
+"""A quick look at an output: whether it agrees with the reference's own result, for which no oracle has to be asked."""
 
 from __future__ import annotations
 
@@ -10,30 +10,56 @@ import numpy as np
 
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.numbers import is_inexact
+from evaluator.oracle.tolerance import as_rows, row_rms
 
 _SAMPLED_ELEMENTS, _CHUNK = 1 << 17, 2048
 
 
-def agree(values: Array, own: Array, dtype: str, bound: float) -> bool:
-    """Whether flat values agree with the reference's within twice the bound of the relative error.
+def agree(
+    values: Array,
+    own: Array,
+    dtype: str,
+    bounds: tuple[float, float],
+    shape: tuple[int, ...] | None = None,
+) -> bool:
+    """Whether flat values agree with the reference's own; what differs is not wrong until the oracle says so.
 
-    Large host arrays are compared by random chunks, which nobody can know beforehand; on a device all is compared.
+    Args:
+        values: of the candidate, in the carrier of ``dtype``.
+        own: of the reference.
+        dtype: torch's name.
+        bounds: of the relative error of an element, and of its root mean square.
+        shape: looks thoroughly, as the oracle does: at every element, errors relative to its row. Otherwise twice the
+            bounds count, relative to the whole, and large host arrays are compared by random chunks, which nobody can know
+            beforehand.
     """
-    if isinstance(values, np.ndarray) and values.size > _SAMPLED_ELEMENTS:
-        generator = np.random.default_rng(secrets.randbits(64))
-        starts = generator.integers(0, values.size - _CHUNK, _SAMPLED_ELEMENTS // _CHUNK)
-        places = (starts[:, None] + np.arange(_CHUNK)).reshape(-1)
-        values, own = values[places], own[places]
+    slack = 1.0
+    if shape is None:
+        slack, shape = 2.0, (values.size,) if isinstance(values, np.ndarray) else tuple(values.shape)
+        if isinstance(values, np.ndarray) and values.size > _SAMPLED_ELEMENTS:
+            generator = np.random.default_rng(secrets.randbits(64))
+            starts = generator.integers(0, values.size - _CHUNK, _SAMPLED_ELEMENTS // _CHUNK)
+            places = (starts[:, None] + np.arange(_CHUNK)).reshape(-1)
+            values, own, shape = values[places], own[places], (places.size,)
     xp = space(values)
     if not is_inexact(dtype):
         return bool((values == own).all())
-    mine, theirs = xp.widen(values, dtype), xp.widen(own, dtype)
-    finite = xp.isfinite(theirs)
-    if not bool((xp.isfinite(mine) == finite).all()):
-        return False
-    mine, theirs = mine[finite], theirs[finite]
-    if xp.size(mine) == 0:
+    if xp.size(values) == 0:
         return True
+    mine, theirs = (as_rows(xp.widen(array, dtype), shape) for array in (values, own))
+    finite = xp.isfinite(theirs)
+    if not bool(finite.all()):
+        infinite = (xp.isinf,) if xp.iscomplex(mine) else (xp.isposinf, xp.isneginf)
+        for classify in (xp.isnan, *infinite):
+            if bool((classify(mine) != classify(theirs)).any()):
+                return False
+        mine, theirs = xp.where(finite, mine, 0.0), xp.where(finite, theirs, 0.0)
+    bound, rms_bound = bounds
     magnitude = xp.abs(theirs)
-    scale = magnitude + math.sqrt(xp.mean(magnitude**2)) + sys.float_info.min
-    return bool((xp.abs(mine - theirs) <= 2.0 * bound * scale).all())
+    scale = magnitude + xp.sqrt(xp.mean_of_rows(magnitude**2)) + sys.float_info.min
+    with xp.quiet():
+        errors = xp.abs(mine - theirs) / scale
+        # Worded so that a NaN does not pass.
+        if not bool((errors <= slack * bound).all()):
+            return False
+    return rms_bound == math.inf or bool((row_rms(errors) <= slack * rms_bound).all())

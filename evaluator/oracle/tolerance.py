@@ -97,6 +97,13 @@ class Expected:
         """The largest bound of any row."""
         return float(self.bound.max()) if space(self.bound).size(self.bound) else 0.0
 
+    @property
+    def typical_rms_bound(self) -> float:
+        """The largest bound of the root mean square of any row; infinite where there is none."""
+        if self.rms_bound is None or not space(self.rms_bound).size(self.rms_bound):
+            return math.inf
+        return float(self.rms_bound.max())
+
 
 def expect(
     dtype: str,

@@ -8,10 +8,10 @@ from typing import Any
 from evaluator.errors import RoleFailure
 from evaluator.referee import measure
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.control import Control, twin
-from evaluator.referee.correctness import Outcome, Rejected, cases, check
-from evaluator.referee.fleet import Fleet
+from evaluator.referee.control import twin
+from evaluator.referee.correctness import Outcome, Rejected, cases
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.pairs import Pair, Timed
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.timing.statistics import median_interval
 
@@ -20,10 +20,11 @@ LIMIT = 0.02
 #: A median farther off than this (log) means noise in which no figure means anything, whatever the interval says.
 _NOISE = 0.2
 _ATTEMPTS = 4
-_EFFORT = measure.Effort((8, 16), 0.01, 3.0)
+#: On a GPU no neighbor takes the core, so a few quads show what is wrong by :data:`LIMIT`.
+_EFFORT, _EFFORT_GPU = measure.Effort((8, 16), 0.01, 3.0), measure.Effort((6, 12), 0.02, 0.5)
 
 
-def gate(fleet: Fleet, session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str, Any]:
+def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str, Any]:
     """Median, interval, shape and variant of an A/A run that came out at 1.
 
     The caller holds the device's clock.
@@ -34,7 +35,7 @@ def gate(fleet: Fleet, session: TaskSession, shape: OpenShape, progress: Progres
     median, low, high = math.nan, math.nan, math.nan
     for attempt in range(_ATTEMPTS):
         progress("aa", attempt, _ATTEMPTS, "measuring the reference against itself")
-        log_ratios, variant = run(fleet, session, shape, _EFFORT)
+        log_ratios, variant = run(session, shape, _EFFORT_GPU if session.fleet.gpu else _EFFORT)
         median, low, high = median_interval(log_ratios)
         covers = low <= 1 + LIMIT and high >= 1 - LIMIT
         if covers and abs(math.log(median)) <= _NOISE:
@@ -46,25 +47,22 @@ def gate(fleet: Fleet, session: TaskSession, shape: OpenShape, progress: Progres
     )
 
 
-def run(
-    fleet: Fleet, session: TaskSession, shape: OpenShape, effort: measure.Effort
-) -> tuple[tuple[float, ...], str]:
+def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple[tuple[float, ...], str]:
     """Log ratios of one A/A run, eager against eager, and the name of that variant.
 
     Raises:
         RoleFailure: with ``task_rejected`` when the reference does not agree with itself.
     """
-    candidate = CandidateRun(fleet, session, twin(session.task), name="reference")
-    control = Control(fleet, session)
+    fleet = session.fleet
     eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == fleet.threads)
-    saved = shape.baselines
+    saved, shape.baselines = shape.baselines, [eager]
+    reference = CandidateRun(fleet, session, twin(session.task), name="reference")
+    timed = Timed(shape, Outcome())
     try:
-        candidate.start()
-        side = candidate.open(shape)
-        outcome = Outcome()
-        check(side, shape, cases(session, shape, []), outcome)
-        shape.baselines = [eager]
-        timing = measure.measure(session, shape, side, control.rivals(shape), outcome, [], effort)
+        with Pair(session, reference) as pair:
+            pair.open([shape], [timed.outcome])
+            pair.check(timed, cases(session, shape, []))
+            pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
         raise RoleFailure(
             "task_rejected",
@@ -73,6 +71,4 @@ def run(
         ) from None
     finally:
         shape.baselines = saved
-        candidate.close()
-        control.close()
-    return timing.log_ratios, eager.name
+    return timed.eager[0].log_ratios, eager.name

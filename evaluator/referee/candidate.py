@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from evaluator.building.extension_call import CallRefused, ExtensionCall, parse
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.referee.build_record import BuildRecord, digest, read_record, write_record
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.open_shape import OpenShape, freeze_dims
+from evaluator.referee.kept_files import take
+from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.roles import interpreted, runner, torch_cpp
@@ -30,6 +30,8 @@ _CALL_SECONDS = 60.0
 #: Words in a source that mean a compiler will run; the first needs importing only, the others a call per shape.
 _BUILDS = ("load_inline",)
 _COMPILES = ("torch.compile", "torch._inductor", "torch._dynamo")
+#: Words of what compiles in the process that calls it, so that the next one would have to do it again.
+_COMPILES_IN_PROCESS = ("triton", "_compile_kernel")
 #: How often a candidate is started to see which extensions it asks for next, and how many it may have.
 _MAX_ROUNDS, _MAX_EXTENSIONS = 8, 16
 
@@ -44,6 +46,7 @@ class CandidateRun:
         expires_at: monotonic time at which the evaluation ends.
         name: who is to blame for what its process does.
         watched: its process watches the candidate's own kernels (see :mod:`evaluator.roles.watch`); never timed.
+        files_of: folder of the store of whose files its process gets a copy, and may run torch.compile on them.
     """
 
     def __init__(
@@ -55,8 +58,11 @@ class CandidateRun:
         name: str = "candidate",
         *,
         watched: bool = False,
+        files_of: str = "",
     ) -> None:
         self.watched = watched
+        self._compiles = bool(files_of)
+        self._files_of = files_of
         self.name = name
         self.expires_at = expires_at
         self.fleet = fleet
@@ -70,6 +76,10 @@ class CandidateRun:
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
         self.setup_s: float | None = None
+        #: What has been found out about its extensions without a device.
+        self._ahead: BuildRecord | None = None
+        #: Whether its process was given what compilers made in an earlier one.
+        self.given_files = False
         #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
         self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
@@ -79,12 +89,21 @@ class CandidateRun:
         twin._built = self._built
         return twin
 
+    def again(self) -> CandidateRun:
+        """The same candidate with what has been built for it, for one more new process; this one's has ended."""
+        assert self.process is None
+        run = CandidateRun(self.fleet, self.session, self.candidate, self.expires_at, self.name)
+        run._built = self._built
+        return run
+
     def build(self, shapes: list[OpenShape]) -> None:
         """Lets the compile role build what the source needs, where no clock runs.
 
         Raises:
             RoleFailure: with ``compile_error`` or whatever else went wrong in it.
         """
+        if self._ahead is None:
+            self.build_ahead()
         started = time.monotonic()
         source = self.candidate.source
         if self.interpreted and find_spec("triton") is None:
@@ -98,27 +117,63 @@ class CandidateRun:
             if any(word in source for word in _COMPILES) and not self.fleet.gpu:
                 self._compile_shapes(shapes)
         finally:
-            self.compile_s = time.monotonic() - started
+            self.compile_s += time.monotonic() - started
 
     # -- extensions --------------------------------------------------------------------------------------------
+
+    def build_ahead(self) -> None:
+        """On a GPU machine: builds what needs no device, without its lock, so that others time meanwhile.
+
+        On a CPU compilers need the cores on which others time.
+        """
+        if not self.fleet.gpu or not any(word in self.candidate.source for word in _BUILDS):
+            return
+        started = time.monotonic()
+        self._ahead = read_record(self._record_path)
+        if self._ahead is not None:
+            self._add(self._ahead.calls)
+        else:
+            calls, _, failure = self._rounds("compile", [], [])
+            if failure is None and calls:
+                write_record(self._record_path, calls, None)
+            # One that needs a device to be imported, or asks later than that, is started once more beside the device.
+            self._ahead = BuildRecord(calls, None if failure is None and calls else [])
+        self.compile_s += time.monotonic() - started
+
+    @property
+    def _record_path(self) -> Path:
+        return self.fleet.built_folder / f"{self.folder}.json"
 
     def _build_extensions(self, shapes: list[OpenShape]) -> None:
         """Starts the candidate until it asks for no extension that is not built.
 
         The list of its calls is kept for its next evaluation, in which it need not be started for this.
         """
-        record = self.fleet.built_folder / f"{self.folder}.json"
-        digests = [_digest(shape) for shape in shapes]
-        known = _read_record(record)
+        digests = [digest(shape) for shape in shapes]
+        known = self._ahead or read_record(self._record_path)
         calls: list[ExtensionCall] = known.calls if known else []
-        self._add(calls)
+        if self._ahead is None:
+            self._add(calls)
         if known and known.covers(digests):
             return
-        late = False
+        server = "candidate" if self.fleet.gpu else "compile"
+        calls, late, failure = self._rounds(server, shapes, calls)
+        if failure is not None:
+            raise failure
+        write_record(self._record_path, calls, digests if late else None)
+
+    def _rounds(
+        self, server: str, shapes: list[OpenShape], calls: list[ExtensionCall]
+    ) -> tuple[list[ExtensionCall], bool, RoleFailure | None]:
+        """Starts the candidate and builds what it asks for, again and again.
+
+        Returns:
+            All its calls, whether it calls `load_inline` later than at its import, and how the last start failed.
+        """
         for _ in range(_MAX_ROUNDS):
-            asked, late = self._ask(shapes)
+            asked, late, failure = self._record(server, shapes)
             if not asked:
-                break
+                return calls, late, failure
             calls = [*calls, *asked]
             if len(self._built) + len(asked) > _MAX_EXTENSIONS:
                 raise RoleFailure(
@@ -127,31 +182,15 @@ class CandidateRun:
                     role=self.name,
                 )
             self._add(asked)
-        else:
-            raise RoleFailure(
-                "contract_violation",
-                f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building",
-                role=self.name,
-            )
-        built = [json.loads(call.canonical) for call in calls]
-        record.write_text(json.dumps({"calls": built, "shapes": digests if late else None}), encoding="utf-8")
+        raise RoleFailure(
+            "contract_violation",
+            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building",
+            role=self.name,
+        )
 
     def _add(self, calls: Sequence[ExtensionCall]) -> None:
         if calls:
             self._built.update(self.fleet.extensions.build_all(calls, self.name, self.expires_at))
-
-    def _ask(self, shapes: list[OpenShape]) -> tuple[list[ExtensionCall], bool]:
-        """Starts the candidate once; its new calls, and whether it calls `load_inline` later than at its import.
-
-        On a machine with a GPU the compile role has none, so a candidate that needs one to be imported or called is
-        started once more beside it.
-        """
-        asked, late, failure = self._record("compile", shapes)
-        if self.fleet.gpu and not asked and (failure is not None or not self._built):
-            asked, late, failure = self._record("candidate", shapes)
-        if failure is not None and not asked:
-            raise failure
-        return asked, late
 
     def _record(
         self, server: str, shapes: list[OpenShape]
@@ -198,7 +237,7 @@ class CandidateRun:
         # Outside the store: what a compile role could write, nobody believes.
         marker = self.fleet.built_folder / self.folder
         built = set(marker.read_text().split()) if marker.exists() else set()
-        wanted = [shape for shape in shapes if _digest(shape) not in built]
+        wanted = [shape for shape in shapes if digest(shape) not in built]
         if not wanted:
             return
         self.fleet.build_headers()
@@ -212,7 +251,7 @@ class CandidateRun:
                 for _ in pool.map(self._build_part, [rest[index::workers] for index in range(workers)]):
                     continue
         with marker.open("a") as file:
-            file.write("\n".join(_digest(shape) for shape in wanted) + "\n")
+            file.write("\n".join(digest(shape) for shape in wanted) + "\n")
 
     def _build_part(self, shapes: list[OpenShape]) -> None:
         process = self._fork("compile")
@@ -247,20 +286,24 @@ class CandidateRun:
         """
         # Only what Inductor compiles leaves files that are worth keeping.
         own_files = any(word in self.candidate.source for word in _COMPILES)
-        process = self.fleet.server(server).fork(
-            role="candidate",
-            folder=self.folder if own_files else "",
-            folder_mode="share" if server == "compile" else "copy",
-            limits=self.fleet.limits,
-            may_compile=records,
-            environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
-        )
+        folder = self._files_of or (self.folder if own_files else "")
+        if server == "candidate" and not (folder or records or self.interpreted):
+            process = self.fleet.candidate_process()
+        else:
+            process = self.fleet.server(server).fork(
+                role="candidate",
+                folder=folder,
+                folder_mode="share" if server == "compile" else "copy",
+                limits=self.fleet.limits,
+                may_compile=records,
+                environment={interpreted.VARIABLE: "1"} if self.interpreted else None,
+            )
         process.name = self.name
         process.expires_at = self.expires_at
         return process
 
-    def _load(self, process: RoleProcess, *, compiling: bool = False) -> None:
-        """Imports the candidate's file in a process; hands over the task's and what was built."""
+    def _load(self, process: RoleProcess, *, compiling: bool = False, files: bytes = b"") -> None:
+        """Imports the candidate's file in a process; hands over the task's, what was built, and compilers' ``files``."""
         libraries = {digest: item for digest, item in self._built.items() if isinstance(item, bytes)}
         failures = {digest: item for digest, item in self._built.items() if isinstance(item, str)}
         texts = [
@@ -269,19 +312,51 @@ class CandidateRun:
                 self.candidate.source.encode("utf-8", "surrogatepass"),
                 self.session.task.source.encode("utf-8", "surrogatepass"),
                 torch_cpp.pack(libraries, failures),
+                files,
             )
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            process.request(runner.LOAD, {"watch": self.watched}, deadline_s, tuple(texts))
+            request = {"watch": self.watched, "compiles": self._compiles}
+            process.request(runner.LOAD, request, deadline_s, tuple(texts))
         finally:
             for text in texts:
                 os.close(text)
 
     def start(self) -> None:
         """Starts the candidate's own process and imports its file."""
+        files = b""
+        if self._keeps_files:
+            files = self.fleet.kept_files.get(self._files_key)
+            self.given_files = bool(files)
+            if not files and self.fleet.gpu:
+                files = self.fleet.triton_basics()
         self.process = self._fork("candidate")
-        self._load(self.process)
+        self._load(self.process, files=files)
+
+    @property
+    def _keeps_files(self) -> bool:
+        """Whether what compilers make in its process is kept; a process that is watched compiles something else."""
+        source = self.candidate.source
+        if self.name != "candidate" or self.watched:
+            return False
+        compiles = any(word in source for word in _COMPILES)
+        # Without a GPU its folder is filled by the compile role and stays (see _compile_shapes).
+        return self.fleet.gpu if compiles else any(word in source for word in _COMPILES_IN_PROCESS)
+
+    @property
+    def _files_key(self) -> str:
+        task_sha256, environment = self.session.task.sha256, self.fleet.environment()
+        return self.fleet.kept_files.key(self.candidate.sha256, task_sha256, environment)
+
+    def keep_files(self) -> None:
+        """Takes over what compilers made in its process, for its next one; before anything is timed in this one."""
+        if self.process is None or not self._keeps_files:
+            return
+        files = take(self.process)
+        self.process.freeze()
+        if files:
+            self.fleet.kept_files.put(self._files_key, files)
 
     def open(self, shape: OpenShape) -> Side:
         """Builds the candidate's module at a shape (once)."""
@@ -307,33 +382,15 @@ class CandidateRun:
             raise
         return side
 
-    def close(self) -> None:
-        """Ends the candidate's process."""
+    def end_process(self) -> None:
+        """Ends the candidate's process; it may be started :meth:`again`."""
         if self.process is not None:
             self.process.close()
+            self.process = None
         for side in self.sides.values():
             side.release()
+        self.sides = {}
 
-
-def _digest(shape: OpenShape) -> str:
-    return hashlib.sha256(repr(freeze_dims(shape.dims)).encode()).hexdigest()[:24]
-
-
-@dataclass(frozen=True)
-class _Record:
-    """What an earlier evaluation of the same candidate learnt; `shapes` matter only to one that asks late."""
-
-    calls: list[ExtensionCall]
-    shapes: list[str] | None
-
-    def covers(self, shapes: list[str]) -> bool:
-        return self.shapes is None or set(shapes) <= set(self.shapes)
-
-
-def _read_record(path: Path) -> _Record | None:
-    """The referee's own file; None where there is none, or one that an earlier version wrote."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return _Record([parse(call) for call in content["calls"]], content["shapes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    def close(self) -> None:
+        """Ends the candidate's process."""
+        self.end_process()

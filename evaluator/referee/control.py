@@ -1,4 +1,4 @@
-"""The reference once more, in a process as young as the candidate's: there its uncompiled baselines are timed.
+"""The reference once more, in processes as young as the candidate's: there its baselines are timed.
 
 The process that describes the task, runs the oracle and holds the compiler has a heap full of remains, and the same
 module takes 1 to 2 % longer in it (measured on two cores). That is no merit of the candidate.
@@ -6,6 +6,10 @@ module takes 1 to 2 % longer in it (measured on two cores). That is no merit of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from evaluator.errors import RoleReported
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import Baseline, OpenShape
@@ -23,20 +27,59 @@ def twin(task: TaskSource) -> CandidateSource:
 
 
 class Control:
-    """Where the best baselines of one evaluation are timed.
+    """Where the best baselines of one evaluation are timed: one process for each number of threads.
+
+    A baseline with another number of threads that ran in the same process would warm it up between the turns of the
+    first, and nobody does that for the candidate.
 
     Args:
-        fleet: starts the process, once a shape needs it.
+        fleet: starts a process, once a shape needs it.
         session: the task's.
+        compiled: whether compiled baselines are loaded here, too, from the task's compile cache: some seconds a process. Otherwise
+            they are timed in the session's own process, where they were compiled.
 
     What goes wrong in it is nobody's fault for certain (a candidate may hold all of a GPU's memory, or use up the
     evaluation's time): it is reported under the name ``control``, and the evaluation is void.
     """
 
-    def __init__(self, fleet: Fleet, session: TaskSession) -> None:
+    def __init__(self, fleet: Fleet, session: TaskSession, *, compiled: bool = False) -> None:
+        self._fleet = fleet
         self._session = session
-        self._run = CandidateRun(fleet, session, twin(session.task), name="control")
-        self._prepared: set[tuple[int, str]] = set()
+        self._compiled = compiled
+        self._runs: dict[int, CandidateRun] = {}
+        self._sides: dict[tuple[int, str], Side] = {}
+        self._ahead: Future[None] | None = None
+
+    def begin(self, shapes: Sequence[OpenShape]) -> None:
+        """Gets ready for shapes whose best baselines are known, and for the next candidate, beside what the caller does.
+
+        What goes wrong in it is raised by :meth:`join`.
+        """
+        todo = [
+            (shape, baseline)
+            for shape in shapes
+            if shape.ranked
+            for baseline in shape.rivals
+            if baseline.mode in _UNCOMPILED
+        ]
+        if not todo and not self._fleet.gpu:
+            return
+        # A fork server dies with the thread that started it, so make sure here that it runs.
+        self._fleet.server("candidate")
+        pool = ThreadPoolExecutor(1)
+        self._ahead = pool.submit(self._make_ready, todo)
+        pool.shutdown(wait=False)
+
+    def _make_ready(self, todo: list[tuple[OpenShape, Baseline]]) -> None:
+        for shape, baseline in todo:
+            self.side(shape, baseline)
+        self._fleet.make_spare()
+
+    def join(self) -> None:
+        """Waits until what :meth:`begin` has begun is done."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            ahead.result()
 
     def rivals(self, shape: OpenShape) -> list[tuple[Baseline, Side]]:
         """The shape's rivals, each with the process and slots where it is ready to be timed, frozen."""
@@ -44,19 +87,45 @@ class Control:
 
     def side(self, shape: OpenShape, baseline: Baseline) -> Side:
         """Where a baseline is ready to be timed; frozen."""
-        if baseline.mode not in _UNCOMPILED:
-            shape.side.process.freeze()
+        ready = self._sides.get((shape.key, baseline.name))
+        if ready is None:
+            ready = self._sides[shape.key, baseline.name] = self._ready(shape, baseline)
+        ready.process.freeze()
+        return ready
+
+    def _ready(self, shape: OpenShape, baseline: Baseline) -> Side:
+        compiled = baseline.mode not in _UNCOMPILED
+        if compiled and not self._compiled:
             return shape.side
-        if self._run.process is None:
-            self._run.start()
-        side = self._run.open(shape)
-        if (shape.key, baseline.name) not in self._prepared:
-            side.fill(1)
+        side = self.start(baseline.threads).open(shape)
+        side.fill(1)
+        try:
             self._session.prepare(side, baseline)
-            self._prepared.add((shape.key, baseline.name))
-        side.process.freeze()
+        except RoleReported:
+            if not compiled:
+                raise
+            # It works in the session's process, and without it the candidate would look better.
+            return shape.side
         return side
 
+    def start(self, threads: int) -> CandidateRun:
+        """The process for baselines with so many threads, started if there is none."""
+        if threads not in self._runs:
+            files_of = self._session.folder if self._compiled else ""
+            run = CandidateRun(
+                self._fleet, self._session, twin(self._session.task), name="control", files_of=files_of
+            )
+            self._runs[threads] = run
+            run.start()
+        return self._runs[threads]
+
     def close(self) -> None:
-        """Ends the process."""
-        self._run.close()
+        """Ends the processes."""
+        if self._ahead is not None:
+            for run in list(self._runs.values()):
+                if run.process is not None:
+                    run.process.kill()
+            # That it fails now has nobody to tell any more.
+            wait([self._ahead])
+        for run in self._runs.values():
+            run.close()

@@ -38,7 +38,9 @@ class RefereeCore:
     def __init__(
         self, device: str, work_dir: Path, minimum_tier: str, verdicts_dir: Path | None = None
     ) -> None:
-        self.fleet = Fleet(open_device(device), work_dir, minimum_tier)
+        # Referees of a batch have work folders of their own and their verdicts in one place: what else they share is beside it.
+        stores = verdicts_dir.parent if verdicts_dir else work_dir
+        self.fleet = Fleet(open_device(device), work_dir, minimum_tier, stores=stores)
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 

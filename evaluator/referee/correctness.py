@@ -15,7 +15,7 @@ from evaluator.content import distributions
 from evaluator.errors import RoleFailure
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense
-from evaluator.referee.expectation import OWN_INPUTS, Case, case_of
+from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import TaskSession
@@ -44,7 +44,7 @@ class Outcome:
     Attributes:
         max_ratio: largest error over its bound.
         max_abs: largest absolute error.
-        bounds: per output the widest bound that the task's own inputs need.
+        bounds: per output the widest bound that the task's own inputs need, and that of the root mean square.
         checks: calls that were compared.
         first_call_s: seconds that the first call took.
         strict_ratio: largest error over the bound of strict arithmetic; above 1 only in a lower precision tier.
@@ -53,7 +53,7 @@ class Outcome:
 
     max_ratio: float = 0.0
     max_abs: float = 0.0
-    bounds: list[float] = field(default_factory=list)
+    bounds: list[tuple[float, float]] = field(default_factory=list)
     checks: int = 0
     first_call_s: float = 0.0
     strict_ratio: float = 0.0
@@ -65,10 +65,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     if "cases" in shape.checks:
         kept: list[Case] = shape.checks["cases"]
         return kept
-    names = distributions.names(shape.inputs.tensors)
-    if session.precision not in ("fp32", "tf32"):
-        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
-        names = [name for name in names if name not in ("wide_range", "large_mean")]
+    names = usable(session, shape)
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
@@ -81,11 +78,24 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     return made
 
 
+def usable(session: TaskSession, shape: OpenShape) -> list[str]:
+    """Names of the distributions that a module can be asked for at a shape, the task's own first."""
+    names = distributions.names(shape.inputs.tensors)
+    if session.precision not in ("fp32", "tf32"):
+        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
+        names = [name for name in names if name not in ("wide_range", "large_mean")]
+    return names
+
+
 def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case:
     """Draws one content and asks the reference role for its own result and the float64 one."""
-    side = shape.side
-    side.fill_from(name)
-    return case_of(session, shape, name, side.contents(0), findings)
+    return case_of(session, shape, _fresh(shape, name), findings)
+
+
+def _fresh(shape: OpenShape, name: str) -> OwnResult:
+    """Draws one content and asks the reference role for its own result."""
+    shape.side.fill_from(name)
+    return own_result(shape, name, shape.side.contents(0))
 
 
 def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> None:
@@ -98,23 +108,9 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
     todo, repeated = _with_repeat(todo)
     first: list[Array] = []
     for case in todo:
-        side.ready(_CALL_SECONDS, poison=1 + secrets.randbelow(255), keep=True)
-        side.write(0, case.contents)
-        # The first call of a process may load libraries or compile.
-        deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
-        block = side.block(1, deadline_s)
-        outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
-        spans = _checked_outputs(side, block, case)
-        if not side.holds(0, case.contents):
-            raise Rejected(
-                "contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape)
-            )
-        values = [dense(span, meta) for span, meta in zip(spans, block.report.metas, strict=True)]
-        comparisons = [compare(v, e) for v, e in zip(values, case.expected, strict=True)]
-        record(outcome, comparisons, case)
-        for comparison in comparisons:
-            if not comparison.ok:
-                raise wrong(shape, case, comparison, values, [entry[2] for entry in earlier])
+        block, spans = _call(side, shape, case, outcome)
+        values = _values(block, spans)
+        _compare(shape, case, values, outcome, [entry[2] for entry in earlier])
         if case is repeated:
             if first:
                 outcome.unsteady = outcome.unsteady or _difference(first, values, shape)
@@ -122,6 +118,68 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
         _check_survival(side, earlier, shape)
         earlier.append((block, spans, case))
     side.process.freeze()
+
+
+def check_again(
+    session: TaskSession,
+    side: Side,
+    shape: OpenShape,
+    outcome: Outcome,
+    findings: list[Finding],
+    earlier: list[Case],
+) -> None:
+    """One more call, after those at other shapes, on a fresh content of the task's own distribution.
+
+    What is asked of a call is the same as in :func:`check`. Its values are compared with the reference's own within the
+    bounds that :func:`check` found; only where they differ is the float64 oracle asked, and it has the last word.
+
+    Args:
+        session: of the task.
+        side: the candidate's.
+        shape: where it has been checked.
+        outcome: of that.
+        findings: of the evaluation.
+        earlier: cases of that, so that an old answer is recognized.
+
+    Raises:
+        Rejected: with the first thing that is wrong.
+    """
+    result = _fresh(shape, "task")
+    block, spans = _call(side, shape, result, outcome)
+    if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
+        outcome.checks += 1
+    else:
+        _compare(shape, case_of(session, shape, result, findings), _values(block, spans), outcome, earlier)
+    side.process.freeze()
+
+
+def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tuple[Block, list[Array]]:
+    """The candidate's call on a content, and its outputs, which have the right form."""
+    # The first call of a process may load libraries or compile.
+    deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
+    block = side.call([content.contents], deadline_s, poison=1 + secrets.randbelow(255), keep=True)
+    outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
+    spans = _checked_outputs(side, block, content)
+    if not side.holds(0, content.contents):
+        raise Rejected(
+            "contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape)
+        )
+    return block, spans
+
+
+def _values(block: Block, spans: list[Array]) -> list[Array]:
+    return [dense(span, meta) for span, meta in zip(spans, block.report.metas, strict=True)]
+
+
+def _compare(
+    shape: OpenShape, case: Case, values: list[Array], outcome: Outcome, earlier: list[Case]
+) -> None:
+    """Raises Rejected where values are not what the oracle expects."""
+    comparisons = [compare(v, e) for v, e in zip(values, case.expected, strict=True)]
+    record(outcome, comparisons, case)
+    for comparison in comparisons:
+        if not comparison.ok:
+            raise wrong(shape, case, comparison, values, earlier)
 
 
 def _with_repeat(todo: list[Case]) -> tuple[list[Case], Case | None]:
@@ -152,8 +210,11 @@ def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
     outcome.max_abs = max([outcome.max_abs, *(c.max_abs for c in comparisons if math.isfinite(c.max_abs))])
     if case.distribution not in OWN_INPUTS:
         return  # timed blocks get the task's own inputs, and no more room than those need
-    bounds = [expected.typical_bound for expected in case.expected]
-    outcome.bounds = [max(pair) for pair in zip(outcome.bounds or bounds, bounds, strict=True)]
+    bounds = [(expected.typical_bound, expected.typical_rms_bound) for expected in case.expected]
+    outcome.bounds = [
+        (max(bound, known), max(rms, known_rms))
+        for (bound, rms), (known, known_rms) in zip(bounds, outcome.bounds or bounds, strict=True)
+    ]
 
 
 def wrong(
@@ -188,7 +249,7 @@ def _constant(values: Array) -> bool:
     return bool(space(values).size(values) > 1 and (values == values.reshape(-1)[0]).all())
 
 
-def _checked_outputs(side: Side, block: Block, case: Case) -> list[Array]:
+def _checked_outputs(side: Side, block: Block, case: Content) -> list[Array]:
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
         sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}"
@@ -208,11 +269,12 @@ def _checked_outputs(side: Side, block: Block, case: Case) -> list[Array]:
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
     """The outputs of the last two calls must still hold what they held."""
-    for age, (block, spans, case) in enumerate(reversed(earlier[-2:]), start=1):
-        try:
-            now = side.outputs_later(block, age, _CALL_SECONDS)
-        except RoleFailure:
-            now = []
+    last = earlier[:-3:-1]
+    try:
+        later = side.outputs_later([block for block, _, _ in last], _CALL_SECONDS)
+    except RoleFailure:
+        later = [[]] * len(last)
+    for now, (_, spans, case) in zip(later, last, strict=True):
         if len(now) != len(spans) or any(
             index not in case.aliased and space(a).count_different(a, b)
             for index, (a, b) in enumerate(zip(now, spans, strict=True))

@@ -5,26 +5,24 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Explanation, Investigation
-from evaluator.referee import calibration, measure
+from evaluator.referee import calibration, measure, pairs
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome, Rejected, cases, check, make_case, remarks
+from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.side import Side
 from evaluator.referee.task_session import Progress, TaskSession
-from evaluator.referee.warm import measure_warm
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
+from evaluator.timing.exclusive import Hold
 from evaluator.timing.statistics import summarize
 from evaluator.verdict import Finding, KernelShare, ShapeResult, Verdict
 
@@ -35,6 +33,9 @@ _INTERPRETED = (
     "its Triton kernels ran in Triton's interpreter on the CPU, which shows whether they are right and says nothing "
     "about their speed"
 )
+
+
+_COMPILED_BEFORE = "its process was given what its compilers made in an earlier evaluation: the first call did not wait for them"
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Evaluation:
         self.run_state = _Run()
         self._started = time.monotonic()
         expires_at = self._started + request.deadline_s
+        self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
 
@@ -98,6 +100,7 @@ class Evaluation:
         finally:
             self.candidate.close()
             self.control.close()
+            self.fleet.unpin(self.session.process)
             if self.session.process.frozen and not self.session.process.dead:
                 self.session.process.thaw()
         return self._verdict(word, reason, detail)
@@ -107,37 +110,39 @@ class Evaluation:
     def _judge(self) -> tuple[str, str, str]:
         clock = _Stages(self.run_state.stages_s)
         lock = self.fleet.device_lock
-        with lock.shared():
-            opened = self._prepare(clock)
+        self.progress("compile", 0, 1, "building the candidate")
+        self.candidate.build_ahead()
+        clock.lap("compile")
+        with lock.shared() as hold:
+            opened = self._prepare(clock, hold)
         if self.candidate.interpreted:
             self.run_state.findings.append(Finding("interpreted", "info", _INTERPRETED))
             for split in opened:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
             return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
-        explained = self._investigation(opened, [shape for _, shape in timed])
-        every = self.request.effort == "confirm"
-        with lock.shared(), explained.beside():
-            self.session.compile_baselines([shape for _, shape in timed], self.progress, every=every)
+        shapes = [shape for _, shape in timed]
+        explained = self._investigation(opened, shapes)
+        with lock.shared() as hold, explained.beside():
+            # Whoever is being explained runs on the device meanwhile.
+            self._compile_baselines(shapes, None if explained.watches else hold)
         clock.lap("baseline_compile")
         self.run_state.explain(explained.explanation)
-        self.progress("timing", 0, len(timed), "waiting for the device's clock")
-        with lock.exclusive(), on_core(self.fleet.core):
-            clock.lap("waiting")
-            self.session.rank_baselines([shape for _, shape in timed], self.progress)
-            clock.lap("baselines")
-            self._aa([shape for _, shape in timed])
-            clock.lap("aa")
-            self._time_all(timed)
-            clock.lap("timing")
-        self.fleet.unpin(self.session.process)
+        while not self._clocked(timed, clock):
+            self.fleet.unpin(self.session.process)
+            with lock.shared() as hold:
+                self._compile_baselines(shapes, hold)
+            clock.lap("baseline_compile")
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
         return "accepted", self._reason(), ""
 
-    def _prepare(self, clock: _Stages) -> dict[str, list[OpenShape]]:
-        """Everything before the clock: reference, build, load, correctness."""
+    def _prepare(self, clock: _Stages, hold: Hold) -> dict[str, list[OpenShape]]:
+        """Everything before the clock: reference, build, load, correctness.
+
+        Every shape is opened before the candidate starts: what memory is left is the candidate's, not the reference's.
+        """
         chosen = self._shapes()
         if not any(chosen.values()):
             raise RoleFailure(
@@ -146,14 +151,55 @@ class Evaluation:
         opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
         every = [shape for shapes in opened.values() for shape in shapes]
         clock.lap("reference")
-        self.progress("compile", 0, 1, "building the candidate")
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
         self.candidate.start()
         clock.lap("load")
-        self._check_all(every)
+        if self.candidate.given_files:
+            self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
+        if not self._confirms:
+            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
+            self.control.begin(timed)
+        self._check_all(every, hold)
+        self.candidate.keep_files()
+        self.control.join()
         clock.lap("correctness")
         return opened
+
+    def _compile_baselines(self, shapes: list[OpenShape], hold: Hold | None) -> None:
+        """What the baselines need before the clock; between two of them, whoever waits to time has the device."""
+        between = (lambda: None) if hold is None else (lambda: self._give_way(hold))
+        self.session.compile_baselines(shapes, self.progress, every=self._confirms, between=between)
+
+    def _clocked(self, timed: list[tuple[str, OpenShape]], clock: _Stages) -> bool:
+        """What needs the device's clock; False if baselines have to be compiled after all, for which nobody should wait."""
+        self.progress("timing", 0, len(timed), "waiting for the device's clock")
+        shapes = [shape for _, shape in timed]
+        with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
+            clock.lap("waiting")
+            ranked = self.session.rank_baselines(shapes, self.progress)
+            clock.lap("baselines")
+            if ranked:
+                if self._confirms:
+                    # Its memory is needed by processes that are as young as those they are compared with.
+                    self.candidate.end_process()
+                self._aa(shapes)
+                clock.lap("aa")
+                (self._time_in_pairs if self._confirms else self._time_all)(timed)
+                clock.lap("timing")
+        return ranked
+
+    def _give_way(self, hold: Hold) -> None:
+        """Lets whoever waits to time have the device, with everything of this evaluation stopped."""
+        if not hold.wanted():
+            return
+        self.control.join()
+        process = self.candidate.process
+        if process is not None:
+            process.freeze()
+            process.stop_others()
+        self.session.process.freeze()
+        hold.give_way()
 
     def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
         shapes = timed or [shape for shapes in opened.values() for shape in shapes]
@@ -188,11 +234,12 @@ class Evaluation:
                 "timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s"
             )
 
-    def _check_all(self, shapes: Sequence[OpenShape]) -> None:
+    def _check_all(self, shapes: Sequence[OpenShape], hold: Hold) -> None:
         """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
         for done, shape in enumerate(unique):
             self._check_deadline()
+            self._give_way(hold)
             self.progress("correctness", done, len(unique), f"checking {_words(shape.dims)}")
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
@@ -200,8 +247,9 @@ class Evaluation:
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
-            case = make_case(self.session, shape, "task", self.run_state.findings)
-            check(self.candidate.sides[shape.key], shape, [case], self.run_state.outcomes[shape.key])
+            self._give_way(hold)
+            side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
+            check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:
@@ -209,6 +257,7 @@ class Evaluation:
         return kept
 
     def _time_all(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
+        """One pair of processes: the one in which the candidate was checked, and a control."""
         effort = measure.EFFORTS[self.request.effort]
         order = random.SystemRandom().sample(list(timed), len(timed))
         for done, (split, shape) in enumerate(order):
@@ -218,43 +267,29 @@ class Evaluation:
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
             timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
-            captured, warm = self._regimes(shape, side, outcome, timing)
-            self.run_state.results.append(
-                ShapeResult(
-                    dims=shape.dims,
-                    split=split,
-                    dtype=shape.output_metas[0].dtype,
-                    correct=True,
-                    error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
-                    timed=True,
-                    baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
-                    best_baseline=timing.baseline,
-                    baseline_us=timing.baseline_us,
-                    candidate_us=timing.candidate_us,
-                    speedup=timing.speedup,
-                    ci95=timing.ci95,
-                    decision=timing.decision,
-                    log_ratios=timing.log_ratios,
-                    disturbed_quads=timing.disturbed,
-                    captured=captured,
-                    warm=warm,
-                    clock=timing.clock,
-                    cycles=timing.cycles,
-                )
-            )
+            self.run_state.results.append(_timed(split, shape, outcome, timing))
 
-    def _regimes(
-        self, shape: OpenShape, side: Side, outcome: Outcome, cold: measure.Timing
-    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """What ``confirm`` reports beside the headline: captured calls (on a GPU), and warm ones."""
-        if self.request.effort != "confirm":
-            return None, None
-        arguments = (self.session, shape, side, self.control, outcome, self._earlier(shape))
-        captured = None
-        if self.fleet.gpu:
-            timing = measure_captured(*arguments, measure.EFFORTS["confirm"], cold)
-            captured = {"why_not": timing} if isinstance(timing, str) else timing.as_fields()
-        return captured, measure_warm(*arguments, cold)
+    def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
+        """Several pairs of new processes."""
+        todo = [
+            pairs.Timed(shape, self.run_state.outcomes[shape.key], self._earlier(shape)) for _, shape in timed
+        ]
+        done, least = 0, pairs.LEAST * len(todo)
+
+        def step(number: int, at: pairs.Timed) -> None:
+            nonlocal done
+            self._check_deadline()
+            words = f"pair {number + 1} of processes: timing {_words(at.shape.dims)}"
+            self.progress("timing", done, max(least, done + 1), words)
+            done += 1
+
+        effort, gpu = measure.EFFORTS[self.request.effort], self.fleet.gpu
+        pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu, warm=True)
+        for (split, _), at in zip(timed, todo, strict=True):
+            result = replace(_timed(split, at.shape, at.outcome, pairs.figure(at.eager)), warm=at.warm)
+            if gpu:
+                result = replace(result, captured=_captured(at))
+            self.run_state.results.append(result)
 
     def _untimed(self, split: str, shape: OpenShape) -> ShapeResult:
         outcome = self.run_state.outcomes[shape.key]
@@ -266,7 +301,7 @@ class Evaluation:
         if self.session.aa is None and timed:
             target_us = self.fleet.device.block_target_us / 4
             shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
-            self.session.aa = calibration.gate(self.fleet, self.session, shape, self.progress)
+            self.session.aa = calibration.gate(self.session, shape, self.progress)
 
     # -- words -------------------------------------------------------------------------------------------------
 
@@ -287,7 +322,9 @@ class Evaluation:
         timed = [result for result in self.run_state.results if result.timed]
 
         def of(results: list[ShapeResult]) -> dict[str, Any]:
-            return summarize([r.log_ratios for r in results], [r.decision or "undecided" for r in results])
+            decisions = [r.decision or "undecided" for r in results]
+            estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
+            return summarize([r.log_ratios for r in results], decisions, estimates)
 
         by_split = {split: of([r for r in timed if r.split == split]) for split in {r.split for r in timed}}
         overfit = None
@@ -324,8 +361,9 @@ class Evaluation:
             timing={
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
+                "pairs": min((max(len(r.pairs), 1) for r in results if r.timed), default=0),
                 "aa": self.session.aa,
-                "throttle": _throttle(results),
+                "throttle": pairs.over_all([r.clock for r in results]),
             },
             setup_s=self.candidate.setup_s,
             first_call_s=next((o.first_call_s for o in run.outcomes.values() if o.checks), None),
@@ -338,15 +376,33 @@ class Evaluation:
         )
 
 
-def _throttle(results: list[ShapeResult]) -> dict[str, Any] | None:
-    """Over all shapes: lowest and highest clock in MHz, and every reason for which it was held back."""
-    clocks = [result.clock for result in results if result.clock is not None]
-    if not clocks:
-        return None
-    return {
-        "sm_mhz": [min(c["sm_mhz"][0] for c in clocks), max(c["sm_mhz"][1] for c in clocks)],
-        "reasons": sorted({reason for clock in clocks for reason in clock["reasons"]}),
-    }
+def _timed(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timing) -> ShapeResult:
+    return ShapeResult(
+        dims=shape.dims,
+        split=split,
+        dtype=shape.output_metas[0].dtype,
+        correct=True,
+        error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
+        timed=True,
+        baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
+        best_baseline=timing.baseline,
+        baseline_us=timing.baseline_us,
+        candidate_us=timing.candidate_us,
+        speedup=timing.speedup,
+        ci95=timing.ci95,
+        decision=timing.decision,
+        log_ratios=timing.log_ratios,
+        disturbed_quads=timing.disturbed,
+        clock=timing.clock,
+        cycles=timing.cycles,
+        pairs=timing.pairs,
+    )
+
+
+def _captured(at: pairs.Timed) -> dict[str, Any]:
+    if len(at.captured) < pairs.LEAST:
+        return {"why_not": at.why_not or "it could not be measured in enough pairs of processes"}
+    return pairs.figure(at.captured).as_fields()
 
 
 class _Stages:
@@ -358,7 +414,7 @@ class _Stages:
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self._target[name] = now - self._last
+        self._target[name] = self._target.get(name, 0.0) + now - self._last
         self._last = now
 
 

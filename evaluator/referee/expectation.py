@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,13 @@ _NARROWEST_ARITHMETIC = epsilon("bfloat16")
 
 
 @dataclass
-class Case:
-    """One content with what every output must be.
+class Content:
+    """One content with the form that outputs must have for it.
 
     Attributes:
         distribution: what was drawn.
         contents: per tensor, its span of memory.
         metas: of the outputs.
-        expected: their values.
         structure: digest of the containers that they stand in.
         aliased: outputs that the reference itself returns as views of its inputs.
     """
@@ -44,24 +44,39 @@ class Case:
     distribution: str
     contents: list[Array]
     metas: tuple[TensorMeta, ...]
+    structure: int
+    aliased: frozenset[int]
+
+
+@dataclass
+class OwnResult(Content):
+    """What the reference itself returns, in full precision: per output, its span of memory."""
+
+    spans: list[Array]
+
+
+@dataclass
+class Case(Content):
+    """What every output must be."""
+
     expected: list[Expected]
-    structure: int = 0
-    aliased: frozenset[int] = frozenset()
 
 
-def case_of(
-    session: TaskSession, shape: OpenShape, name: str, contents: list[Array], findings: list[Finding]
-) -> Case:
-    """Expectations for given contents."""
+def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
+    """The reference's own result for given contents."""
     side = shape.side
-    side.ready(_CALL_SECONDS)
-    side.write(0, contents)
-    block = side.block(1, _CALL_SECONDS, strict=True)
-    metas = block.report.metas
-    own = [
-        widen(dense(span, meta), meta.dtype) for span, meta in zip(side.outputs(block, 0), metas, strict=True)
-    ]
-    oracle = _ask_oracle(session, shape, contents, metas, own, findings)
+    block = side.call([contents], _CALL_SECONDS, strict=True)
+    report = block.report
+    return OwnResult(
+        name, contents, report.metas, report.structure, side.aliased(block), side.outputs(block, 0)
+    )
+
+
+def case_of(session: TaskSession, shape: OpenShape, result: OwnResult, findings: list[Finding]) -> Case:
+    """Expectations for a content for which the reference's own result is known."""
+    name, metas = result.distribution, result.metas
+    own = [widen(dense(span, meta), meta.dtype) for span, meta in zip(result.spans, metas, strict=True)]
+    oracle = _ask_oracle(session, shape, result.contents, metas, own, findings)
     # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
     # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
@@ -88,7 +103,7 @@ def case_of(
     ]
     if not usual and name in OWN_INPUTS:
         shape.checks["usual"] = [one.rms for one in expected]
-    return Case(name, contents, metas, expected, block.report.structure, side.aliased(block))
+    return Case(name, result.contents, metas, result.structure, result.aliased, expected)
 
 
 @dataclass
@@ -110,23 +125,20 @@ def _ask_oracle(
     own: list[Array],
     findings: list[Finding],
 ) -> _Oracle:
-    side = shape.side
-
-    def ask(**how: Any) -> list[Array]:
-        side.write(0, contents)
-        return _read(side.oracle(0, _CALL_SECONDS, **how), metas)
-
-    oracle = _Oracle(own)
+    steps = _steps(shape, metas)
+    move = {"steps": steps, "seed": secrets.randbits(62), "sign": 1}
+    rounded = any(not is_inexact(meta.dtype) for meta in metas)
+    kinds: dict[str, dict[str, Any]] = {"exact": {"tier": "fp32", "move": None}}
+    if any(steps):
+        kinds["moved"] = {"tier": "fp32", "move": move}
+    if any(steps) and rounded:
+        kinds["opposite"] = {"tier": "fp32", "move": {**move, "sign": -1}}
+    if session.precision != "fp32":
+        kinds["tiered"] = {"tier": session.precision, "move": None}
+    known: dict[str, list[Array]] = {}
     try:
-        oracle.exact = ask()
-        steps = _steps(shape, metas)
-        oracle.step = max(steps, default=0.0)
-        move = {"steps": steps, "seed": secrets.randbits(62), "sign": 1}
-        oracle.moved = ask(move=move)
-        if not all(is_inexact(meta.dtype) for meta in metas):
-            oracle.alternatives = [oracle.exact, oracle.moved, ask(move={**move, "sign": -1})]
-        if session.precision != "fp32":
-            oracle.tiered = ask(tier=session.precision)
+        for name, values in _answers(shape, contents, kinds, metas):
+            known[name] = values
     except RoleReported as failure:
         what = "the task's oracle" if session.own_oracle else "the reference"
         note = Finding("no_float64_oracle", "info", f"{what} does not run in float64: {failure.sentence}")
@@ -136,7 +148,38 @@ def _ask_oracle(
             ) from None
         if note not in findings:
             findings.append(note)
-    return oracle
+    return _Oracle(
+        known.get("exact", own),
+        known.get("moved"),
+        max(steps, default=0.0),
+        known.get("tiered"),
+        [known[name] for name in ("exact", "moved", "opposite") if name in known] if rounded else [],
+    )
+
+
+def _answers(
+    shape: OpenShape, contents: list[Array], kinds: dict[str, dict[str, Any]], metas: tuple[TensorMeta, ...]
+) -> Iterator[tuple[str, list[Array]]]:
+    """What the oracle says of each kind, in their order, with as few requests as it takes.
+
+    Raises:
+        RoleReported: one fails; those before it have been told.
+    """
+    side, todo = shape.side, list(kinds.items())
+    most = side.most_kinds(metas)
+    while todo:
+        asked = todo[:most]
+        side.write(0, contents)
+        try:
+            answers = side.oracle(0, [kind for _, kind in asked], _CALL_SECONDS * len(asked))
+        except RoleReported:
+            if len(asked) == 1:
+                raise
+            # Some may work, and together they may have been too large. Which, is seen one by one.
+            most = 1
+            continue
+        yield from ((name, _read(values, metas)) for (name, _), values in zip(asked, answers, strict=True))
+        todo = todo[most:]
 
 
 def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:

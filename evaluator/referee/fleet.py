@@ -24,6 +24,7 @@ from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
+from evaluator.referee.kept_files import KeptFiles, basics
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.roles import chain, runner
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from evaluator.referee.open_shape import Baseline
 
 TIERS = ("namespaces", "landlock")
+_WAKE_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -50,20 +52,34 @@ class Fleet:
         work_dir: folder for stores and caches; private to this user.
         minimum_tier: ``namespaces`` or ``landlock``; a lower one is refused.
         exactly: try the minimum tier alone, and not first whatever is stronger.
+        stores: folder of what referees side by side may share (built extensions, baselines' times, what candidates'
+            compilers made); the work folder by default.
 
     Raises:
         SandboxUnavailable: no tier at or above the minimum passed its self-test.
     """
 
-    def __init__(self, device: Device, work_dir: Path, minimum_tier: str, *, exactly: bool = False) -> None:
+    def __init__(
+        self,
+        device: Device,
+        work_dir: Path,
+        minimum_tier: str,
+        *,
+        exactly: bool = False,
+        stores: Path | None = None,
+    ) -> None:
         if minimum_tier not in TIERS:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
         self.device = device
         self.gpu = device.kind == "cuda"
-        self.threads = thread_count()
-        self.compile_workers = max(1, min(8, self.threads))
+        # On a GPU whoever is timed has one core, and every thread more has to be stopped and resumed with each block:
+        # 0.7 ms for the sixteen of a pool that nobody used (H200).
+        self.threads = 1 if self.gpu else thread_count()
+        self.compile_workers = max(1, min(8, thread_count()))
         #: Where measurements of a GPU run; on a CPU they need all cores.
         self.core = cores.core_for(device.index) if self.gpu else None
+        #: Where everything else runs; None leaves it to the operating system.
+        self.role_cores = cores.beside(device.index, device.count) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
         self.store = work_dir / "store"
@@ -77,14 +93,18 @@ class Fleet:
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
         self.keeper: Keeper | None = None
+        self._spare: RoleProcess | None = None
         self._servers: dict[str, ForkServer] = {}
         self._lock = threading.Lock()
         self._headers_lock = threading.Lock()
         self._headers_tried = False
+        self._basics: bytes | None = None
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
-        self.extensions = ExtensionBuilder(self, work_dir / "artefacts")
-        self.baseline_store = BaselineStore(work_dir / "baselines")
+        stores = stores or work_dir
+        self.extensions = ExtensionBuilder(self, stores / "artefacts")
+        self.baseline_store = BaselineStore(stores / "baselines")
+        self.kept_files = KeptFiles(stores / "compiled")
         strongest = TIERS.index(minimum_tier) if exactly else 0
         self.tier = self._choose_tier(TIERS[strongest : TIERS.index(minimum_tier) + 1])
         if self.gpu:
@@ -143,6 +163,7 @@ class Fleet:
             chain_library=self.chain_library,
             headers=self.headers,
             interprets_triton=not self.gpu,
+            cores=self.role_cores,
         )
 
     def _attack_ourselves(self) -> list[dict[str, Any]]:
@@ -204,6 +225,35 @@ class Fleet:
                 server = self._servers[name] = self._server(name, self.tier)
             return server
 
+    def candidate_process(self) -> RoleProcess:
+        """A new process for a candidate that needs no folder and no environment of its own."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            try:
+                spare.request(runner.WAKE, {}, _WAKE_SECONDS)
+            except RoleFailure:
+                # Its fork server has died, or somebody has killed it: it has not served anybody.
+                spare.close()
+            else:
+                return spare
+        return self.server("candidate").fork(role="candidate", limits=self.limits)
+
+    def make_spare(self) -> None:
+        """GPU only: starts the process of the next candidate. Its context takes 0.15 s, which somebody else's checks hide.
+
+        It has run our own code alone, and is stopped until it is taken. The caller holds the device's lock shared.
+        """
+        if self.gpu and self._spare is None:
+            process = self.server("candidate").fork(role="candidate", limits=self.limits)
+            try:
+                process.request(runner.WAKE, {}, _WAKE_SECONDS)
+                process.freeze()
+            except RoleFailure:
+                process.close()
+            else:
+                self._spare = process
+
     def side(self, process: RoleProcess, key: int, inputs: ShapeInputs) -> Side:
         """A process's side at one shape, on this device."""
         if self.keeper is None:
@@ -220,13 +270,22 @@ class Fleet:
     def unpin(self, process: RoleProcess) -> None:
         """It may run everywhere again."""
         if process.pinned:
-            process.pinned = not cores.unpin(process.pid, os.sched_getaffinity(0))
+            process.pinned = not cores.unpin(process.pid, self.role_cores or os.sched_getaffinity(0))
 
     def tool(self, memory_bytes: int | None, *, device: bool) -> RoleProcess:
         """A disposable process for a trusted program beside untrusted files."""
         limits = Limits(memory_bytes=memory_bytes) if memory_bytes else self.limits
         server = self.server("candidate" if device else "compile")
         return server.fork(role="tool", limits=limits, may_compile=True)
+
+    def triton_basics(self) -> bytes:
+        """What Triton compiles before its first kernel, the same for every candidate, for those who have nothing yet."""
+        with self._headers_lock:
+            if self._basics is None:
+                self._basics = basics(
+                    self.kept_files, self.environment(), lambda: self.tool(None, device=True)
+                )
+            return self._basics
 
     def build_headers(self) -> None:
         """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores).
@@ -304,6 +363,9 @@ class Fleet:
 
     def close(self) -> None:
         """Ends every fork server and with it every process that runs untrusted code."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
         self._end_servers()
         if self._presence >= 0:
             os.close(self._presence)

@@ -54,7 +54,8 @@ class Effort:
 
 EFFORTS = {
     "screen": Effort((6, 12, 24), 0.015, 0.5, True),
-    "confirm": Effort((16, 32, 48), 0.01, 3.5, blocks=2.0),
+    # Of one pair of processes out of several, see :mod:`evaluator.referee.pairs`.
+    "confirm": Effort((6, 12), 0.004, 0.4),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
 #: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
@@ -66,6 +67,8 @@ _MIN_CALLS = 4
 #: anybody is accused. An extension that allocates in C++ saves some 0.8 of 4 us against it.
 _LEAST_SHARE, _LEAST_PAIRS = 0.75, 9
 _CALL_SECONDS = 60.0
+#: Quads of a GPU in which blocks are run that compute nothing.
+_NULLS = 6
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ class Timing:
     #: Log ratios in cycles, of the same quads; empty where the clock stood still.
     cycle_log_ratios: tuple[float, ...] = ()
     cycles: dict[str, Any] | None = None
+    #: Of how many pairs of processes, and what each of them said; see :mod:`evaluator.referee.pairs`.
+    pairs: tuple[dict[str, Any], ...] = ()
+    #: In most quads the baseline differed from itself by what counts as disturbed.
+    restless: bool = False
 
     def as_fields(self) -> dict[str, Any]:
         """For a verdict's ``captured`` and ``warm``."""
@@ -96,6 +103,7 @@ class Timing:
             "ci95": list(self.ci95),
             "decision": self.decision,
             "log_ratios": list(self.log_ratios),
+            "pairs": list(self.pairs),
             "cycles": self.cycles,
         }
 
@@ -154,6 +162,8 @@ def measure(
                 # How long a block is stays secret: a candidate cannot know where it ends.
                 # (That of a graph is in the graph.)
                 secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
+            # It is the same thing every time on a GPU, so a few will do there.
+            again = not side.gpu or len(quads) < _NULLS
             ours, theirs = [], []
             for is_candidate in (candidate_first, not candidate_first) * 2:
                 if is_candidate:
@@ -163,7 +173,12 @@ def measure(
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
                     of = side if is_candidate else rival
                     took_ns = session.null_ns(
-                        of, secret_calls, shape.output_metas, captured=captured, same_slot=same_slot
+                        of,
+                        secret_calls,
+                        shape.output_metas,
+                        captured=captured,
+                        same_slot=same_slot,
+                        again=again,
                     )
                     null_ns = null_ns if is_candidate else took_ns
             # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
@@ -203,6 +218,7 @@ def measure(
         checker.clocks.facts(),
         tuple(estimate.cycle_log_ratios) if cycles else (),
         cycles,
+        restless=2 * sum(quad.restless for quad in quads) > len(quads),
     )
 
 
@@ -254,6 +270,11 @@ def quicker_than_nothing(pairs: list[tuple[int, int]]) -> bool:
     return sum(mine < _LEAST_SHARE * least for mine, least in pairs) >= len(pairs) - 1
 
 
+def _differ(times_ns: list[int]) -> bool:
+    first, second = times_ns
+    return abs(math.log(first / second)) > _DISTURBED
+
+
 @dataclass(frozen=True)
 class _Quad:
     """Two blocks of either side in turn, one that computes nothing, and one of the other rival; all of the same length.
@@ -270,9 +291,12 @@ class _Quad:
 
     @property
     def disturbed(self) -> bool:
-        return self.clock.moved or any(
-            abs(math.log(first / second)) > _DISTURBED for first, second in (self.ours, self.theirs)
-        )
+        return self.restless or _differ(self.ours)
+
+    @property
+    def restless(self) -> bool:
+        """Disturbed as far as a candidate has no say in it."""
+        return self.clock.moved or _differ(self.theirs)
 
     def charged(self, late_ns: int) -> _Quad:
         """The same with so much added to each of the candidate's blocks."""
@@ -329,11 +353,16 @@ def _advantage(quad: _Quad) -> float:
 
 def facts(effort: str) -> dict[str, Any]:
     """The protocol in words, for the verdict."""
+    over = (
+        "median of log ratios in each of several pairs of fresh processes; their mean, Student's interval over pairs"
+        if effort == "confirm"
+        else "median of log ratios, bootstrap interval"
+    )
     return {
         "protocol": (
             "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
             "harness's own cost learnt in the reference's process and taken off both; both processes stopped off turn; one "
-            "drawn call of every block verified; median of log ratios, bootstrap interval"
+            f"drawn call of every block verified; {over}"
         ),
         "effort": effort,
         "regime": "cold, rotating buffers",

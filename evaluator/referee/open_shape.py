@@ -36,6 +36,8 @@ class OpenShape:
     ranked: bool = False
     #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
     remembered: bool = False
+    #: What an earlier referee measured did not hold, and is not asked for again.
+    distrusted: bool = False
 
     @property
     def contenders(self) -> list[Baseline]:

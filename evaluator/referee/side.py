@@ -22,11 +22,14 @@ from evaluator.roles import frames, runner
 from evaluator.roles.arena import Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh
 from evaluator.roles.frames import BlockReport, TensorMeta
+from evaluator.roles.page_map import may_be_shared
 from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
 _MIN_SLOTS, MAX_SLOTS = 6, 384
 _NO_STATE = 0
+#: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
+_ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
 
 @dataclass
@@ -216,8 +219,18 @@ class Side:
         *,
         captured: bool,
         same_slot: bool = False,
+        again: bool = True,
     ) -> int:
-        """What a block of so many calls takes when the module does nothing."""
+        """What a block of so many calls takes when the module does nothing.
+
+        Args:
+            calls: how many.
+            metas: of the outputs.
+            deadline_s: for the block.
+            captured: whether it is a replay of a CUDA graph.
+            same_slot: whether all calls use one slot.
+            again: measure it once more; otherwise a GPU goes by what was seen so far.
+        """
         self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured)
         self.fill(1 if same_slot else calls)
         block = self.block(
@@ -258,7 +271,14 @@ class Side:
         variant ``warm`` on what the slots still hold: both sides begin a block in the same state, whatever ran between
         their turns. The process is frozen after.
         """
-        request = {
+        request = self._readiness(warm, threads, poison, keep=keep, captured=captured)
+        self.process.request(runner.READY, request, deadline_s)
+        self.process.freeze()
+
+    def _readiness(
+        self, warm: str | None, threads: int | None, poison: int | None, *, keep: bool, captured: bool
+    ) -> dict[str, Any]:
+        return {
             "shape": self.key,
             "warm": warm,
             "threads": threads,
@@ -266,8 +286,26 @@ class Side:
             "keep": keep,
             "captured": captured,
         }
-        self.process.request(runner.READY, request, deadline_s)
+
+    def call(
+        self,
+        contents: list[list[Any]],
+        deadline_s: float,
+        *,
+        poison: int | None = None,
+        keep: bool = False,
+        strict: bool = False,
+    ) -> Block:
+        """One call for each of some contents, which are written to the first slots; for when no clock matters.
+
+        It is :meth:`ready`, :meth:`write` and :meth:`block` with a single request; ``poison`` and ``keep`` are as in the
+        first, ``strict`` as in the last.
+        """
         self.process.freeze()
+        for index, tensors in enumerate(contents):
+            self.write(index, tensors)
+        readiness = self._readiness(None, None, poison, keep=keep, captured=False)
+        return self.block(len(contents), deadline_s, strict=strict, readiness=readiness)
 
     def block(
         self,
@@ -279,6 +317,7 @@ class Side:
         captured: bool = False,
         strict: bool = False,
         same_slot: bool = False,
+        readiness: dict[str, Any] | None = None,
     ) -> Block:
         """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
 
@@ -294,6 +333,7 @@ class Side:
             captured: whether it is one replay of a CUDA graph.
             strict: whether products are computed in full precision, whatever the task's tier allows.
             same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
+            readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
         """
         process = self.process
         process.freeze()
@@ -307,6 +347,7 @@ class Side:
             "captured": captured,
             "strict": strict,
             "same_slot": same_slot,
+            "ready": readiness,
         }
         sequence = process.send(runner.BLOCK, request)
         started = time.perf_counter_ns()
@@ -320,37 +361,58 @@ class Side:
         """Private copies of the outputs of one call: flat spans in memory order, in their carrier dtypes (here)."""
         return self._read(block.report.metas, block.report.addresses[call])
 
-    def outputs_later(self, block: Block, age: int, deadline_s: float) -> list[Any]:
-        """The outputs of the only call of an earlier block as they are now, ``age`` blocks later."""
-        return self.outputs(block, 0)
+    def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
+        """The outputs of blocks of one call as they are now: of the one before the last, the one before that and so on."""
+        return [self.outputs(block, 0) for block in earlier]
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""
-        maps = Path(f"/proc/{self.process.pid}/maps").read_bytes().splitlines()
+        outputs = [
+            (address, meta.span_bytes)
+            for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True)
+        ]
+        pid = self.process.pid
+        if not any(may_be_shared(pid, address, length_bytes) for address, length_bytes in outputs):
+            return frozenset()
+        maps = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
         ranges = [line.split(b" ", 1)[0].split(b"-") for line in maps if b"memfd:kernelwright-arena" in line]
         shared = [(int(low, 16), int(high, 16)) for low, high in ranges]
-        outputs = zip(block.report.addresses[0], block.report.metas, strict=True)
         return frozenset(
             index
-            for index, (address, meta) in enumerate(outputs)
-            if any(address < high and address + meta.span_bytes > low for low, high in shared)
+            for index, (address, length_bytes) in enumerate(outputs)
+            if any(address < high and address + length_bytes > low for low, high in shared)
         )
 
-    def oracle(
-        self, index: int, deadline_s: float, *, tier: str = "fp32", move: dict[str, Any] | None = None
-    ) -> list[Any]:
-        """The float64 outputs of the reference for the contents of a slot (flat, logical order).
+    def oracle(self, index: int, kinds: list[dict[str, Any]], deadline_s: float) -> list[list[Any]]:
+        """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.
 
-        Below ``fp32`` the operands of its products are rounded as in that tier; ``move`` holds the fields of
-        :class:`evaluator.roles.exact.Move`.
+        Args:
+            index: of the slot.
+            kinds: ``tier``, below ``fp32`` to have the operands of products rounded as in it, and ``move``, None or the
+                fields of :class:`evaluator.roles.exact.Move`.
+            deadline_s: for all of them.
         """
-        payload = self.process.request(
-            runner.ORACLE, {"shape": self.key, "slot": index, "tier": tier, "move": move}, deadline_s
-        )
-        report = self._report(payload, 1)
+        request = {"shape": self.key, "slot": index, "kinds": kinds}
+        report = self._report(self.process.request(runner.ORACLE, request, deadline_s), len(kinds))
         self.process.freeze()
-        spans = self._read(report.metas, report.addresses[0])
-        return [dense(span, meta) for span, meta in zip(spans, report.metas, strict=True)]
+        return [
+            [
+                dense(span, meta)
+                for span, meta in zip(self._read(report.metas, row), report.metas, strict=True)
+            ]
+            for row in report.addresses
+        ]
+
+    def _oracle_room_bytes(self) -> int:
+        """How much the oracle's results may take at once."""
+        return _ORACLE_BYTES
+
+    def most_kinds(self, metas: tuple[TensorMeta, ...]) -> int:
+        """For how many kinds :meth:`oracle` can be asked at once, where outputs are like these; at least one."""
+        each_bytes = sum(
+            (16 if meta.dtype.startswith("complex") else 8) * meta.elements + _SPARE_BYTES for meta in metas
+        )
+        return max(1, self._oracle_room_bytes() // each_bytes)
 
     def _report(self, payload: bytes, calls: int) -> BlockReport:
         try:
@@ -380,11 +442,19 @@ class Side:
         metas: tuple[TensorMeta, ...],
         own_spans: list[Any],
         own_metas: tuple[TensorMeta, ...],
-        bounds: list[float],
+        bounds: list[tuple[float, float]],
+        *,
+        thorough: bool = False,
     ) -> bool:
-        """Whether outputs agree with the reference's own within twice the bounds (of relative error, one per output)."""
+        """Whether outputs agree with the reference's own, see :func:`evaluator.oracle.glance.agree`."""
         return all(
-            agree(dense(span, meta), dense(own, own_meta), meta.dtype, bound)
+            agree(
+                dense(span, meta),
+                dense(own, own_meta),
+                meta.dtype,
+                bound,
+                own_meta.shape if thorough else None,
+            )
             for span, meta, own, own_meta, bound in zip(
                 spans, metas, own_spans, own_metas, bounds, strict=True
             )

@@ -51,7 +51,7 @@ class TaskSession:
         self.fleet = fleet
         self._expires_at = expires_at
         self.task = task
-        self.folder = f"task-{task.sha256[:32]}"
+        self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
         self.process = self._start()
         try:
@@ -201,20 +201,28 @@ class TaskSession:
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
-    def compile_baselines(self, shapes: list[OpenShape], progress: Progress, *, every: bool = False) -> None:
+    def compile_baselines(
+        self,
+        shapes: list[OpenShape],
+        progress: Progress,
+        *,
+        every: bool = False,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
         """Compiles the baselines for exactly these shapes, in parallel, and loads them; no clock runs.
 
         Where an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is asked for.
+        ``between`` is called after each that is loaded.
         """
         todo = [shape for shape in shapes if not shape.baselines or (every and shape.remembered)]
         for shape in todo:
-            shape.baselines = [] if every else self._recall(shape)
+            shape.baselines = [] if every or shape.distrusted else self._recall(shape)
             shape.remembered = bool(shape.baselines)
             shape.ranked = False
         unknown = [shape for shape in todo if not shape.remembered]
         self._compile_ahead([s for s in unknown if freeze_dims(s.dims) not in self.compiled], progress)
         for shape in todo:
-            self._load_baselines(shape)
+            self._load_baselines(shape, between)
 
     def _recall(self, shape: OpenShape) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""
@@ -230,24 +238,30 @@ class TaskSession:
             baseline.median_us, baseline.failure = times[baseline.name]
         return baselines
 
-    def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> None:
+    def rank_baselines(self, shapes: list[OpenShape], progress: Progress) -> bool:
         """Times every baseline at the shapes where that has not been done; the caller holds the device's clock.
 
-        Remembered times stay if a few rounds of the fastest two confirm them; otherwise all are loaded and timed.
+        Remembered times stay if a few rounds of the fastest two confirm them.
+
+        Returns:
+            Whether all are ranked. If not, some remembered times did not hold: all baselines have to be loaded there
+            (:meth:`compile_baselines`, which takes seconds and no clock), and this called again.
         """
         todo = [shape for shape in shapes if not shape.ranked]
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
-            if not (shape.remembered and self._still_holds(shape)):
-                if shape.remembered:
-                    shape.baselines, shape.remembered = [], False
-                    self._load_baselines(shape)
+            if shape.remembered:
+                if not self._still_holds(shape):
+                    shape.baselines, shape.remembered, shape.distrusted = [], False, True
+                    continue
+            else:
                 self.rank(shape)
                 times = {b.name: (b.median_us, b.failure) for b in shape.baselines}
                 self.fleet.baseline_store.put(
                     self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), times
                 )
             shape.ranked = True
+        return all(shape.ranked for shape in shapes)
 
     def _still_holds(self, shape: OpenShape) -> bool:
         """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
@@ -328,7 +342,7 @@ class TaskSession:
                 raise
             baseline.failure = failure.sentence
 
-    def _load_baselines(self, shape: OpenShape) -> None:
+    def _load_baselines(self, shape: OpenShape, between: Callable[[], None] = lambda: None) -> None:
         if not shape.remembered:
             shape.baselines = self.fleet.baselines(self.precision)
         wanted = shape.contenders if shape.remembered else shape.baselines
@@ -343,10 +357,11 @@ class TaskSession:
         for baseline in wanted:
             if baseline.failure:
                 self.unavailable[baseline.name] = baseline.failure
+            between()
         if shape.remembered and any(baseline.failure for baseline in wanted):
             # It worked for the earlier referee; who is next then, must be measured.
             shape.remembered = False
-            self._load_baselines(shape)
+            self._load_baselines(shape, between)
         self.process.freeze()
 
     def rank(self, shape: OpenShape) -> None:
@@ -421,9 +436,10 @@ class TaskSession:
         *,
         captured: bool = False,
         same_slot: bool = False,
+        again: bool = True,
     ) -> int:
         """What the harness itself takes of a block of so many calls, see :meth:`Side.null_ns`."""
-        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, same_slot=same_slot)
+        return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, same_slot=same_slot, again=again)
 
     def close(self) -> None:
         """Ends the reference process."""
@@ -432,6 +448,11 @@ class TaskSession:
             shape.side.release()
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(shape.inputs.tensors)
+
+
+def task_folder(sha256: str) -> str:
+    """Name of the folder, in a referee's store, of what was compiled for a task."""
+    return f"task-{sha256[:32]}"
 
 
 def guess_us(short_ns: int, long_ns: int, calls: int) -> float:

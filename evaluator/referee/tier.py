@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evaluator.oracle.compare import compare, contract, dense
-from evaluator.referee.expectation import Case, case_of
+from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import Baseline, OpenShape
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def drop_wrong(session: TaskSession, shape: OpenShape, baselines: list[Baseline]
         return
     side = shape.side
     side.fill(1)
-    case = case_of(session, shape, "task", side.contents(0), [])
+    case = case_of(session, shape, own_result(shape, "task", side.contents(0)), [])
     for baseline in todo:
         wrong = _wrong(shape, baseline, case)
         baseline.failure = f"{BEYOND}{wrong}" if wrong else ""

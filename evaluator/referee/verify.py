@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.correctness import Outcome, Rejected, wrong
-from evaluator.referee.expectation import Case, case_of
+from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Block, Side
 from evaluator.referee.task_session import TaskSession
@@ -166,10 +166,7 @@ class Checker:
             return
         reference = self.shape.side
         self.side.process.freeze()
-        reference.ready(_CALL_SECONDS)
-        for slot, (_, _, contents) in enumerate(pending):
-            reference.write(slot, contents)
-        own_block = reference.block(len(pending), _CALL_SECONDS)
+        own_block = reference.call([contents for _, _, contents in pending], _CALL_SECONDS)
         own_metas = own_block.report.metas
         doubtful = []
         for slot, (metas, spans, contents) in enumerate(pending):
@@ -183,7 +180,7 @@ class Checker:
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
         """The float64 oracle's word on an output that differs from the reference's."""
-        case = case_of(self.session, self.shape, "timed", contents, [])
+        case = case_of(self.session, self.shape, own_result(self.shape, "timed", contents), [])
         values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
         for value, expected in zip(values, case.expected, strict=True):
             comparison = compare(value, expected, slack=2.0)

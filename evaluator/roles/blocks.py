@@ -23,7 +23,7 @@ class Slot:
         arguments: what a call gets.
         views: the tensors among them, in order, as they lie in the memory shared with the referee.
         pools: (position among these tensors, pool of legal values, stride) per refreshed tensor.
-        device: where the module runs.
+        table: what the chain does to them on a GPU; None on the host.
     """
 
     def __init__(
@@ -31,13 +31,11 @@ class Slot:
         arguments: list[Any],
         views: list[torch.Tensor],
         pools: list[tuple[int, torch.Tensor, int]],
-        device: torch.device,
+        table: Any = None,
     ) -> None:
         self.arguments = arguments
-        if device.type == "cuda":
-            from evaluator.roles.device_chain import Table, row_of
-
-            self.table = Table([row_of(_flat_span(views[at]), pool, stride) for at, pool, stride in pools])
+        self.table = table
+        if table is not None:
             return
         self.count = len(pools)
         self.entries = (Refresh * max(self.count, 1))()
@@ -50,6 +48,24 @@ class Slot:
             entry.item_bytes = view.element_size()
             entry.count = _span_bytes(view) // view.element_size()
             entry.pool_count, entry.stride = pool.numel(), stride
+
+
+def tables(
+    views: list[list[torch.Tensor]], pools: list[tuple[int, torch.Tensor, int]], device: torch.device
+) -> list[Any]:
+    """What the chain does on a GPU to the tensors of each slot; None for each on the host."""
+    if device.type != "cuda":
+        return [None] * len(views)
+    from evaluator.roles import device_chain
+
+    return list(
+        device_chain.tables(
+            [
+                [device_chain.row_of(_flat_span(slot[at]), pool, stride) for at, pool, stride in pools]
+                for slot in views
+            ]
+        )
+    )
 
 
 def flatten(result: Any) -> list[torch.Tensor]:

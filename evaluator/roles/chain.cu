@@ -1,4 +1,4 @@
-/* The chain of chain.c for the GPU, compiled by NVRTC in the role and in the referee: one short kernel between two calls
+/* The chain of chain.c for the GPU, compiled by the referee with NVRTC: one short kernel between two calls
  * digests what the last one returned and refreshes the inputs of the next one; no host wait in between. Every block of
  * threads computes the whole digest for itself and refreshes its share: a kernel of this size is all latency.
  *
@@ -82,11 +82,11 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
     }
 }
 
-/* Writes contents, stride bytes apart: each a source of count items, rolled left by its own offset (in items). */
+/* Writes contents, stride bytes apart: each one of the sources of count items, rolled left by its own offset (in items). */
 extern "C" __global__ void kw_fill(unsigned char *target, unsigned long long stride_bytes, const unsigned long long *sources,
-                                   const unsigned long long *rolls, unsigned long long count, unsigned long long item_bytes) {
+                                   const unsigned long long *draws, const unsigned long long *rolls, unsigned long long count, unsigned long long item_bytes) {
     unsigned char *to = target + blockIdx.y * stride_bytes;
-    const unsigned char *from = (const unsigned char *)sources[blockIdx.y];
+    const unsigned char *from = (const unsigned char *)sources[draws[blockIdx.y]];
     const unsigned long long roll = rolls[blockIdx.y];
     for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (unsigned long long)gridDim.x * blockDim.x) {

@@ -62,7 +62,7 @@ def enter(request: dict[str, Any], control: socket.socket, tier: str) -> None:
         if request["folder"] and request["folder_mode"] == "share":
             work = os.path.join(request["store"], request["folder"])
         elif request["folder"]:
-            shutil.copytree(os.path.join(request["store"], request["folder"]), work)
+            shutil.copytree(os.path.join(request["store"], request["folder"]), work, symlinks=True)
         else:
             os.mkdir(work)
         headers = request["headers"]
@@ -93,7 +93,8 @@ def _mount_work(request: dict[str, Any]) -> None:
         options = f"size={_TMP_BYTES},mode=700,uid={uid},gid={uid}"
         syscalls.mount("tmpfs", WORK, "tmpfs", MS_NOSUID | MS_NODEV, options)
         if folder:
-            shutil.copytree(folder, WORK, dirs_exist_ok=True)
+            # Links stay links: here one still sees the folders of others, where untrusted code could let them lead.
+            shutil.copytree(folder, WORK, dirs_exist_ok=True, symlinks=True)
     # Precompiled headers are built once, by our own code, and read by everybody else.
     flags = MS_BIND | MS_NOSUID | MS_NODEV | (0 if request["builds_headers"] else syscalls.MS_RDONLY)
     syscalls.mount(request["headers"], HEADERS, None, MS_BIND)

@@ -16,6 +16,7 @@ import torch
 _GRANULE_BYTES = 2 << 20
 _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3
 _FILE_DESCRIPTOR = 1
+_OUT_OF_MEMORY = 2
 _number, _size = ctypes.c_uint64, ctypes.c_size_t
 
 
@@ -63,8 +64,14 @@ def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
+class Exhausted(RuntimeError):
+    """The device has no such piece of memory left."""
+
+
 def _call(name: str, *arguments: Any) -> None:
     status = getattr(_driver(), name)(*arguments)
+    if status == _OUT_OF_MEMORY:
+        raise Exhausted(f"{name}: out of device memory")
     if status:
         raise RuntimeError(f"{name} failed with CUDA error {status}")
 
@@ -79,6 +86,9 @@ def create(length_bytes: int) -> tuple[int, int]:
 
     Args:
         length_bytes: a size from :func:`rounded`.
+
+    Raises:
+        Exhausted: there is no room for it.
     """
     properties = _Properties(_PINNED, _FILE_DESCRIPTOR, _Location(_ON_DEVICE, 0), None, _Flags())
     handle, descriptor = _number(), ctypes.c_int()

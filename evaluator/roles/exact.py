@@ -109,26 +109,42 @@ class Move:
 
 
 def _prepared(arguments: list[Any], move: Move | None, *, widen: bool) -> list[Any]:
-    """The arguments in double precision (or their own), moved where that is asked for."""
-    generator = torch.Generator().manual_seed(move.seed if move else 0)
+    """The arguments in double precision (or their own), moved where that is asked for; never the memory of the given ones.
+
+    A module that works in place would otherwise change what the next result of the same request starts from.
+    """
+    generators: dict[torch.device, torch.Generator] = {}
     steps = iter(move.steps if move else ())
 
     def prepare(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        wide = _widened(value.detach())
+        given = value.detach()
+        wide = _widened(given)
         step = next(steps, 0.0)
         if step and move is not None:
-            signs = torch.randint(0, 2, wide.shape, generator=generator).to(wide.device) * 2 - 1
-            if wide.dim() and wide.shape[-1] > 1:
-                # A row whose signs happen to be all alike is merely shifted, which a normalization does not notice: one
-                # short row in a hundred would be granted no rounding error at all.
-                signs[..., 0] = -signs[..., 1]
-            wide = wide * (1.0 + step * move.sign * signs)
+            if wide.device not in generators:
+                generators[wide.device] = torch.Generator(wide.device).manual_seed(move.seed)
+            wide = wide * _signs(wide, generators[wide.device]).mul_(step * move.sign).add_(1.0)
         wide = wide if widen else wide.to(value.dtype)
+        if wide is given:
+            wide = given.clone()
         return wide.requires_grad_(value.requires_grad)
 
     return list(tree_map(prepare, arguments))
+
+
+def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """1 or -1 for each element, at random, in float64 on the same device: one bit of each byte of random numbers."""
+    count = like.numel()
+    numbers = torch.empty(-(-count // 8), dtype=torch.int64, device=like.device).random_(generator=generator)
+    bits = numbers.view(torch.uint8)[:count].bitwise_and_(1)
+    signs = bits.to(torch.float64).mul_(2.0).sub_(1.0).view(like.shape)
+    if like.dim() and like.shape[-1] > 1:
+        # A row whose signs happen to be all alike is merely shifted, which a normalization does not notice: one short row
+        # in a hundred would be granted no rounding error at all.
+        signs[..., 0] = -signs[..., 1]
+    return signs
 
 
 def _output(tensor: torch.Tensor) -> torch.Tensor:

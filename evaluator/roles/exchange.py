@@ -74,6 +74,16 @@ class Exchange:
         """While entered, this thread's allocations lie in the exchange."""
         return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
 
+    def renew(self) -> None:
+        """Begins with an empty pool: what one shape left behind fits another's outputs badly.
+
+        No CUDA graph may be left that was recorded in it. What still lives in the old one stays where it is.
+        """
+        if self._pool is not None:
+            # First the old one, whose memory the new one needs.
+            self._pool = None
+            self._pool = torch.cuda.MemPool(self._allocator.allocator())
+
     def forget(self) -> None:
         """The copies of earlier outputs are no longer needed."""
         self._next = self._copies_from

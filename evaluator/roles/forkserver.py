@@ -29,6 +29,9 @@ def main(channel_descriptor: int, settings_json: str) -> None:
     channel = socket.socket(fileno=channel_descriptor)
     settings: dict[str, Any] = json.loads(settings_json)
     tier = settings["tier"]
+    if settings["cores"]:
+        # Here, since libraries start threads when they are imported, and whoever started us may be on a timing core.
+        os.sched_setaffinity(0, settings["cores"])
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     layout = Layout(**{**settings["layout"], "writable": tuple(map(tuple, settings["layout"]["writable"]))})
     try:
@@ -80,7 +83,18 @@ def _preload(settings: dict[str, Any]) -> None:
         os.environ[interpreted.VARIABLE] = "1"
     for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else _PRELOADED_ON_CPU)):
         importlib.import_module(name)
+    if settings["gpu"]:
+        _hash_triton()
     chain.load(settings["chain_library"])
+
+
+def _hash_triton() -> None:
+    """Every name in Triton's cache depends on a hash of its whole library (416 MB): once here, not in every child."""
+    try:
+        from triton.runtime.cache import triton_key
+    except ImportError:
+        return  # another version keeps it elsewhere
+    triton_key()
 
 
 def _quiet_allocator() -> None:

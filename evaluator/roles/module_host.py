@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 from evaluator.roles import (
     blocks,
     calls,
+    compiled_files,
     device_memory,
     interpreted,
     torch_cpp,
@@ -47,27 +48,34 @@ class ModuleHost(Turns):
         torch.set_grad_enabled(False)
         self._headers: str = settings["headers_path"]
         self.watch: Any = None
+        self._unpacked: frozenset[str] = frozenset()
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Imports the user's file (text in the first descriptor, the reference's in the second for a candidate).
 
-        A candidate's third descriptor carries the extensions that were built for it.
+        A candidate's third descriptor carries the extensions that were built for it, the fourth what the compilers made
+        in an earlier process of it.
         """
         texts = []
-        for descriptor in descriptors:
+        for descriptor in descriptors[:3]:
             with os.fdopen(descriptor, "rb") as file:
                 file.seek(0)
                 texts.append(file.read())
+        for descriptor in descriptors[3:]:
+            self._unpacked = compiled_files.unpack(descriptor, os.environ["KERNELWRIGHT_WORK"])
+            os.close(descriptor)
         self.cpp.give(texts[2] if len(texts) > 2 else b"")
-        self.cpp.install()
+        if any(b"cpp_extension" in text for text in texts[:2]):
+            # Not for everybody: torch's module takes 0.2 s to import.
+            self.cpp.install()
         if request.get("watch"):
             from evaluator.roles.watch import Watch
 
             self.watch = Watch(self.cpp.folder)
             self.watch.install(texts[0], interpret=self.device.type == "cpu")
-        if self.role != "candidate" or b"torch.compile" in texts[0]:
+        if self.role != "candidate" or request.get("compiles") or b"torch.compile" in texts[0]:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
                 variants.use_shared_headers(self._headers)
@@ -83,6 +91,15 @@ class ModuleHost(Turns):
     def asked(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Calls of `load_inline` that have not been built, as JSON (the referee validates it)."""
         return self.cpp.asked()
+
+    def keep(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Writes what the compilers made here to the descriptor; answers with its size, 0 if nothing of it is new."""
+        try:
+            work = os.environ["KERNELWRIGHT_WORK"]
+            length = compiled_files.pack(work, descriptors[0], request["most_bytes"], self._unpacked)
+        finally:
+            os.close(descriptors[0])
+        return json.dumps({"bytes": length}).encode()
 
     def _import(self, text: bytes, name: str) -> ModuleType:
         import importlib.util
@@ -300,7 +317,7 @@ class ModuleHost(Turns):
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
-        self._draws, self._state, self._host_outputs = [], {}, []
+        self._draws, self._state, self._exact_outputs = [], {}, []
         gc.collect()
         return b""
 

@@ -45,7 +45,9 @@ class Shape:
         self.model: nn.Module | None = None
         self.inputs: list[Any] = []
         self.forwards: dict[str, Any] = {}
+        #: Those that were needed so far, and what the referee said of all of them.
         self.slots: list[blocks.Slot] = []
+        self.binding: dict[str, Any] = {}
         self.outputs: list[list[torch.Tensor]] = []
         self.captured: dict[str, blocks.Captured] = {}
         self.spec = calls.CallSpec()

@@ -396,6 +396,13 @@ class RoleProcess:
                 ) from None
         return target
 
+    def watch_end(self) -> int:
+        """A descriptor that can be read once the process and all its descendants are gone; -1 where nobody can tell.
+
+        The PID 1 of a namespace is the last to go, and only after everybody in it.
+        """
+        return os.pidfd_open(self._init_pid) if self._namespaced and self._init_pid > 1 else -1
+
     def kill(self) -> None:
         """Kills the process and all its descendants; safe from any thread and more than once."""
         if self.dead:

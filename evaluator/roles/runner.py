@@ -34,7 +34,9 @@ from evaluator.roles import frames, wire
     KERNELS,
     MUTE,
     ASKED,
-) = range(1, 20)
+    WAKE,
+    KEEP,
+) = range(1, 22)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -107,6 +109,8 @@ def _operations(
         KERNELS: host.kernels,
         MUTE: host.mute,
         ASKED: host.asked,
+        WAKE: host.wake,
+        KEEP: host.keep,
     }
 
 

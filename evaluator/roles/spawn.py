@@ -39,6 +39,7 @@ class ForkServer:
         chain_library: path of the compiled chain, or None.
         headers: host folder of shared precompiled headers.
         interprets_triton: whether triton is imported so that its interpreter can run kernels (no GPU anywhere).
+        cores: where the server and its children run, unless a child is given others; None for everywhere.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ForkServer:
         chain_library: str | None,
         headers: Path,
         interprets_triton: bool = False,
+        cores: frozenset[int] | None = None,
     ) -> None:
         self.name = name
         self.tier = tier
@@ -81,6 +83,7 @@ class ForkServer:
             "chain_library": chain_library,
             "gpu": gpu,
             "interprets_triton": interprets_triton,
+            "cores": sorted(cores) if cores else None,
         }
         ours, theirs = socket.socketpair()
         self._channel = ours

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evaluator.roles import blocks, calls, chain, device_memory, exact, frames, variants
+from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
 from evaluator.roles.runner import LEAST, NULL, ContractError
@@ -57,34 +57,61 @@ class Turns:
         self.chain = chain.load(chain_library)
         self.module: ModuleType | None = None
         self.shapes: dict[int, Shape] = {}
-        self._host_outputs: list[torch.Tensor] = []
+        self._exact_outputs: list[list[torch.Tensor]] = []
         self._exchange: Exchange | None = None
+        self._timed: Shape | None = None
         #: GPU only: where the slots of all shapes lie.
         self._slots: torch.Tensor | None = None
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Creates the arguments of every slot as views of the arena."""
+        """Learns where the arguments of every slot lie in the arena; only the first slot is made."""
         shape = self.shapes[request["shape"]]
-        metas = [read_meta(item["meta"]) for item in request["tensors"]]
+        shape.slots, shape.binding = [], request
+        self._make_slots(shape, 1)
+        return b""
+
+    def _make_slots(self, shape: Shape, count: int) -> None:
+        """Makes sure that the first ``count`` slots have their arguments, as views of the arena.
+
+        Hundreds of them take 18 ms, and where nothing is timed only the first is ever used.
+        """
+        if len(shape.slots) >= count:
+            return
+        binding = shape.binding
+        metas = [read_meta(item["meta"]) for item in binding["tensors"]]
         pools = [
-            (position, shape.view(offset, frames.TensorMeta(dtype, (count,), (1,))), stride)
-            for position, offset, dtype, count, stride in request["refresh"]
+            (position, shape.view(offset, frames.TensorMeta(dtype, (pool_count,), (1,))), stride)
+            for position, offset, dtype, pool_count, stride in binding["refresh"]
         ]
-        shape.slots = []
-        for start in range(0, request["slots"] * request["slot_bytes"], request["slot_bytes"]):
-            views, tensors = [], []
-            for item, meta in zip(request["tensors"], metas, strict=True):
-                view = self._slot_view(shape, item["offset"] + start, request["slots_from"], meta)
-                views.append(view)
-                tensors.append(leaf(view) if item["leaf"] else view)
-            arguments = [decode_value(item, tensors) for item in request["arguments"]]
-            shape.slots.append(blocks.Slot(arguments, views, pools, self.device))
+        starts = [index * binding["slot_bytes"] for index in range(len(shape.slots), count)]
+        views = [
+            [
+                self._slot_view(shape, item["offset"] + start, binding["slots_from"], meta)
+                for item, meta in zip(binding["tensors"], metas, strict=True)
+            ]
+            for start in starts
+        ]
+        for slot, table in zip(views, blocks.tables(views, pools, self.device), strict=True):
+            tensors = [
+                leaf(view) if item["leaf"] else view
+                for item, view in zip(binding["tensors"], slot, strict=True)
+            ]
+            arguments = [decode_value(item, tensors) for item in binding["arguments"]]
+            shape.slots.append(blocks.Slot(arguments, slot, pools, table))
+
+    def wake(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """GPU only: makes a context, which takes longer than all else before a first call."""
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
         return b""
 
     def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: takes the memory in which the referee will read this process's outputs."""
-        torch.cuda.init()
-        torch.cuda.current_stream().synchronize()
+        self.wake(request, [])
+        with os.fdopen(descriptors[2], "rb") as code:
+            code.seek(0)
+            device_chain.load(code.read())
         self._exchange = Exchange(
             descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
         )
@@ -111,6 +138,10 @@ class Turns:
             self._exchange.forget()
         gc.collect(0)
         warm = request["warm"]
+        if warm is not None:
+            self._turn_to(shape)
+            # A clock will be looking at what comes next.
+            self._make_slots(shape, shape.binding["slots"])
         with self._pool(timed=warm is not None):
             if warm == NULL:
                 self._make_null(shape)
@@ -121,6 +152,25 @@ class Turns:
             elif warm is not None:
                 self._warm_up(shape, shape.forwards[warm])
         return b""
+
+    def _slots_of(self, shape: Shape, request: dict[str, Any]) -> list[blocks.Slot]:
+        """The slot of each call of a block: one after the other, or the first one again and again."""
+        calls: int = request["calls"]
+        if request["same_slot"]:
+            return shape.slots[:1] * calls
+        self._make_slots(shape, calls)
+        return shape.slots[:calls]
+
+    def _turn_to(self, shape: Shape) -> None:
+        """Timed blocks of another shape begin: what was recorded and kept for those of the last one goes."""
+        last, self._timed = self._timed, shape
+        if last is None or last is shape or self._exchange is None:
+            return
+        last.captured.clear()
+        last.outputs = []
+        for made in (NULL, LEAST):
+            last.forwards.pop(made, None)
+        self._exchange.renew()
 
     @staticmethod
     def _make_least(shape: Shape) -> None:
@@ -157,8 +207,9 @@ class Turns:
         assert self._exchange is not None
         shape, variant = self.shapes[request["shape"]], request["variant"]
         shape.captured.pop(variant, None)
+        self._turn_to(shape)
         shape.outputs = []
-        slots = _slots_of(shape, request)
+        slots = self._slots_of(shape, request)
         if variant == NULL:
             with self._exchange.pool():
                 self._make_null(shape)
@@ -167,13 +218,15 @@ class Turns:
 
     def block(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Runs one block of calls and reports where the outputs are."""
+        if request["ready"]:
+            self.ready(request["ready"], [])
         shape = self.shapes[request["shape"]]
         variant = request["variant"]
         results: list[Any] = []
         if request["captured"]:
             outputs, states = shape.captured[variant].run(request["state"])
         else:
-            slots = _slots_of(shape, request)
+            slots = self._slots_of(shape, request)
             chained = bool(request["chain"])
             forward = shape.forwards[variant]
             if not chained:
@@ -222,27 +275,33 @@ class Turns:
         return self._exchange.offset(placed)
 
     def fetch(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: says again where the outputs of an earlier call are, as they are now (-1 is the last call)."""
+        """GPU only: says again where the outputs of earlier calls are, as they are now (-1 is the last call)."""
         shape = self.shapes[request["shape"]]
-        return self._report(shape, [shape.outputs[request["call"]]], [0])
-
-    def _on_host(self, outputs: list[torch.Tensor]) -> bytes:
-        self._host_outputs = [tensor.detach().cpu() for tensor in outputs]
-        metas = tuple(meta_of(tensor) for tensor in self._host_outputs)
-        return frames.encode_report(metas, [[tensor.data_ptr() for tensor in self._host_outputs]], [0])
+        rows = [shape.outputs[call] for call in request["calls"]]
+        return self._report(shape, rows, [0] * len(rows))
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: the result of a slot's inputs as exactly as it is known, kept; answers where."""
+        """Reference only: results of a slot's inputs as exactly as they are known, one row for each kind; answers where."""
         shape = self.shapes[request["shape"]]
-        slot = shape.slots[request["slot"]]
+        arguments = shape.slots[request["slot"]].arguments
         own = getattr(self.module, "oracle", None)
         own = own if callable(own) else None
-        move = exact.Move(**request["move"]) if request["move"] else None
-        outputs = exact.outputs(shape, slot.arguments, own, request["tier"], move)
         if self._exchange is not None:
             self._exchange.forget()
-            return self._report(shape, [[tensor.detach().contiguous() for tensor in outputs]], [0])
-        return self._on_host(outputs)
+        rows: list[list[torch.Tensor]] = []
+        for kind in request["kinds"]:
+            move = exact.Move(**kind["move"]) if kind["move"] else None
+            rows.append([self._kept(t) for t in exact.outputs(shape, arguments, own, kind["tier"], move)])
+            if [form_of(tensor) for tensor in rows[-1]] != [form_of(tensor) for tensor in rows[0]]:
+                raise ContractError("the oracle's outputs differ in shape or dtype")
+        if self._exchange is not None:
+            torch.cuda.synchronize()
+        self._exact_outputs = rows
+        return self._report(shape, rows, [0] * len(rows))
+
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy that the next result cannot change, where the referee reads it."""
+        return tensor.clone() if self._exchange is None else self._exchange.place(tensor)
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
@@ -258,12 +317,6 @@ class Turns:
         if self._slots is None:
             return shape.view(offset, meta)
         return typed(self._slots, offset - slots_from, meta)
-
-
-def _slots_of(shape: Shape, request: dict[str, Any]) -> list[blocks.Slot]:
-    """The slot of each call of a block: one after the other, or the first one again and again."""
-    calls: int = request["calls"]
-    return shape.slots[:1] * calls if request["same_slot"] else shape.slots[:calls]
 
 
 def _recording(forward: Any, results: list[Any]) -> Any:

@@ -1,8 +1,9 @@
 """One clock at a time: processes of this machine that time, and those that only compute, agree through file locks.
 
-Timing is exclusive, correctness and compilation are shared. A gate in front keeps a stream of shared holders from
-starving a process that waits to time. Locks are advisory, die with their holder, and are seen by every referee of the
-machine, whoever started it.
+Timing is exclusive, correctness is shared, and what needs no device takes no lock. A gate in front keeps a stream of
+shared holders from starving a process that waits to time, and tells a shared holder that somebody waits: checking a candidate
+takes seconds, and one who waits to time should not wait for all of them. Locks are advisory, die with their holder, and
+are seen by every referee of the machine, whoever started it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 
@@ -30,6 +31,43 @@ def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
         os.close(descriptor)
 
 
+class Hold:
+    """A device's lock, held shared; in pauses of its choosing the holder lets others time.
+
+    Args:
+        gate: path of the gate.
+        lock: path of the lock itself.
+    """
+
+    def __init__(self, gate: Path, lock: Path) -> None:
+        self._gate = gate
+        self._lock = lock
+        self._held = self._enter()
+
+    def _enter(self) -> AbstractContextManager[None]:
+        with file_lock(self._gate):
+            held = file_lock(self._lock, fcntl.LOCK_SH)
+            held.__enter__()
+        return held
+
+    def wanted(self) -> bool:
+        """Whether somebody waits at the gate (or, rarely, has just passed it)."""
+        try:
+            with file_lock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return False
+        except BlockingIOError:
+            return True
+
+    def give_way(self) -> None:
+        """Lets go and comes back when whoever waited is done. The caller has stopped what it runs on the device."""
+        self.close()
+        self._held = self._enter()
+
+    def close(self) -> None:
+        """Lets go."""
+        self._held.__exit__(None, None, None)
+
+
 class DeviceLock:
     """The lock of one device, by name (``cpu`` or a GPU's uuid)."""
 
@@ -39,15 +77,13 @@ class DeviceLock:
         self._lock = folder / f"kernelwright-{device}.lock"
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> Iterator[Hold]:
         """While we compute but do not time."""
-        with file_lock(self._gate):
-            lock = file_lock(self._lock, fcntl.LOCK_SH)
-            lock.__enter__()
+        hold = Hold(self._gate, self._lock)
         try:
-            yield
+            yield hold
         finally:
-            lock.__exit__(None, None, None)
+            hold.close()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from evaluator.batch.manifest import Entry, read_manifest
-from evaluator.batch.places import allowed, choose, places
+from evaluator.batch.places import allowed, choose, places, referees_in
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.schedule import Schedule
 from evaluator.cli import app
@@ -317,6 +317,20 @@ def entries(folder: Path, tasks: dict[str, int]) -> list[Entry]:
     ]
     found = read_manifest(write_manifest(folder, *lines), "cpu")
     return [entry for entry in found if isinstance(entry, Entry)]
+
+
+def test_a_referee_begins_with_the_task_whose_baselines_it_has(tmp_path: Path) -> None:
+    schedule = Schedule(entries(tmp_path, {"x": 2, "y": 2, "z": 2}))
+    first = schedule.take("one", "cpu", lambda entry: entry.id.startswith("z"))
+    assert first is not None
+    assert first.id == "z0"
+    second = schedule.take("other", "cpu", lambda entry: entry.id.startswith("z"))
+    assert second is not None
+    assert second.id == "x0", "somebody has that task already"
+
+
+def test_as_many_referees_share_a_gpu_as_its_memory_holds() -> None:
+    assert [referees_in(gib << 30) for gib in (140, 80, 24, 8)] == [4, 3, 1, 0]
 
 
 def test_a_task_stays_with_one_referee_until_nothing_else_is_left(tmp_path: Path) -> None:

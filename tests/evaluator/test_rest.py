@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -36,5 +37,27 @@ def test_time_used_while_stopped_is_seen(tmp_path: Path) -> None:
         time.sleep(0.05)
         assert process.check_rest() > 5_000_000
         process.close()
+    finally:
+        core.close()
+
+
+_LEAVES_A_CHILD = b"""{"program": "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    if os.fork() == 0:\\n        time.sleep(60)\\n", "files": {}}"""
+
+
+def test_a_process_has_ended_when_everybody_in_its_namespace_has(tmp_path: Path) -> None:
+    core = RefereeCore("cpu", tmp_path, "landlock")
+    try:
+        if core.fleet.tier != "namespaces":
+            pytest.skip("only a namespace has a last process")
+        process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
+        text, sink = sealed_text(_LEAVES_A_CHILD), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
+        process.send(runner.TOOL, {}, (text, sink))
+        time.sleep(0.2)
+        assert process.stop_others() >= 1
+        ended = process.watch_end()
+        assert not select.select([ended], [], [], 0.2)[0]
+        process.close()
+        assert select.select([ended], [], [], 5.0)[0]
+        os.close(ended)
     finally:
         core.close()

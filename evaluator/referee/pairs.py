@@ -1,0 +1,284 @@
+"""Speed in several pairs of fresh processes: what ``confirm`` does, and what makes its figures true.
+
+Two processes that run the same code differ by 1 to 2 % for as long as they live: by where their memory lies, by the order
+of their hashes. More quads in one pair tell the same wrong figure more precisely. So each pair, a candidate's process
+and a control, both new, measures every shape for a short time, and the interval is one over pairs
+(:func:`evaluator.timing.statistics.pair_estimate`). Pairs are added until every shape is settled or time is up.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from types import TracebackType
+from typing import Any
+
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.captured import measure_captured
+from evaluator.referee.control import Control
+from evaluator.referee.correctness import Outcome, check, make_case, usable
+from evaluator.referee.expectation import Case
+from evaluator.referee.measure import Effort, Timing, measure
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import TaskSession
+from evaluator.referee.warm import measure_warm
+from evaluator.timing.cycles import confirmed
+from evaluator.timing.statistics import PairEstimate, decide, pair_estimate
+
+#: Student's t of fewer is so wide that nothing can be decided; more than the latter gain little.
+LEAST, MOST = 3, 6
+#: Half of an interval's width (log) at which a shape needs no more pairs. Replays of a graph are steadier.
+HALF_WIDTH, HALF_WIDTH_CAPTURED = 0.01, 0.005
+#: Time for all pairs, of so many shapes; beyond :data:`LEAST` no pair begins that would not end in time.
+_SECONDS, _SHAPES = 22.0, 8
+
+
+@dataclass
+class Timed:
+    """One shape in all pairs.
+
+    Attributes:
+        shape: where.
+        outcome: what the correctness checks saw there.
+        earlier: their cases.
+        eager: one timing a pair.
+        captured: the same of replays of a CUDA graph.
+        why_not: why there is none of those, in words; empty where there is, and where it was not tried.
+        warm: what the first pair said with warm caches, see :mod:`evaluator.referee.warm`; None where it was not asked for.
+    """
+
+    shape: OpenShape
+    outcome: Outcome
+    earlier: list[Case] = field(default_factory=list)
+    eager: list[Timing] = field(default_factory=list)
+    captured: list[Timing] = field(default_factory=list)
+    why_not: str = ""
+    warm: dict[str, Any] | None = None
+
+    def wants(self, *, captured: bool) -> bool:
+        """Whether another pair is needed, for eager calls or for replays."""
+        if captured:
+            return not self.why_not and not _settled(self.captured, HALF_WIDTH_CAPTURED)
+        return not _settled(self.eager, HALF_WIDTH)
+
+
+def time_in_pairs(
+    session: TaskSession,
+    candidate: CandidateRun,
+    todo: Sequence[Timed],
+    effort: Effort,
+    step: Callable[[int, Timed], None],
+    *,
+    captured: bool,
+    warm: bool = False,
+) -> None:
+    """Measures every shape of ``todo`` in several pairs; the caller holds the device's clock.
+
+    Args:
+        session: of the task.
+        candidate: what has been judged right; its own process has ended.
+        todo: gets the timings.
+        effort: for one shape in one pair.
+        step: told the pair's number, from 0, and the shape before each measurement; may raise to end it all.
+        captured: whether replays of CUDA graphs are timed, too.
+        warm: whether the first pair also times calls whose inputs are in the caches; it takes time of its own.
+
+    Raises:
+        evaluator.referee.correctness.Rejected: an output was wrong in one of its processes, or it did not keep still.
+        RoleFailure: of the candidate, or of the control (by its name).
+    """
+    ends_at = time.monotonic() + _SECONDS * max(1.0, len(todo) / _SHAPES)
+    each_s = 0.0
+    for number in range(MOST):
+        left = [t for t in todo if t.wants(captured=False) or (captured and t.wants(captured=True))]
+        began = time.monotonic()
+        if not left or (number >= LEAST and began + each_s * len(left) > ends_at):
+            return
+        with Pair(session, candidate) as pair:
+            pair.open([timed.shape for timed in left], [timed.outcome for timed in left])
+            # Each pair in an order of its own: what ran before is part of the state in which a shape is met.
+            for timed in random.SystemRandom().sample(left, len(left)):
+                step(number, timed)
+                pair.measure(timed, effort, captured=captured)
+            each_s = (time.monotonic() - began) / len(left)
+            if warm and number == 0:
+                for timed in left:
+                    step(number, timed)
+                    pair.measure_warm(timed)
+                ends_at += time.monotonic() - began - each_s * len(left)
+
+
+class Pair:
+    """A candidate's process and a control, both new.
+
+    Compiled baselines are loaded in the control, too, on a CPU: 2 s a process. On a GPU, where a process needs longer to
+    import the compiler than for all of its timing, they stay in the session's own, and the interval says so.
+    """
+
+    def __init__(self, session: TaskSession, candidate: CandidateRun) -> None:
+        self._session = session
+        self._run = candidate.again()
+        self._control = Control(session.fleet, session, compiled=not session.fleet.gpu)
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run.close()
+        self._control.close()
+
+    def open(self, shapes: Sequence[OpenShape], outcomes: Sequence[Outcome]) -> None:
+        """Starts both sides, opens the shapes on both, one after the other, and checks a call of the candidate at each.
+
+        Contents of that call are of any distribution: timed calls get the task's own.
+        """
+        # The control gets a copy of the files that this one writes.
+        self._session.process.freeze()
+        # A fork server dies with the thread that started it, so make sure here that it runs.
+        self._session.fleet.server("candidate")
+        counts = {baseline.threads for shape in shapes for baseline in shape.rivals}
+        with ThreadPoolExecutor(1 + len(counts)) as pool:
+            controls = [pool.submit(self._control.start, threads) for threads in counts]
+            self._run.start()
+        for control in controls:
+            control.result()
+        for shape, outcome in zip(shapes, outcomes, strict=True):
+            side = self._run.open(shape)
+            # The bounds of timed outputs come from a case of the task's own.
+            names = usable(self._session, shape)
+            name = secrets.choice(names) if outcome.bounds else names[0]
+            check(side, shape, [make_case(self._session, shape, name, [])], outcome)
+            self._control.rivals(shape)
+
+    def check(self, timed: Timed, todo: list[Case]) -> None:
+        """Checks more calls of the candidate."""
+        check(self._run.open(timed.shape), timed.shape, todo, timed.outcome)
+
+    def measure(self, timed: Timed, effort: Effort, *, captured: bool) -> None:
+        """Adds this pair's timings at a shape, of what is not settled there."""
+        session, shape, side = self._session, timed.shape, self._run.open(timed.shape)
+        if timed.wants(captured=False):
+            rivals = self._control.rivals(shape)
+            timing = measure(session, shape, side, rivals, timed.outcome, timed.earlier, effort)
+            timed.eager.append(self._told(shape, timing))
+        if captured and timed.wants(captured=True):
+            last = timed.eager[-1]
+            found = measure_captured(
+                session, shape, side, self._control, timed.outcome, timed.earlier, effort, last
+            )
+            if isinstance(found, str):
+                timed.why_not, timed.captured = found, []
+            else:
+                timed.captured.append(self._told(shape, found))
+
+    def measure_warm(self, timed: Timed) -> None:
+        """Times calls whose inputs are in the caches already."""
+        side, cold = self._run.open(timed.shape), timed.eager[-1]
+        timed.warm = measure_warm(
+            self._session, timed.shape, side, self._control, timed.outcome, timed.earlier, cold
+        )
+
+    def _told(self, shape: OpenShape, timing: Timing) -> Timing:
+        """The timing with what is kept of this pair."""
+        baseline = next(b for b in shape.baselines if b.name == timing.baseline)
+        fresh = self._control.side(shape, baseline).process is not self._session.process
+        kept = {
+            "speedup": timing.speedup,
+            "quads": len(timing.log_ratios),
+            "fresh_baseline": fresh,
+            "counted": not timing.restless,
+        }
+        return replace(timing, pairs=(kept,))
+
+
+def estimate(log_ratios: Sequence[float], pairs: Sequence[dict[str, Any]]) -> PairEstimate | None:
+    """What a shape's pairs say together; None of a single one.
+
+    A pair whose baseline was restless does not count, as long as enough others do: something else had the cores. The
+    candidate has no say in it.
+
+    Args:
+        log_ratios: of all quads, pair after pair.
+        pairs: see :attr:`evaluator.verdict.ShapeResult.pairs`.
+    """
+    if len(pairs) < 2:
+        return None
+    ends = list(accumulate(pair["quads"] for pair in pairs))
+    groups = [log_ratios[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    used = [entry for entry in zip(groups, pairs, strict=True) if entry[1]["counted"]]
+    if len(used) < LEAST:
+        used = list(zip(groups, pairs, strict=True))
+    fresh = all(pair["fresh_baseline"] for _, pair in used)
+    return pair_estimate([group for group, _ in used], same_baseline=not fresh)
+
+
+def is_settled(estimated: PairEstimate, half_width: float) -> bool:
+    """Whether pairs agree well enough to stop: on a figure, and on a decision."""
+    _, low, high = estimated.interval
+    return estimated.t975 * estimated.standard_error <= half_width and decide(low, high) != "undecided"
+
+
+def figure(timings: Sequence[Timing]) -> Timing:
+    """All pairs of a shape in one: the mean over pairs with its interval, medians of the times."""
+    log_ratios = tuple(value for timing in timings for value in timing.log_ratios)
+    pairs = tuple(pair for timing in timings for pair in timing.pairs)
+    estimated = estimate(log_ratios, pairs)
+    assert estimated is not None
+    speedup, low, high = estimated.interval
+    cycle_log_ratios, cycles = _in_cycles(timings, pairs)
+    return Timing(
+        baseline=statistics.mode(timing.baseline for timing in timings),
+        baseline_us=statistics.median(timing.baseline_us for timing in timings),
+        candidate_us=statistics.median(timing.candidate_us for timing in timings),
+        speedup=speedup,
+        ci95=(low, high),
+        decision=confirmed(decide(low, high), cycles),
+        log_ratios=log_ratios,
+        calls=timings[-1].calls,
+        disturbed=sum(timing.disturbed for timing in timings),
+        clock=over_all([timing.clock for timing in timings]),
+        cycle_log_ratios=cycle_log_ratios,
+        cycles=cycles,
+        pairs=pairs,
+    )
+
+
+def _in_cycles(
+    timings: Sequence[Timing], pairs: Sequence[dict[str, Any]]
+) -> tuple[tuple[float, ...], dict[str, Any] | None]:
+    """Log ratios in cycles and what they say together, where the clock varied in any pair; elsewhere nothing and None."""
+    if not any(timing.cycle_log_ratios for timing in timings):
+        return (), None
+    # Where it stood still, ratios of times are ratios of cycles.
+    log_ratios = tuple(value for t in timings for value in t.cycle_log_ratios or t.log_ratios)
+    estimated = estimate(log_ratios, pairs)
+    assert estimated is not None
+    speedup, low, high = estimated.interval
+    return log_ratios, {"speedup": speedup, "ci95": [low, high]}
+
+
+def over_all(clocks: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Lowest and highest clock in MHz of several measurements, and every reason for which it was held back."""
+    known = [clock for clock in clocks if clock is not None]
+    if not known:
+        return None
+    return {
+        "sm_mhz": [min(clock["sm_mhz"][0] for clock in known), max(clock["sm_mhz"][1] for clock in known)],
+        "reasons": sorted({reason for clock in known for reason in clock["reasons"]}),
+    }
+
+
+def _settled(timings: Sequence[Timing], half_width: float) -> bool:
+    if sum(not timing.restless for timing in timings) < LEAST:
+        return False
+    figures = figure(timings)
+    estimated = estimate(figures.log_ratios, figures.pairs)
+    return estimated is not None and is_settled(estimated, half_width)

@@ -1,0 +1,207 @@
+"""The oracle's results of one content come in one request, are those of separate requests, and survive failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.expectation import Case, case_of, own_result
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import TaskSession
+from evaluator.roles import exact, runner
+from evaluator.roles.open_shape import Shape
+from evaluator.verdict import Finding
+from tests.evaluator.judging import task
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
+    running = RefereeCore(request.param, tmp_path_factory.mktemp("core"), "landlock")
+    yield running
+    running.close()
+
+
+class Counting:
+    """Counts the requests that a process is sent and leaves them as they are."""
+
+    def __init__(self, process: Any) -> None:
+        self.seen: list[int] = []
+        self._send = process.send
+        process.send = self._count
+
+    def _count(self, operation: int, *rest: Any) -> int:
+        self.seen.append(operation)
+        number: int = self._send(operation, *rest)
+        return number
+
+
+#: Both a rounded output and one that is not, in a precision tier: all four kinds of results.
+EVERYTHING = task("""
+    PRECISION = "bf16"
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(24, 40)
+
+        def forward(self, x, places):
+            out = self.linear(x)
+            picked = out.double().gather(1, places)
+            if x.dtype == torch.float64:
+                places.zero_()
+            return out, torch.round(out * 50).to(torch.int8), picked
+
+    def get_inputs():
+        return [torch.randn(8, 24), torch.randint(0, 30, (8, 5))]
+
+    def get_init_inputs():
+        return []
+    """)
+
+
+def _case(
+    session: TaskSession, shape: OpenShape, contents: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Case, list[int], list[Finding]]:
+    """The case of a content, with the same move every time; the requests that it took; and what was noted."""
+    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
+    findings: list[Finding] = []
+    result = own_result(shape, "task", contents)
+    counting = Counting(session.process)
+    try:
+        case = case_of(session, shape, result, findings)
+    finally:
+        del session.process.send
+    return case, counting.seen, findings
+
+
+def _host(values: Any) -> Any:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
+
+
+def _same(first: Case, second: Case) -> bool:
+    return all(
+        np.array_equal(_host(getattr(a, name)), _host(getattr(b, name)))
+        for a, b in zip(first.expected, second.expected, strict=True)
+        for name in ("exact", "bound", "strict")
+    ) and all(
+        np.array_equal(_host(mine), _host(other))
+        for a, b in zip(first.expected, second.expected, strict=True)
+        for mine, other in zip(a.alternatives, b.alternatives, strict=True)
+    )
+
+
+def test_one_request_says_what_four_say(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = core.session(EVERYTHING)
+    shape = session.open({})
+    shape.side.fill_from("task")
+    contents = shape.side.contents(0)
+    together, requests, findings = _case(session, shape, contents, monkeypatch)
+    assert requests == [runner.ORACLE] and not findings
+    assert len(together.expected[1].alternatives) == 3
+    monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: 0)
+    assert shape.side.most_kinds(shape.output_metas) == 1
+    apart, requests, _ = _case(session, shape, contents, monkeypatch)
+    assert requests == [runner.ORACLE] * 4
+    assert _same(together, apart)
+    two_bytes = 2 * sum(8 * meta.elements + 512 for meta in shape.output_metas)
+    monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: two_bytes)
+    halves, requests, _ = _case(session, shape, contents, monkeypatch)
+    assert requests == [runner.ORACLE] * 2 and _same(together, halves)
+
+
+def test_a_kind_that_fails_takes_no_other_with_it(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moved inputs lead this module to fail, the exact ones do not."""
+    source = task("""
+        class Model(nn.Module):
+            def forward(self, x):
+                if bool((x != x.bfloat16()).any()):
+                    raise RuntimeError("these were moved")
+                return torch.exp(x)
+
+        def get_inputs():
+            return [torch.randint(-40, 40, (16, 24)) / 8]
+
+        def get_init_inputs():
+            return []
+        """)
+    session = core.session(source)
+    shape = session.open({})
+    shape.side.fill_from("task")
+    contents = shape.side.contents(0)
+    case, requests, findings = _case(session, shape, contents, monkeypatch)
+    assert requests == [runner.ORACLE] * 3
+    assert [finding.rule for finding in findings] == ["no_float64_oracle"]
+    assert "these were moved" in findings[0].evidence
+    wide = np.exp(_host(contents[0]).view(np.float32).astype(np.float64))
+    assert np.allclose(_host(case.expected[0].exact).ravel(), wide, rtol=1e-12, atol=0)
+
+
+def test_results_of_another_form_are_asked_for_one_by_one(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many elements there are depends on rounding: told by itself, as it always was."""
+    source = task("""
+        PRECISION = "bf16"
+
+        class Model(nn.Module):
+            def forward(self, x):
+                moved = bool((x != x.bfloat16()).any())
+                return x[: 3 if moved else 4] * 2
+
+        def get_inputs():
+            return [torch.randint(-40, 40, (16, 24)) / 8]
+
+        def get_init_inputs():
+            return []
+        """)
+    session = core.session(source)
+    shape = session.open({})
+    shape.side.fill_from("task")
+    with pytest.raises(Exception, match="other shapes than the reference"):
+        _case(session, shape, shape.side.contents(0), monkeypatch)
+
+
+# -- moved inputs ------------------------------------------------------------------------------------------------
+
+
+def _outputs(model: torch.nn.Module, value: torch.Tensor, move: exact.Move | None) -> torch.Tensor:
+    shape = Shape()
+    shape.model = model
+    return exact.outputs(shape, [value], None, "fp32", move)[0]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
+def test_every_element_is_moved_by_one_step_either_way(dtype: torch.dtype, device: str) -> None:
+    value = (torch.rand(300, 2, generator=torch.Generator().manual_seed(1)) + 1).to(device, dtype)
+    step = 2.0**-52 if dtype is torch.float64 else 2.0**-23
+    same = _outputs(torch.nn.Identity(), value, None)
+    moved = _outputs(torch.nn.Identity(), value, exact.Move([step], 5, 1))
+    back = _outputs(torch.nn.Identity(), value, exact.Move([step], 5, -1))
+    up, down = moved - same, back - same
+    assert torch.equal(up.real.sign(), -down.real.sign())
+    if dtype is not torch.float64:  # there a step is as small as a rounding error of this comparison
+        assert torch.allclose(
+            (up / same / step).abs(), torch.ones((), dtype=torch.float64, device=device), atol=1e-6
+        )
+    assert 250 < int((up.real > 0).sum()) < 350
+    assert bool((up.real[:, 0] * up.real[:, 1] < 0).all()), "a whole row was merely scaled"
+    again = _outputs(torch.nn.Identity(), value, exact.Move([step], 5, 1))
+    assert torch.equal(moved, again)
+    assert not torch.equal(moved, _outputs(torch.nn.Identity(), value, exact.Move([step], 6, 1)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_what_a_module_does_in_place_does_not_reach_the_inputs(dtype: torch.dtype) -> None:
+    class Doubling(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mul_(2)
+
+    value = torch.arange(6).to(dtype)
+    first, second = (_outputs(Doubling(), value, None) for _ in range(2))
+    assert torch.equal(first, second) and torch.equal(value, torch.arange(6).to(dtype))

@@ -1,0 +1,187 @@
+"""The second time round, shapes alternate: what is wrong only then is found, and named, and who is right is not accused."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from evaluator.client import Referee
+from evaluator.oracle import glance
+from evaluator.roles.page_map import may_be_shared
+from tests.evaluator.judging import candidate, judge, replaced, rules, task
+
+SHAPES = [{"rows": 9}, {"rows": 20}, {"rows": 33}]
+
+
+@pytest.fixture(scope="module")
+def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
+    with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
+        yield running
+
+
+SOFTMAX = task("""
+    from kernelbench_tasks import Dim
+
+    DIMS = {"rows": Dim(1, 512, default=8)}
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x, -1)
+
+    def get_inputs(rows=8):
+        return [torch.randn(rows, 40)]
+
+    def get_init_inputs():
+        return []
+    """)
+
+#: Counts the calls of each shape; a shape that comes back after another one is in its second pass.
+_LATER = """
+    left = set()
+    last = [None]
+
+    class ModelNew(nn.Module):
+        def forward(self, x):
+            out = torch.softmax(x, -1)
+            if last[0] is not None and last[0] != x.shape:
+                left.add(last[0])
+            last[0] = x.shape
+            if x.shape in left:
+                THEN
+            self.before = out.clone()
+            return out
+    """
+
+
+@pytest.mark.parametrize(
+    ("then", "word", "rule"),
+    [
+        ("pass", "accepted", None),
+        ("return self.before", "cheating", "stale_output"),
+        ("out[3, 5:9] *= 1.001", "incorrect", "wrong_result"),
+        ("out = out.bfloat16().float()", "incorrect", "wrong_result"),
+        ("out[-1, -1] = float('nan')", "incorrect", "wrong_result"),
+        ("return out.t().contiguous().t()", "contract_violation", "output_contract"),
+        ("return [out]", "contract_violation", "output_structure"),
+        ("return x.copy_(out)", "contract_violation", "output_aliases_input"),
+        ("x.zero_()", "contract_violation", "input_mutated"),
+    ],
+)
+def test_what_happens_only_when_shapes_alternate(
+    then: str, word: str, rule: str | None, referee: Referee
+) -> None:
+    verdict = judge(referee, SOFTMAX, candidate(_LATER.replace("THEN", then)), SHAPES)
+    assert verdict["verdict"] == word, (verdict["reason"], verdict["detail"])
+    if rule is not None:
+        assert rule in rules(verdict)
+
+
+def test_who_differs_from_the_reference_and_is_right_is_accepted(referee: Referee) -> None:
+    """Quantization may fall either way, so that the quick comparison disagrees and the oracle decides."""
+    source = task("""
+        from kernelbench_tasks import Dim
+
+        DIMS = {"rows": Dim(1, 512, default=8)}
+
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.round(x / 0.3).to(torch.int8)
+
+        def get_inputs(rows=8):
+            return [(torch.randint(-20, 20, (rows, 400)) + 0.5) * 0.3]
+
+        def get_init_inputs():
+            return []
+        """)
+    verdict = judge(referee, source, replaced(source, ("x / 0.3", "x * (1 / 0.3)")), SHAPES)
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    wrong = judge(referee, source, replaced(source, ("x / 0.3", "x / 0.31")), SHAPES)
+    assert wrong["verdict"] == "incorrect"
+
+
+# -- the quick comparison ----------------------------------------------------------------------------------------
+
+_BOUNDS = (1e-6, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("fault", "thorough", "seen"),
+    [
+        ("none", True, True),
+        ("slightly", True, False),
+        ("slightly", False, True),
+        ("nan", False, False),
+        ("infinite", False, False),
+        ("nan for inf", False, False),
+        ("other sign of inf", True, False),
+    ],
+)
+def test_values_agree_or_not(fault: str, thorough: bool, seen: bool) -> None:
+    own = np.linspace(-2, 2, 4000).astype(np.float32)
+    own[7] = np.inf
+    values = own.copy()
+    if fault == "slightly":
+        values[100] += np.float32(1.5e-6 * (abs(own[100]) + math.sqrt((own[own < 9] ** 2).mean())))
+    elif fault != "none":
+        place, value = {
+            "nan": (9, np.nan),
+            "infinite": (9, np.inf),
+            "nan for inf": (7, np.nan),
+            "other sign of inf": (7, -np.inf),
+        }[fault]
+        values[place] = value
+    shape = (40, 100) if thorough else None
+    assert glance.agree(values, own, "float32", _BOUNDS, shape) is seen
+
+
+def test_many_small_errors_do_not_agree() -> None:
+    own = np.ones(4096, dtype=np.float16)
+    values = own + np.float16(2.0**-10)
+    assert glance.agree(values, own, "float16", (2.0**-9, math.inf))
+    assert not glance.agree(values, own, "float16", (2.0**-9, 2.0**-13))
+
+
+def test_only_a_thorough_look_sees_an_error_in_a_small_row() -> None:
+    own = np.ones((64, 100), dtype=np.float32)
+    own[5] = 1e-3
+    values = own.copy()
+    values[5, 7] += np.float32(1e-8)
+    assert glance.agree(values.ravel(), own.ravel(), "float32", _BOUNDS)
+    assert not glance.agree(values.ravel(), own.ravel(), "float32", _BOUNDS, own.shape)
+
+
+def test_only_a_thorough_look_sees_every_element_of_a_large_array() -> None:
+    own = np.ones(1 << 22, dtype=np.float32)
+    values = own.copy()
+    values[2_345_678] = 1.1
+    assert not glance.agree(values, own, "float32", _BOUNDS, own.shape)
+    # Else it is met once in 32 looks.
+    assert any(glance.agree(values, own, "float32", _BOUNDS) for _ in range(8))
+
+
+# -- shared memory -----------------------------------------------------------------------------------------------
+
+
+def test_memory_that_is_surely_private() -> None:
+    descriptor = os.memfd_create("shared")
+    os.ftruncate(descriptor, 1 << 20)
+    with mmap.mmap(descriptor, 1 << 20) as shared:
+        memory = np.frombuffer(shared, dtype=np.uint8)
+        address = memory.ctypes.data
+        assert may_be_shared(os.getpid(), address, 1 << 20), "never touched"
+        assert memory.sum() == 0
+        assert may_be_shared(os.getpid(), address, 1)
+        assert may_be_shared(os.getpid(), address + (1 << 20) - 1, 1)
+        del memory
+    os.close(descriptor)
+    own = np.ones(1 << 20, dtype=np.uint8)
+    assert not may_be_shared(os.getpid(), own.ctypes.data, own.size)
+    assert not may_be_shared(os.getpid(), own.ctypes.data + 4097, 1)
+    assert may_be_shared(os.getpid(), own.ctypes.data, 1 << 33), "not all of it is there"
+    assert may_be_shared(os.getpid(), 2**64 - 8, 16)
+    assert not may_be_shared(os.getpid(), 0, 0)
