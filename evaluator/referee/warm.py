@@ -23,7 +23,8 @@ from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 
-EFFORT = Effort((8, 16), 0.01, 1.0, blocks=2.0)
+#: Short: `confirm` has 30 s for eight shapes, and nothing is ranked by these.
+EFFORT = Effort((6, 12), 0.01, 0.4)
 _CALL_SECONDS = 60.0
 #: Blocks of fewer calls would be half cold.
 _FEWEST_CALLS = 4
