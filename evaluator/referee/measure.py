@@ -55,7 +55,7 @@ class Effort:
 EFFORTS = {
     "screen": Effort((6, 12, 24), 0.015, 0.5, True),
     # Of one pair of processes out of several, see :mod:`evaluator.referee.pairs`.
-    "confirm": Effort((6, 12), 0.004, 0.4, blocks=2.0),
+    "confirm": Effort((6,), 0.004, 0.3),
 }
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
 #: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical

@@ -34,7 +34,7 @@ from evaluator.timing.cycles import confirmed
 from evaluator.timing.statistics import PairEstimate, decide, pair_estimate
 
 #: Student's t of fewer is so wide that nothing can be decided; more than the latter gain little.
-LEAST, MOST = 3, 6
+LEAST, MOST = 3, 8
 #: Half of an interval's width (log) at which a shape needs no more pairs. Replays of a graph are steadier.
 HALF_WIDTH, HALF_WIDTH_CAPTURED = 0.01, 0.005
 #: Time for all pairs, of so many shapes; beyond :data:`LEAST` no pair begins that would not end in time.
@@ -271,11 +271,7 @@ def figure(timings: Sequence[Timing]) -> Timing:
     estimated = estimate(log_ratios, pairs)
     assert estimated is not None
     speedup, low, high = estimated.interval
-    cycles, in_cycles = None, tuple(v for t in timings for v in t.cycle_log_ratios or t.log_ratios)
-    if any(timing.cycle_log_ratios for timing in timings):
-        counted = estimate(in_cycles, pairs)
-        assert counted is not None
-        cycles = {"speedup": counted.interval[0], "ci95": list(counted.interval[1:])}
+    cycle_log_ratios, cycles = _in_cycles(timings, pairs)
     return Timing(
         baseline=statistics.mode(timing.baseline for timing in timings),
         baseline_us=statistics.median(timing.baseline_us for timing in timings),
@@ -287,10 +283,24 @@ def figure(timings: Sequence[Timing]) -> Timing:
         calls=timings[-1].calls,
         disturbed=sum(timing.disturbed for timing in timings),
         clock=over_all([timing.clock for timing in timings]),
-        pairs=pairs,
-        cycle_log_ratios=in_cycles if cycles else (),
+        cycle_log_ratios=cycle_log_ratios,
         cycles=cycles,
+        pairs=pairs,
     )
+
+
+def _in_cycles(
+    timings: Sequence[Timing], pairs: Sequence[dict[str, Any]]
+) -> tuple[tuple[float, ...], dict[str, Any] | None]:
+    """Log ratios in cycles and what they say together, where the clock varied in any pair; elsewhere nothing and None."""
+    if not any(timing.cycle_log_ratios for timing in timings):
+        return (), None
+    # Where it stood still, ratios of times are ratios of cycles.
+    log_ratios = tuple(value for t in timings for value in t.cycle_log_ratios or t.log_ratios)
+    estimated = estimate(log_ratios, pairs)
+    assert estimated is not None
+    speedup, low, high = estimated.interval
+    return log_ratios, {"speedup": speedup, "ci95": [low, high]}
 
 
 def over_all(clocks: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:

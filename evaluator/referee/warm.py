@@ -54,7 +54,7 @@ def measure_warm(
         )
         if isinstance(captured, Timing):
             return {**captured.as_fields(), "launch": "captured"}
-    rivals = [(baseline, control.side(shape, baseline)) for baseline in shape.contenders]
+    rivals = control.rivals(shape)
     calls = math.ceil(
         session.fleet.device.block_target_us / max(min(cold.candidate_us, cold.baseline_us), 1.0)
     )
@@ -72,7 +72,7 @@ def _why_not(shape: OpenShape, side: Side, outcome: Outcome) -> str:
     if min(side.most_calls(shape.output_metas), reference.most_calls(shape.output_metas)) < _FEWEST_CALLS:
         return "its outputs are too large to keep those of several calls"
     side.process.freeze()
-    reference.ready(_CALL_SECONDS)
+    reference.ready(_CALL_SECONDS, warm="eager", poison=0)
     reference.fill(1)
     block = reference.block(_LOOKS, _CALL_SECONDS, chained=True, same_slot=True)
     if reference.aliased(block):

@@ -10,7 +10,8 @@ import pytest
 
 from evaluator.devices.base import Clock
 from evaluator.devices.cpu import CpuDevice
-from evaluator.referee.measure import _estimate, _Quad
+from evaluator.referee.measure import Timing, _estimate, _Quad
+from evaluator.referee.pairs import figure
 from evaluator.timing.cycles import Clocks, QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval
 
@@ -118,3 +119,27 @@ def test_without_cycles_times_decide_alone(decision: str) -> None:
     # Cycles never make a decision of their own.
     if decision in ("same", "undecided"):
         assert confirmed(decision, {"speedup": 2.0, "ci95": [1.9, 2.1]}) == decision
+
+
+def timing(time_ratio: float, cycle_ratio: float | None) -> Timing:
+    """A pair of processes whose quads all say nearly this."""
+    spread = [0.0001 * i for i in range(6)]
+    times = tuple(math.log(time_ratio) + value for value in spread)
+    cycles = () if cycle_ratio is None else tuple(math.log(cycle_ratio) + value for value in spread)
+    pair = {"speedup": time_ratio, "quads": 6, "fresh_baseline": True, "counted": True}
+    return Timing(
+        "eager", 103.0, 100.0, time_ratio, (1.0, 1.1), "faster", times, 10, 0, None, cycles, pairs=(pair,)
+    )
+
+
+def test_several_pairs_are_asked_in_cycles_together() -> None:
+    won_by_the_clock = figure([timing(1.050, 1.000), timing(1.051, 1.001), timing(1.049, 1.0)])
+    assert won_by_the_clock.decision == "undecided"
+    assert won_by_the_clock.cycles is not None
+    assert won_by_the_clock.cycles["speedup"] == pytest.approx(1.0, abs=2e-3)
+    # Where a pair's clock stood still, its ratios of times are its ratios of cycles.
+    held = figure([timing(1.050, 1.049), timing(1.051, None), timing(1.049, 1.05)])
+    assert held.decision == "faster"
+    assert len(held.cycle_log_ratios) == len(held.log_ratios) == 18
+    still = figure([timing(1.050, None), timing(1.051, None), timing(1.049, None)])
+    assert (still.decision, still.cycles, still.cycle_log_ratios) == ("faster", None, ())
