@@ -128,7 +128,17 @@ def timing(time_ratio: float, cycle_ratio: float | None) -> Timing:
     cycles = () if cycle_ratio is None else tuple(math.log(cycle_ratio) + value for value in spread)
     pair = {"speedup": time_ratio, "quads": 6, "fresh_baseline": True, "counted": True}
     return Timing(
-        "eager", 103.0, 100.0, time_ratio, (1.0, 1.1), "faster", times, 10, 0, None, cycles, pairs=(pair,)
+        "eager",
+        103.0,
+        100.0,
+        time_ratio,
+        (1.0, 1.1),
+        "faster",
+        times,
+        10,
+        0,
+        cycle_log_ratios=cycles,
+        pairs=(pair,),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from evaluator.errors import RoleReported
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control, twin
 from evaluator.referee.core import RefereeCore
@@ -16,6 +16,7 @@ from evaluator.referee.measure import Effort
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.pairs import LEAST, Timed, figure, time_in_pairs
 from evaluator.referee.task_session import TaskSession
+from evaluator.referee.tool_run import run_tool
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
@@ -151,40 +152,19 @@ def test_a_compiled_baseline_runs_in_the_control_from_the_tasks_cache(
         control.close()
 
 
-MARKS = """
-path = os.path.join(os.environ["KERNELWRIGHT_WORK"], "mark")
-seen = os.path.lexists(path)
-PLANT
-if seen:
-    raise RuntimeError("it was here before")
-"""
-
-
-@pytest.mark.parametrize(
-    ("plant", "comes_back"),
-    [("open(path, 'w').close()", True), ("seen or os.symlink('/etc', path)", False), ("pass", False)],
-)
-def test_files_reach_the_next_process_and_links_do_not(
-    session: TaskSession, plant: str, *, comes_back: bool
-) -> None:
-    source = candidate("return torch.relu(x * 1.5)", MARKS.replace("PLANT", plant))
-    first = CandidateRun(session.fleet, session, source, keeps_files=True)
-    before = set(session.fleet.store.iterdir())
+def test_links_are_copied_as_links(core: RefereeCore) -> None:
+    """What a compile role leaves in a folder must not bring other files into its next process."""
+    folder = core.fleet.store / "kernelwright-linked"
+    folder.mkdir()
+    (folder / "link").symlink_to(core.fleet.store)
     try:
-        first.start()
-        first.end_process()
-        second = first.again()
-        try:
-            if comes_back:
-                with pytest.raises(RoleReported, match="it was here before"):
-                    second.start()
-            else:
-                second.start()
-        finally:
-            second.close()
+        process = core.fleet.server("candidate").fork(
+            role="tool", folder=folder.name, folder_mode="copy", limits=core.fleet.limits
+        )
+        program = "import os\nprint(os.path.islink(os.environ['KERNELWRIGHT_WORK'] + '/link'))\n"
+        assert run_tool(process, program, {}, 30.0).stdout.strip() == "True"
     finally:
-        first.close()
-    assert set(session.fleet.store.glob("kernelwright-kept-*")) <= before
+        shutil.rmtree(folder)
 
 
 def test_the_reference_agrees_with_itself_in_pairs(session: TaskSession, shape: OpenShape) -> None:
