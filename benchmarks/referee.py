@@ -82,7 +82,10 @@ def a_against_a(
     with core.fleet.device_lock.exclusive():
         for dims in shapes:
             shape = session.open(dims)
-            pairs = [calibration.run(session, shape, measure.EFFORTS["confirm"])[0] for _ in range(rounds)]
+            pairs = [
+                calibration.run(session, shape, measure.effort_for("confirm", gpu=session.fleet.gpu))[0]
+                for _ in range(rounds)
+            ]
             samples = [ratio for pair in pairs for ratio in pair]
             median, low, high = pair_estimate(pairs).interval if rounds > 1 else median_interval(samples)
             rows.append({"dims": dims, "median": median, "ci95": [low, high], "log_ratios": samples})

@@ -233,7 +233,7 @@ class Study:
         began = time.monotonic()
         gpu = self.core.fleet.gpu
         timed = Timed(shape, Outcome())
-        effort = measure.EFFORTS["confirm"]
+        effort = measure.effort_for("confirm", gpu=gpu)
         run = CandidateRun(self.core.fleet, session, candidate)
         time_in_pairs(session, run, [timed], effort, lambda number, at: None, captured=gpu)
         found = {"eager": figure(timed.eager)}

@@ -22,7 +22,7 @@ from evaluator.roles import runner
 _CAPTURE_SECONDS = 120.0
 #: Forms of the reference that a user could capture as they are.
 _MODES = ("eager", "compile_default", "eager_autocast", "compile_autocast")
-_MOST_CALLS, _FEWEST_CALLS = 256, 4
+_MOST_CALLS, _FEWEST_CALLS = 1024, 4
 _ROUNDS = 5
 
 

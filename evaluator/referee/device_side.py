@@ -16,7 +16,7 @@ from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.keeper import Keeper, ProcessMemory, upload
 from evaluator.referee.shape_inputs import ShapeInputs
-from evaluator.referee.side import MAX_SLOTS, Block, Side
+from evaluator.referee.side import Block, Side
 from evaluator.roles import runner
 from evaluator.roles.chain import Chain
 from evaluator.roles.exchange import INPUT_MEMORY
@@ -25,6 +25,8 @@ from evaluator.roles.process import RoleProcess
 
 _EXCHANGE_SECONDS = 60.0
 _NULLS = 15
+#: So that replays of kernels of some microseconds fill a block; slots are made when they are needed.
+_MAX_SLOTS = 1024
 #: Owner of slots in which contents of more than one shape may lie.
 _NOBODY = 0
 
@@ -67,7 +69,7 @@ class DeviceSide(Side):
             raise RoleFailure(
                 "task_rejected", "the inputs do not fit into the share of the GPU's memory for them"
             )
-        return min(count, MAX_SLOTS)
+        return min(count, _MAX_SLOTS)
 
     def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
         self._region = self._keeper.region(fixed_bytes)

@@ -258,7 +258,7 @@ class Evaluation:
 
     def _time_all(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """One pair of processes: the one in which the candidate was checked, and a control."""
-        effort = measure.EFFORTS[self.request.effort]
+        effort = measure.effort_for(self.request.effort, gpu=self.fleet.gpu)
         order = random.SystemRandom().sample(list(timed), len(timed))
         for done, (split, shape) in enumerate(order):
             self._check_deadline()
@@ -283,7 +283,8 @@ class Evaluation:
             self.progress("timing", done, max(least, done + 1), words)
             done += 1
 
-        effort, gpu = measure.EFFORTS[self.request.effort], self.fleet.gpu
+        gpu = self.fleet.gpu
+        effort = measure.effort_for(self.request.effort, gpu=gpu)
         pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu, warm=True)
         for (split, _), at in zip(timed, todo, strict=True):
             result = _timed(split, at.shape, at.outcome, pairs.figure(at.eager))

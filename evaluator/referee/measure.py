@@ -55,8 +55,19 @@ class Effort:
 EFFORTS = {
     "screen": Effort((6, 12, 24), 0.015, 0.5, True),
     # Of one pair of processes out of several, see :mod:`evaluator.referee.pairs`.
-    "confirm": Effort((6,), 0.004, 0.3),
+    "confirm": Effort((6,), 0.004, 0.4, blocks=2.0),
 }
+#: Starting and stopping a block takes 1 ms on a GPU, and not always the same. In blocks of 2 ms a quad of captured calls was off by 4 to 9 %
+#: (H200), far more than two processes differ; a longer block costs little beside what lies between two.
+_CONFIRM_BLOCKS_GPU = 4.0
+
+
+def effort_for(name: str, *, gpu: bool) -> Effort:
+    """What ``screen`` or ``confirm`` means on a device."""
+    effort = EFFORTS[name]
+    return replace(effort, blocks=_CONFIRM_BLOCKS_GPU) if gpu and name == "confirm" else effort
+
+
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
 #: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
 #: core slows either side by a factor of 1.5 to 2 for 50 to 200 ms, so quads are shorter than that.

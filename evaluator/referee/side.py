@@ -27,7 +27,7 @@ from evaluator.roles.page_map import may_be_shared
 from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
-_MIN_SLOTS, MAX_SLOTS = 6, 384
+_MIN_SLOTS, _MAX_SLOTS = 6, 384
 _NO_STATE = 0
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
@@ -87,7 +87,7 @@ class Side:
 
     def _count_slots(self) -> int:
         count = _ALL_SLOTS_BYTES // max(self.inputs.input_bytes, 64)
-        return min(max(count, _MIN_SLOTS), MAX_SLOTS)
+        return min(max(count, _MIN_SLOTS), _MAX_SLOTS)
 
     def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
         """Memory for what stays (weights, pools) and, behind it, for the slots."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from evaluator.errors import RoleReported
 from evaluator.referee.ceiling import write_rate
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
@@ -43,9 +44,10 @@ def test_the_reference_against_itself_gets_a_figure(core: RefereeCore) -> None:
 @pytest.mark.attacks
 @pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
 def test_results_of_the_call_before_are_refused(core: RefereeCore, shortcut: str) -> None:
-    with pytest.raises(Rejected) as rejected:
+    # One that reads what an earlier capture allocated may come to an illegal address.
+    with pytest.raises((Rejected, RoleReported)) as rejected:
         timed(core, TASK, attacker(shortcut))
-    assert rejected.value.word in ("incorrect", "cheating")
+    assert rejected.value.word in ("incorrect", "cheating", "runtime_error")
 
 
 def test_the_device_writes_as_fast_as_one_of_its_kind(core: RefereeCore) -> None:
