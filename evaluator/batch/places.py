@@ -12,9 +12,10 @@ from evaluator.errors import EvaluatorError
 _CORES_PER_REFEREE = 4
 _BYTES_PER_REFEREE = 12 << 30
 _MOST_PER_DEVICE = 4
-#: Each of a referee's three processes on a GPU shares a sixteenth of its memory with the referee; beside that there are
-#: contexts and what modules allocate themselves. An H200 holds four referees, a card of 80 GiB three.
-_SHARED_OF_GPU = 3 / 16
+#: Each of a referee's processes on a GPU shares a sixteenth of its memory with the referee: candidate, baselines, the references of
+#: two tasks, and what is kept of one that has ended. Beside that there are contexts and what modules allocate themselves. Four
+#: referees on an H200 were one too many: a candidate was told that it had asked for too much. It holds two, as does a card of 80 GiB.
+_SHARED_OF_GPU = 5 / 16
 _OWN_GPU_BYTES = 8 << 30
 
 

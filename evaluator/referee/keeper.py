@@ -28,7 +28,7 @@ from evaluator.roles.device_chain import States
 _BUSY_US = 500.0
 _TRIES = 5
 _POOL_SHARE = 2 / 3
-_SPARE_MEMORIES = 2
+_SPARE_MEMORIES = 1
 #: More than a cache holds.
 _SCRATCH_BYTES = 160 << 20
 

@@ -60,12 +60,18 @@ EFFORTS = {
 #: Starting and stopping a block takes 1 ms on a GPU, and not always the same. In blocks of 2 ms a quad of captured calls was off by 4 to 9 %
 #: (H200), far more than two processes differ; a longer block costs little beside what lies between two.
 _CONFIRM_BLOCKS_GPU = 4.0
+#: Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
+_SCREEN_SECONDS_GPU = 0.25
 
 
 def effort_for(name: str, *, gpu: bool) -> Effort:
     """What ``screen`` or ``confirm`` means on a device."""
     effort = EFFORTS[name]
-    return replace(effort, blocks=_CONFIRM_BLOCKS_GPU) if gpu and name == "confirm" else effort
+    if not gpu:
+        return effort
+    if name == "confirm":
+        return replace(effort, blocks=_CONFIRM_BLOCKS_GPU)
+    return replace(effort, max_seconds=_SCREEN_SECONDS_GPU)
 
 
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The

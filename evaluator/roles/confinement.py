@@ -104,6 +104,8 @@ def _mount_work(request: dict[str, Any]) -> None:
 
 
 def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
+    # Which of several GPUs is the first one: the memory that the referee shares lies on it.
+    kept = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
     os.environ.clear()
     os.environ.update(
         {
@@ -119,6 +121,7 @@ def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
             # One process: a pool of compile workers would outlive a turn of the clock.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "KERNELWRIGHT_WORK": work,
+            **kept,
             **extra,
         }
     )

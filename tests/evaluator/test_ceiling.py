@@ -156,10 +156,14 @@ def test_an_honest_candidate_is_above_the_ceiling_and_one_far_below_it_is_reject
     check_written(checker, 4, [(1000, 4)])
     assert checker.outcome.checks > before
     _, checker = opened(REPEAT, ALIASED_PAGES)
-    with pytest.raises(Rejected) as rejected:
+
+    def look_several_times() -> None:
         # It is only quicker than memory while nobody else has its core.
         for _ in range(8):
             check_written(checker, 24, [(checker.run(24).elapsed_ns, 24)])
+
+    with pytest.raises(Rejected) as rejected:
+        look_several_times()
     assert rejected.value.word == "cheating"
     (finding,) = rejected.value.findings
     assert finding.rule == "faster_than_memory"

@@ -167,6 +167,20 @@ def test_links_are_copied_as_links(core: RefereeCore) -> None:
         shutil.rmtree(folder)
 
 
+def test_a_process_sees_the_gpu_that_its_referee_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several; with another one as its first, it cannot map what the referee shares with it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    core = RefereeCore("cpu", tmp_path, "landlock")
+    try:
+        program = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], 'PATH' in os.environ, len(os.environ) < 20)\n"
+        result = run_tool(core.fleet.tool(None, device=True), program, {}, 30.0)
+        assert result.stdout.split() == ["1", "True", "True"]
+    finally:
+        core.close()
+
+
 def test_the_reference_agrees_with_itself_in_pairs(session: TaskSession, shape: OpenShape) -> None:
     """Not that it comes out at 1, which this machine may be too busy for: that it is never called anything else."""
     assert figure(timed(session, shape, twin(TASK)).eager).decision not in ("faster", "slower")
