@@ -68,6 +68,8 @@ class RoleProcess:
         self.dead = False
         #: CPU time, in ns, that the process has used while it was stopped: somebody other than we let it go on.
         self.ran_while_stopped_ns = 0
+        #: How often it has been stopped.
+        self.stops = 0
         self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
@@ -275,6 +277,7 @@ class RoleProcess:
                 self.kill()
                 raise RoleFailure("runtime_error", "its process could not be stopped", role=self.name)
         self.frozen = True
+        self.stops += 1
         self._ran_ns = self._cpu_ns()
         return stopped_ns
 
