@@ -28,6 +28,7 @@ from benchmarks.exemplars_cpu import environment, library_candidate
 from benchmarks.referee import quiet
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
+from evaluator.referee.ranking import rank
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from kernelbench_tasks import catalog
@@ -93,7 +94,7 @@ def judge(core: RefereeCore, fixed: Fixed, device: str, effort: str) -> dict[str
                     b for b in core.fleet.baselines() if b.mode == "eager" and b.threads == threads
                 ]
                 session.prepare(shape.side, shape.baselines[0])
-                session.rank(shape)
+                rank(session, shape)
                 shape.ranked = True
     candidate = CandidateSource(fixed.source(device), "human", fixed.name)
     request = Request(task, candidate, effort, ("visible",), {"visible": shapes}, 300.0)

@@ -41,6 +41,7 @@ from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.pairs import Timed, figure, time_in_pairs
+from evaluator.referee.ranking import rank
 from evaluator.referee.task_session import TaskSession
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
@@ -202,7 +203,7 @@ class Study:
             shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
             for baseline in shape.baselines:
                 session.prepare(shape.side, baseline)
-            session.rank(shape)
+            rank(session, shape)
             shape.ranked = True
         return shape
 

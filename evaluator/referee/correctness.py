@@ -16,9 +16,10 @@ from evaluator.errors import RoleFailure
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense
 from evaluator.oracle.tolerance import Bounds
+from evaluator.referee.block import Block
 from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.side import Block, Side
+from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.verdict import Finding
 

@@ -14,9 +14,10 @@ import torch
 from evaluator.content import distributions
 from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.referee.block import Block
 from evaluator.referee.keeper import Keeper, ProcessMemory, upload
 from evaluator.referee.shape_inputs import ShapeInputs
-from evaluator.referee.side import Block, Side
+from evaluator.referee.side import Side
 from evaluator.roles import runner
 from evaluator.roles.chain import Chain
 from evaluator.roles.exchange import INPUT_MEMORY

@@ -24,8 +24,9 @@ from evaluator.referee.ceiling import check_written
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.ranking import guess_us
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import TaskSession, guess_us
+from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.timing.cycles import QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval

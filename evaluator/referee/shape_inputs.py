@@ -115,3 +115,31 @@ def _shifted(value: Any, by: int) -> Any:
     if tag == "dict":
         return {tag: {key: _shifted(item, by) for key, item in content.items()}}
     return value
+
+
+def bound(inputs: ShapeInputs, offsets: list[int], pool_offsets: list[int]) -> dict[str, Any]:
+    """What a role must know to make the arguments of the first slot, as JSON.
+
+    Args:
+        inputs: of the shape.
+        offsets: of each tensor in the shared memory.
+        pool_offsets: of the legal values with which each may be refreshed.
+    """
+    leaves = len(inputs.given) if inputs.call.backward else 0
+    return {
+        "tensors": [
+            {"meta": meta_json(tensor.meta), "offset": offset, "leaf": position < leaves}
+            for position, (tensor, offset) in enumerate(zip(inputs.tensors, offsets, strict=True))
+        ],
+        "arguments": numbered(inputs),
+        "refresh": [
+            [position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride]
+            for position, (tensor, offset) in enumerate(zip(inputs.tensors, pool_offsets, strict=True))
+            if tensor.rollable
+        ],
+    }
+
+
+def meta_json(meta: TensorMeta) -> dict[str, Any]:
+    """A tensor's description as JSON."""
+    return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}

@@ -6,7 +6,7 @@ import ctypes
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from evaluator.errors import ProtocolViolation
 from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
-from evaluator.referee.shape_inputs import ShapeInputs, numbered
+from evaluator.referee.block import Block
+from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh
@@ -31,17 +32,6 @@ _MIN_SLOTS, _MAX_SLOTS = 6, 384
 _NO_STATE = 0
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
-
-
-@dataclass
-class Block:
-    """A finished block: what was claimed and how long it took."""
-
-    report: BlockReport
-    calls: int
-    first_state: int
-    elapsed_ns: int
-    variant: str
 
 
 class Side:
@@ -114,7 +104,7 @@ class Side:
         state = []
         for entry, offset in zip(self.inputs.state, self._state_offsets, strict=True):
             self._put(offset, entry.values)
-            state.append({"name": entry.name, "offset": offset, "meta": _meta_json(entry.meta)})
+            state.append({"name": entry.name, "offset": offset, "meta": meta_json(entry.meta)})
         descriptor, length_bytes = self._shared()
         request = {
             "shape": self.key,
@@ -125,23 +115,12 @@ class Side:
         started = time.perf_counter()
         self.process.request(runner.IMPORT, request, deadline_s, (descriptor,))
         setup_s = time.perf_counter() - started
-        refresh = []
-        for position, (tensor, offset) in enumerate(
-            zip(self.inputs.tensors, self._pool_offsets, strict=True)
-        ):
+        for tensor, offset in zip(self.inputs.tensors, self._pool_offsets, strict=True):
             if tensor.rollable:
                 self._put(offset, tensor.pool)
-                refresh.append([position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride])
-        leaves = len(self.inputs.given) if self.inputs.call.backward else 0
-        tensors = [
-            {"meta": _meta_json(tensor.meta), "offset": offset, "leaf": position < leaves}
-            for position, (tensor, offset) in enumerate(zip(self.inputs.tensors, self._offsets, strict=True))
-        ]
         binding = {
             "shape": self.key,
-            "tensors": tensors,
-            "arguments": numbered(self.inputs),
-            "refresh": refresh,
+            **bound(self.inputs, self._offsets, self._pool_offsets),
             "slots": self.slot_count,
             "slots_from": self._slots_from,
             "slot_bytes": self._slot_bytes,
@@ -222,12 +201,10 @@ class Side:
         again: bool = True,
         same_slot: bool = False,
     ) -> int:
-        """What a block of so many calls takes when the module does nothing.
+        """What a block of so many calls takes when the module does nothing, with outputs like ``metas``.
 
         Args:
             calls: how many.
-            metas: of the outputs.
-            deadline_s: for the block.
             captured: whether it is a replay of a CUDA graph.
             again: measure it once more; otherwise a GPU goes by what was seen so far.
             same_slot: whether all of them use the first slot.
@@ -470,7 +447,3 @@ class Side:
     def release(self) -> None:
         """Gives our end of the shared memory back."""
         self.arena.close()
-
-
-def _meta_json(meta: TensorMeta) -> dict[str, Any]:
-    return {"dtype": meta.dtype, "shape": list(meta.shape), "strides": list(meta.strides)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 from evaluator.content.pools import TensorInput
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
-from evaluator.referee import tier
+from evaluator.referee import ranking, tier
+from evaluator.referee.block import Block
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
-from evaluator.referee.side import Block, Side
+from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import sealed_text
@@ -34,11 +34,6 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
-_MIN_CALLS = 4
-#: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
-_CLEARLY_SLOWER = 0.35
-#: Rounds that confirm remembered times, and how far off (relative) they may be.
-_PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
 
 class TaskSession:
@@ -251,41 +246,17 @@ class TaskSession:
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
             if shape.remembered:
-                if not self._still_holds(shape):
+                if not ranking.still_holds(self, shape):
                     shape.baselines, shape.remembered, shape.distrusted = [], False, True
                     continue
             else:
-                self.rank(shape)
+                ranking.rank(self, shape)
                 times = {b.name: (b.median_us, b.failure) for b in shape.baselines}
                 self.fleet.baseline_store.put(
                     self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), times
                 )
             shape.ranked = True
         return all(shape.ranked for shape in shapes)
-
-    def _still_holds(self, shape: OpenShape) -> bool:
-        """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
-        rivals, side = shape.contenders[:2], shape.side
-        leader = rivals[0]
-        self.fleet.pin(side.process)
-        calls = math.ceil(self.fleet.device.block_target_us / 2 / leader.median_us)
-        most = side.most_calls(shape.output_metas)
-        calls = max(min(_MIN_CALLS, most), min(calls, most))
-        for baseline in rivals:
-            self.run(side, baseline, calls, chained=True)
-        rounds = [
-            {b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals}
-            for _ in range(_PROBES)
-        ]
-        median_ns = statistics.median(turn[leader.name] for turn in rounds)
-        null_ns = statistics.median(self.null_ns(side, calls, shape.output_metas) for _ in range(_PROBES))
-        now_us = (median_ns - min(null_ns, median_ns / 2)) / calls / 1e3
-        off = [abs(math.log(now_us / leader.median_us))]
-        for baseline in rivals[1:]:
-            lead_ns = median_ns * math.exp(_relative(rounds, baseline.name, [leader.name])) - median_ns
-            remembered_ns = (baseline.median_us - leader.median_us) * calls * 1e3
-            off.append(abs(lead_ns - remembered_ns) / median_ns)
-        return max(off) <= _REMEMBERED_WITHIN
 
     def _compile_ahead(self, shapes: list[OpenShape], progress: Progress) -> None:
         """Fills the task's compile cache in parallel; failures show again, and are recorded, when baselines load."""
@@ -364,48 +335,6 @@ class TaskSession:
             self._load_baselines(shape, between)
         self.process.freeze()
 
-    def rank(self, shape: OpenShape) -> None:
-        """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.
-
-        Choosing a baseline that is not the fastest would flatter every candidate, so this must not be left to noise:
-        all get blocks of the same length, near rivals are told apart again, and times are only compared within a
-        round, which is shorter than the seconds for which a neighbor slows this machine.
-        """
-        rivals = [baseline for baseline in shape.baselines if not baseline.failure]
-        everybody, side = list(rivals), shape.side
-        self.fleet.pin(side.process)
-        guesses_us = {baseline.name: self._guess_us(shape, baseline) for baseline in rivals}
-        calls = math.ceil(self.fleet.device.block_target_us / 2 / min(guesses_us.values()))
-        most = side.most_calls(shape.output_metas)
-        calls = max(min(_MIN_CALLS, most), min(calls, most))
-        rounds: list[dict[str, int]] = []
-        nulls_ns: list[int] = []
-        for count, keep in ((3, 3), (4, 2), (6, 1)):
-            for _ in range(count):
-                rounds.append({b.name: self.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
-                nulls_ns.append(self.null_ns(side, calls, shape.output_metas))
-            names = [baseline.name for baseline in rivals]
-            score = {name: _relative(rounds, name, names) for name in names}
-            near = min(score.values()) + _CLEARLY_SLOWER
-            rivals = sorted((b for b in rivals if score[b.name] <= near), key=lambda b: score[b.name])[:keep]
-            if len(rivals) == 1:
-                break
-        best = rivals[0]
-        median_ns = statistics.median(turn[best.name] for turn in rounds)
-        null_ns = min(statistics.median(nulls_ns), median_ns / 2)
-        for baseline in everybody:
-            ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
-            baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
-
-    def _guess_us(self, shape: OpenShape, baseline: Baseline) -> float:
-        """A first idea of the time per call; warms the baseline up, too."""
-        side = shape.side
-        many = min(16, side.most_calls(shape.output_metas))
-        self.run(side, baseline, 1, chained=True)
-        short = self.run(side, baseline, 1, chained=True).elapsed_ns
-        long = self.run(side, baseline, many, chained=True).elapsed_ns
-        return guess_us(short, long, many)
-
     def run(
         self,
         side: Side,
@@ -453,25 +382,6 @@ class TaskSession:
 def task_folder(sha256: str) -> str:
     """Name of the folder, in a referee's store, of what was compiled for a task."""
     return f"task-{sha256[:32]}"
-
-
-def guess_us(short_ns: int, long_ns: int, calls: int) -> float:
-    """Microseconds per call from blocks of one and of so many calls; at least 1.
-
-    Where outputs are so large that a block has one call, its start and end are part of the guess.
-    """
-    if calls == 1:
-        return max(long_ns / 1e3, 1.0)
-    return max((long_ns - short_ns) / (1e3 * (calls - 1)), 1.0)
-
-
-def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:
-    """Median over rounds of how much slower (log) a variant was than the rivals' geometric mean in the same round."""
-    return statistics.median(
-        math.log(turn[name]) - statistics.fmean(math.log(turn[rival]) for rival in rivals)
-        for turn in rounds
-        if name in turn
-    )
 
 
 def _words(dims: Dims) -> str:

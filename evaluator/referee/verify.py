@@ -6,10 +6,11 @@ import secrets
 from typing import Any
 
 from evaluator.oracle.compare import compare, contract, dense
+from evaluator.referee.block import Block
 from evaluator.referee.correctness import Outcome, Rejected, wrong
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.side import Block, Side
+from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.watch import Watch
 from evaluator.roles.frames import TensorMeta

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from evaluator.referee.measure import _estimate, _Quad, quicker_than_nothing
-from evaluator.referee.task_session import guess_us
+from evaluator.referee.ranking import guess_us
 
 MS = 1_000_000
 

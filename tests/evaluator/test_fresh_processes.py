@@ -15,6 +15,7 @@ from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.measure import Effort
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.pairs import LEAST, Timed, figure, time_in_pairs
+from evaluator.referee.ranking import rank
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.tool_run import run_tool
 from evaluator.roles.process import RoleProcess
@@ -195,7 +196,7 @@ def test_replays_of_a_graph_are_timed_in_every_pair(tmp_path: Path) -> None:
             shape = session.open({})
             shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
             session.prepare(shape.side, shape.baselines[0])
-            session.rank(shape)
+            rank(session, shape)
             todo = Timed(shape, Outcome())
             run = CandidateRun(core.fleet, session, twin(TASK))
             time_in_pairs(session, run, [todo], SHORT, lambda number, at: None, captured=True)

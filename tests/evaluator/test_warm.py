@@ -14,6 +14,7 @@ from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Outcome, Rejected, cases, check
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.ranking import rank
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.warm import measure_warm
 from evaluator.shapes.space import defaults
@@ -84,7 +85,7 @@ def opened(core: RefereeCore, source: TaskSource) -> tuple[TaskSession, OpenShap
         everything = core.fleet.baselines()
         shape.baselines = [b for b in everything if b.mode == "eager" and b.threads == core.fleet.threads]
         session.prepare(shape.side, shape.baselines[0])
-        session.rank(shape)
+        rank(session, shape)
     return session, shape
 
 
