@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee import task_session
+from evaluator.referee import ranking
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.open_shape import OpenShape
@@ -95,7 +95,7 @@ def test_a_second_referee_loads_the_contenders_and_checks_them(
     assert {row["name"]: row["median_us"] for row in kept} == {b.name: b.median_us for b in first.baselines}
 
     # Whatever the noise of this machine: fresh rounds agree.
-    monkeypatch.setattr(task_session, "_REMEMBERED_WITHIN", math.inf)
+    monkeypatch.setattr(ranking, "_REMEMBERED_WITHIN", math.inf)
     _, loaded = rank(tmp_path, then_every=True)
     assert loaded == {baseline.name for baseline in first.contenders} < {b.name for b in first.baselines}
     assert json.loads(file.read_text(encoding="utf-8")) == kept
