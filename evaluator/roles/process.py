@@ -404,7 +404,13 @@ class RoleProcess:
 
         The PID 1 of a namespace is the last to go, and only after everybody in it.
         """
-        return os.pidfd_open(self._init_pid) if self._namespaced and self._init_pid > 1 else -1
+        if not self._namespaced or self._init_pid <= 1:
+            return -1
+        try:
+            return os.pidfd_open(self._init_pid)
+        except ProcessLookupError:
+            # It ended by itself before anybody asked; the next request will say so.
+            return -1
 
     def kill(self) -> None:
         """Kills the process and all its descendants; safe from any thread and more than once."""
