@@ -101,15 +101,6 @@ def test_who_beats_memory_every_time_is_accused_and_nobody_else() -> None:
     assert not faster_than_memory([(1, 0)] * 5, 100e9)
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    core = RefereeCore("cpu", tmp_path_factory.mktemp("referee"), "landlock")
-    try:
-        yield core
-    finally:
-        core.close()
-
-
 @pytest.fixture
 def opened(core: RefereeCore) -> Iterator[Any]:
     """Opens a task's default shape for a candidate; gives its side and the checker of its timed blocks."""

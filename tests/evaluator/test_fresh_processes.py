@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,13 +40,6 @@ def get_init_inputs():
 )
 #: As short as can be: what is measured is of no interest here.
 SHORT = Effort((2,), 1.0, 0.1)
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    running = RefereeCore("cpu", tmp_path_factory.mktemp("referee"), "landlock")
-    yield running
-    running.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,13 +123,6 @@ def with_forward(text: str, *lines: str) -> str:
 
 HONEST = with_forward(CPP, "return call(x.contiguous(), self.scale, torch.empty_like(x))")
 PURE = with_forward(LIBRARY, "return torch.relu(x * self.scale)")
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    running = RefereeCore("cpu", tmp_path_factory.mktemp("referee"), "landlock")
-    yield running
-    running.close()
 
 
 def explain(core: RefereeCore, source: str, effort: str = "confirm", *, runs: bool = True) -> Explanation:

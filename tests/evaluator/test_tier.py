@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -46,15 +44,6 @@ def linear(precision: str, *changes: tuple[str, str]) -> TaskSource:
         assert old in text
         text = text.replace(old, new)
     return task(text)
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    core = RefereeCore("cpu", tmp_path_factory.mktemp("referee"), "landlock")
-    try:
-        yield core
-    finally:
-        core.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -66,15 +65,6 @@ SHORTCUTS = {
 
 def attacker(shortcut: str) -> CandidateSource:
     return CandidateSource(ATTACK.replace("SHORTCUT", shortcut), "external", "shortcut")
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    core = RefereeCore("cpu", tmp_path_factory.mktemp("referee"), "landlock")
-    try:
-        yield core
-    finally:
-        core.close()
 
 
 def opened(core: RefereeCore, source: TaskSource) -> tuple[TaskSession, OpenShape]:
