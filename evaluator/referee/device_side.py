@@ -7,24 +7,28 @@ import secrets
 import statistics
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from evaluator.content import distributions
 from evaluator.content.pools import Array
-from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.block import Block
 from evaluator.referee.keeper import Keeper, ProcessMemory, upload
 from evaluator.referee.shape_inputs import ShapeInputs
-from evaluator.referee.side import Side
+from evaluator.referee.side import NO_STATE, Side
 from evaluator.roles import runner
 from evaluator.roles.chain import Chain
 from evaluator.roles.exchange import INPUT_MEMORY
 from evaluator.roles.frames import TensorMeta
+from evaluator.roles.gate import NeverDone
 from evaluator.roles.process import RoleProcess
 
 _EXCHANGE_SECONDS = 60.0
+#: For so long a replay may go on while its process is stopped.
+_REPLAY_SECONDS = 5.0
 _NULLS = 15
 #: So that replays of kernels of some microseconds fill a block; slots are made when they are needed.
 _MAX_SLOTS = 1024
@@ -54,7 +58,13 @@ class DeviceSide(Side):
             process.memory, request = self._keeper.process_memory()
             process.memory.ended = process.watch_end()
             code = self._keeper.code()
-            descriptors = (process.memory.outputs.descriptor, process.memory.inputs.descriptor, code)
+            memory = process.memory
+            descriptors = (
+                memory.outputs.descriptor,
+                memory.inputs.descriptor,
+                code,
+                memory.gate.descriptor,
+            )
             try:
                 process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
             finally:
@@ -101,8 +111,8 @@ class DeviceSide(Side):
     def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
         """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
         each_bytes = sum(meta.span_bytes for meta in metas)
-        # Eager and captured blocks do not share memory: they run on different streams. Two thirds are the pool's.
-        room_bytes = self._memory().outputs.length_bytes // 6
+        # Two thirds are the pool's, and half of that is for what modules allocate beside their outputs.
+        room_bytes = self._memory().outputs.length_bytes // 3
         return max(1, min(self.slot_count, room_bytes // max(each_bytes, 1)))
 
     # -- contents ----------------------------------------------------------------------------------------------
@@ -134,9 +144,59 @@ class DeviceSide(Side):
         super().ready(deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured)
 
     def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
-        """See :meth:`Side.capture`."""
+        """See :meth:`Side.capture`; one replay shows whether it needs nobody's CPU."""
         self.own()
+        self._memory().gate.release()
         super().capture(variant, calls, deadline_s, same_slot=same_slot)
+        self.ready(deadline_s, warm=variant, captured=True)
+        self.block(calls, deadline_s, variant=variant, chained=True, captured=True)
+
+    def _token(self, *, captured: bool) -> int:
+        gate = self._memory().gate
+        if captured:
+            return gate.shut()
+        gate.release()
+        return 0
+
+    def block(
+        self,
+        calls: int,
+        deadline_s: float,
+        *,
+        variant: str = "eager",
+        chained: bool = False,
+        captured: bool = False,
+        strict: bool = False,
+        readiness: dict[str, Any] | None = None,
+        same_slot: bool = False,
+    ) -> Block:
+        """See :meth:`Side.block`; a captured one runs while its process is stopped, see :mod:`evaluator.roles.gate`.
+
+        Raises:
+            RoleReported: it did not end, because it failed or waits for the host.
+        """
+        if not captured:
+            return super().block(
+                calls,
+                deadline_s,
+                variant=variant,
+                chained=chained,
+                strict=strict,
+                readiness=readiness,
+                same_slot=same_slot,
+            )
+        gate = self._memory().gate
+        self.process.freeze()
+        first_state = secrets.randbits(62) if self.chained else NO_STATE
+        try:
+            elapsed_ns = gate.run(first_state, min(deadline_s, _REPLAY_SECONDS))
+        except NeverDone:
+            # If the device has failed, that says so.
+            self.process.request(runner.WAKE, {}, deadline_s)
+            sentence = "its replay does not end while its process is stopped"
+            raise RoleReported("runtime_error", sentence, role=self.process.name) from None
+        report = replace(self._report(self._announced, calls), states=gate.states(calls))
+        return Block(report, calls, first_state, elapsed_ns, variant)
 
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
@@ -148,6 +208,8 @@ class DeviceSide(Side):
             for position, tensor in enumerate(self.inputs.tensors)
         ]
         self._keeper.fill(targets, self._slot_bytes, self._drawn)
+        # Where all slots fit into a cache they would lie there when the clock starts.
+        self._keeper.chill()
         self._keeper.wait()
         self.look = self._keeper.look()
 

@@ -13,7 +13,7 @@ import select
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from evaluator.errors import RoleFailure
 from evaluator.roles import device_chain, device_memory
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.device_chain import States
+from evaluator.roles.gate import Gate
 
 _BUSY_US = 500.0
 _TRIES = 5
@@ -80,6 +81,7 @@ class ProcessMemory:
         outputs: the exchange.
         owner: number of the shape whose contents lie in the slots.
         keeper: who gets it back.
+        gate: in front of its captured blocks.
         ended: a descriptor that can be read once every process which could hold the memory has ended; -1 where nobody
             can tell, and then it is not used again.
     """
@@ -87,11 +89,13 @@ class ProcessMemory:
     inputs: Region
     outputs: Region
     keeper: Keeper
+    gate: Gate = field(default_factory=Gate)
     owner: int = 0
     ended: int = -1
 
     def close(self) -> None:
         """Gives it back; the process has been killed."""
+        self.gate.close()
         self.keeper.take_back(self)
 
     def free(self) -> None:
@@ -182,7 +186,7 @@ class Keeper:
             if ready:
                 self._spare.remove(memory)
                 os.close(memory.ended)
-                memory.ended, memory.owner = -1, 0
+                memory.ended, memory.owner, memory.gate = -1, 0, Gate()
                 for region in (memory.inputs, memory.outputs):
                     region.bytes.zero_()
                 self.wait()
@@ -254,7 +258,7 @@ class Keeper:
         self._states.begin(_signed(state))
         stream = torch.cuda.current_stream().cuda_stream
         self._states.link(0, [(output.data_ptr(), output.numel()) for output in outputs], None, stream)
-        return self._states.read()[0]
+        return self._states.read(1)[0]
 
     def link_us(
         self, slots: list[list[tuple[int, int, int, int, int, int]]], outputs_bytes: list[int]
@@ -283,6 +287,10 @@ class Keeper:
             torch.cuda.synchronize()
             elapsed_us.append(start.elapsed_time(end) * 1e3 / len(tables))
         return float(statistics.median(elapsed_us))
+
+    def chill(self) -> None:
+        """Leaves nothing of what was written before in the caches; does not wait."""
+        self._scratch.zero_()
 
     def write_rate(self) -> float:
         """Bytes per second that the device writes at its best: to its L2 cache, or through it to memory."""

@@ -58,21 +58,19 @@ EFFORTS = {
     # Of one pair of processes out of several, see :mod:`evaluator.referee.pairs`.
     "confirm": Effort((6,), 0.004, 0.4, blocks=2.0),
 }
-#: Starting and stopping a block takes 1 ms on a GPU, and not always the same. In blocks of 2 ms a quad of captured calls was off by 4 to 9 %
-#: (H200), far more than two processes differ; a longer block costs little beside what lies between two.
-_CONFIRM_BLOCKS_GPU = 4.0
-#: Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
-_SCREEN_SECONDS_GPU = 0.25
+EFFORTS_GPU = {
+    # Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
+    "screen": Effort((6, 12, 24), 0.015, 0.25, True),
+    # Python between launches makes a quad of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
+    "confirm": Effort((6, 12, 24), 0.008, 0.5, blocks=4.0),
+}
+#: Of replays of a CUDA graph in one of several pairs; a quad differs by 0.2 to 1 %.
+EFFORT_CAPTURED = Effort((6, 12), 0.003, 0.3, blocks=2.0)
 
 
 def effort_for(name: str, *, gpu: bool) -> Effort:
     """What ``screen`` or ``confirm`` means on a device."""
-    effort = EFFORTS[name]
-    if not gpu:
-        return effort
-    if name == "confirm":
-        return replace(effort, blocks=_CONFIRM_BLOCKS_GPU)
-    return replace(effort, max_seconds=_SCREEN_SECONDS_GPU)
+    return (EFFORTS_GPU if gpu else EFFORTS)[name]
 
 
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The

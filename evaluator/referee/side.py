@@ -29,7 +29,7 @@ from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
 _MIN_SLOTS, _MAX_SLOTS = 6, 384
-_NO_STATE = 0
+NO_STATE = 0
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
@@ -72,6 +72,8 @@ class Side:
         self.look: Any = None
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
+        #: What the process last said when it was ready.
+        self._announced = b""
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -248,13 +250,20 @@ class Side:
         Giving memory back takes as long as a short kernel, so it is kept off the clock, and so are some calls of the
         variant ``warm`` on what the slots still hold: both sides begin a block in the same state, whatever ran between
         their turns. The process is frozen after.
+
+        With ``captured`` (GPU only) the variant's CUDA graph is the next block, and waits for it behind the gate.
         """
-        request = self._readiness(warm, threads, poison, keep=keep, captured=captured)
-        self.process.request(runner.READY, request, deadline_s)
+        request = self._readiness(warm, threads, poison, keep=keep, token=self._token(captured=captured))
+        self._announced = self.process.request(runner.READY, request, deadline_s)
         self.process.freeze()
 
+    def _token(self, *, captured: bool) -> int:
+        """The word that will open the gate for a captured block, 0 for none."""
+        assert not captured, "only a GPU replays CUDA graphs"
+        return 0
+
     def _readiness(
-        self, warm: str | None, threads: int | None, poison: int | None, *, keep: bool, captured: bool
+        self, warm: str | None, threads: int | None, poison: int | None, *, keep: bool, token: int
     ) -> dict[str, Any]:
         return {
             "shape": self.key,
@@ -262,7 +271,7 @@ class Side:
             "threads": threads,
             "poison": poison,
             "keep": keep,
-            "captured": captured,
+            "token": token,
         }
 
     def call(
@@ -282,7 +291,7 @@ class Side:
         self.process.freeze()
         for index, tensors in enumerate(contents):
             self.write(index, tensors)
-        readiness = self._readiness(None, None, poison, keep=keep, captured=False)
+        readiness = self._readiness(None, None, poison, keep=keep, token=0)
         return self.block(len(contents), deadline_s, strict=strict, readiness=readiness)
 
     def block(
@@ -308,21 +317,21 @@ class Side:
             deadline_s: for the whole block.
             variant: name of the form of the module that is called.
             chained: whether each call refreshes its inputs from the call before.
-            captured: whether it is one replay of a CUDA graph.
+            captured: whether it is the CUDA graph that was made ready.
             strict: whether products are computed in full precision, whatever the task's tier allows.
             readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
             same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
         """
+        assert not captured, "only a GPU replays CUDA graphs"
         process = self.process
         process.freeze()
-        first_state = secrets.randbits(62) if chained and self.chained else _NO_STATE
+        first_state = secrets.randbits(62) if chained and self.chained else NO_STATE
         request = {
             "shape": self.key,
             "calls": calls,
             "variant": variant,
             "state": first_state,
             "chain": chained and self.chained,
-            "captured": captured,
             "strict": strict,
             "ready": readiness,
             "same_slot": same_slot,

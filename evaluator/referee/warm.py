@@ -49,9 +49,7 @@ def measure_warm(
     if reason:
         return {"why_not": reason}
     if side.gpu:
-        captured = measure_captured(
-            session, shape, side, control, outcome, earlier, EFFORT, cold, same_slot=True
-        )
+        captured = measure_captured(session, shape, side, control, outcome, earlier, cold, same_slot=True)
         if isinstance(captured, Timing):
             return {**captured.as_fields(), "launch": "captured"}
     rivals = control.rivals(shape)

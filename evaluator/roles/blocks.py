@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from evaluator.roles.chain import Chain, Refresh
 from evaluator.roles.exchange import span_elements
+from evaluator.roles.gate import Gated
 from evaluator.roles.runner import ContractError
 
 _M_PERTURB = -6
@@ -140,16 +142,22 @@ def tensors_in(arguments: Any) -> list[torch.Tensor]:
 
 
 def run(
-    forward: Any, slots: list[Slot], chain: Chain, state: int, chained: bool, device: torch.device
+    forward: Any,
+    slots: list[Slot],
+    chain: Chain,
+    state: int,
+    chained: bool,
+    device: torch.device,
+    gate: Gated | None = None,
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """Calls ``forward`` once per slot. Returns the outputs of every call, all alive, and the chain's states.
 
-    No garbage is collected meanwhile: the process that holds the compiler has many more objects to walk.
+    On a GPU what chains them is ``gate``'s page instead of ``chain``. No garbage is collected meanwhile: the process that holds the compiler has many more objects to walk.
     """
     gc.disable()
     try:
         if device.type == "cuda":
-            return _run_on_gpu(forward, slots, state, chained)
+            return _run_on_gpu(forward, slots, state, gate if chained else None)
         return _run_on_cpu(forward, slots, chain, state, chained)
     finally:
         gc.enable()
@@ -186,36 +194,38 @@ def _span_bytes(tensor: torch.Tensor) -> int:
 
 
 def _run_on_gpu(
-    forward: Any, slots: list[Slot], state: int, chained: bool
+    forward: Any, slots: list[Slot], state: int, gate: Gated | None
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """The same on the device: digest and refresh are device work, so the host never waits inside the block."""
-    from evaluator.roles.device_chain import States
+    from evaluator.roles.device_chain import block_states
 
     with torch.no_grad():
-        if not chained:
+        if gate is None:
             outputs = [flatten(forward(*slot.arguments)) for slot in slots]
             torch.cuda.synchronize()
             return outputs, [0] * len(slots)
-        states = States(len(slots))
-        states.begin(state)
-        outputs = _chain_on_gpu(forward, slots, states)
-        read = states.read()
+        gate.begin(state)
+        outputs = _chain_on_gpu(forward, slots, block_states(), gate)
         # Other streams than the current one have to be done, too.
         torch.cuda.synchronize()
-        return outputs, read
+        return outputs, gate.states(len(slots))
 
 
-def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any) -> list[list[torch.Tensor]]:
-    """Queues calls and links in turn on the current stream, which a capture may be recording."""
+def _chain_on_gpu(forward: Any, slots: list[Slot], states: Any, gate: Gated) -> list[list[torch.Tensor]]:
+    """Queues calls and links in turn, and what brings the states to the host, on the current stream.
+
+    A capture may be recording that.
+    """
     stream = torch.cuda.current_stream().cuda_stream
     outputs: list[list[torch.Tensor]] = []
-    states.start(slots[0].table, stream)
+    states.start(slots[0].table, stream, gate.state_address)
     for call, slot in enumerate(slots):
         result = forward(*slot.arguments)
         row = [result] if type(result) is torch.Tensor else flatten(result)
         outputs.append(row)
         following = slots[call + 1].table if call + 1 < len(slots) else None
         states.link(call, [(tensor.data_ptr(), _span_bytes(tensor)) for tensor in row], following, stream)
+    gate.copy_states(states.first_address, len(slots), stream)
     return outputs
 
 
@@ -226,14 +236,28 @@ class Captured:
         forward: captured once per slot.
         slots: the arguments of each call.
         pool: where outputs are allocated, see :attr:`evaluator.roles.exchange.Exchange.pool_id`.
+        gate: opened by the referee.
+        reported: tells the referee where the outputs of each call are; may queue copies of them.
+
+    Attributes:
+        report: what ``reported`` said. Outputs lie where it says until another graph runs: those of one pool share it.
 
     Raises:
         Exception: whatever the capture of a ``forward`` that waits for the device or allocates by itself raises.
     """
 
-    def __init__(self, forward: Any, slots: list[Slot], pool: Any) -> None:
+    def __init__(
+        self,
+        forward: Any,
+        slots: list[Slot],
+        pool: Any,
+        gate: Gated,
+        reported: Callable[[list[list[torch.Tensor]]], bytes],
+    ) -> None:
         from evaluator.roles.device_chain import States
 
+        self._gate = gate
+        # They stay where they are as long as the graph does.
         self._states = States(len(slots))
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
@@ -244,15 +268,19 @@ class Captured:
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(self._graph, pool=pool):
-            self._outputs = _chain_on_gpu(forward, slots, self._states)
+            self.report = reported(_chain_on_gpu(forward, slots, self._states, gate))
 
-    def run(self, state: int) -> tuple[list[list[torch.Tensor]], list[int]]:
-        """One replay: the same as :func:`run` with chained calls."""
-        self._states.begin(state)
+    def run(self) -> None:
+        """One replay at once, which warms up."""
         self._graph.replay()
-        states = self._states.read()
         torch.cuda.synchronize()
-        return self._outputs, states
+
+    def arm(self, token: int) -> None:
+        """Queues a replay behind the gate; nothing else may be asked of the device before that is opened."""
+        stream = torch.cuda.current_stream().cuda_stream
+        self._gate.wait(token, stream)
+        self._graph.replay()
+        self._gate.done(token, stream)
 
 
 def poison_allocations(byte: int) -> None:

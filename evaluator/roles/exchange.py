@@ -12,9 +12,11 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from evaluator.roles import device_memory
+from evaluator.roles.frames import Addresses
 
 _ALIGNMENT = 512
 #: Set in the offset of an output that lies in the memory of the inputs.
@@ -92,14 +94,13 @@ class Exchange:
         """Whether an address lies in the exchange."""
         return self._address <= address < self._address + self._length_bytes
 
-    def holds_all(self, addresses: list[list[int]]) -> bool:
+    def holds_all(self, addresses: Addresses) -> bool:
         """Whether all of these addresses lie in the exchange."""
-        return self.holds(min(map(min, addresses))) and self.holds(max(map(max, addresses)))
+        return self.holds(int(addresses.min())) and self.holds(int(addresses.max()))
 
-    def offsets(self, addresses: list[list[int]]) -> list[list[int]]:
+    def offsets(self, addresses: Addresses) -> Addresses:
         """Addresses in the exchange, in bytes from its start."""
-        start = self._address
-        return [[address - start for address in row] for row in addresses]
+        return addresses - np.uint64(self._address)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor itself if it lies in the exchange, else a copy there with the same strides.

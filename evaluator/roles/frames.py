@@ -10,6 +10,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+#: ``[call][output]``, uint64.
+Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 MAGIC = 0x4B575246
 MAX_FRAME_BYTES = 1 << 20
@@ -17,6 +23,7 @@ _HEADER = struct.Struct("<IHHQI")
 _RECORD = struct.Struct("<QQ")
 _META = struct.Struct("<BBxxxxxx8q8q")
 _COUNT = struct.Struct("<IIQ")
+_NUMBER = np.dtype("<u8")
 
 STATUS_OK = 0
 STATUS_ERROR = 1
@@ -144,15 +151,18 @@ def decode_meta(data: bytes, offset: int) -> TensorMeta:
 
 
 def encode_report(
-    metas: tuple[TensorMeta, ...], addresses: list[list[int]], states: list[int], structure: int = 0
+    metas: tuple[TensorMeta, ...],
+    addresses: Addresses | list[list[int]],
+    states: list[int],
+    structure: int = 0,
 ) -> bytes:
     """Payload of a finished block; see :class:`BlockReport`. Quick, since the clock runs."""
-    numbers = [number for row, state in zip(addresses, states, strict=True) for number in (state, *row)]
+    numbers = np.column_stack((np.array(states, dtype=_NUMBER), np.asarray(addresses, dtype=_NUMBER)))
     return b"".join(
         (
             _COUNT.pack(len(addresses), len(metas), structure),
             *map(encode_meta, metas),
-            struct.pack(f"<{len(numbers)}Q", *numbers),
+            numbers.tobytes(),
         )
     )
 

@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
+from evaluator.roles.gate import Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
 from evaluator.roles.runner import LEAST, NULL, ContractError
 from evaluator.roles.values import decode_value
@@ -59,7 +61,9 @@ class Turns:
         self.shapes: dict[int, Shape] = {}
         self._exact_outputs: list[list[torch.Tensor]] = []
         self._exchange: Exchange | None = None
-        self._timed: Shape | None = None
+        self._gate: Gated | None = None
+        #: The shape of the last timed blocks, and whether they were replays of a graph.
+        self._timed: tuple[Shape, bool] | None = None
         #: GPU only: where the slots of all shapes lie.
         self._slots: torch.Tensor | None = None
 
@@ -115,11 +119,13 @@ class Turns:
         return b""
 
     def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: takes the memory in which the referee will read this process's outputs."""
+        """GPU only: takes the memory in which the referee will read this process's outputs, and the gate."""
         self.wake(request, [])
         with os.fdopen(descriptors[2], "rb") as code:
             code.seek(0)
             device_chain.load(code.read())
+        device_chain.block_states()
+        self._gate = Gated(descriptors[3])
         self._exchange = Exchange(
             descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
         )
@@ -131,7 +137,8 @@ class Turns:
     def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """What must not be on the clock: forgets the outputs of the last block, sets threads and poison, warms up.
 
-        The referee fills the slots afterwards, so that nothing of the next block can be seen meanwhile.
+        The referee fills the slots afterwards, so that nothing of the next block can be seen meanwhile. With a token, the
+        next block is the variant's CUDA graph, which waits behind the gate from now on.
         """
         shape = self.shapes[request["shape"]]
         threads = request["threads"]
@@ -147,7 +154,7 @@ class Turns:
         gc.collect(0)
         warm = request["warm"]
         if warm is not None:
-            self._turn_to(shape)
+            self._turn_to(shape, captured=bool(request["token"]))
             # A clock will be looking at what comes next.
             self._make_slots(shape, shape.binding["slots"])
         with self._pool(timed=warm is not None):
@@ -155,17 +162,21 @@ class Turns:
                 self._make_null(shape)
             elif warm == LEAST:
                 self._make_least(shape)
-            if warm is not None and request["captured"]:
-                shape.captured[warm].run(0)
-            elif warm is not None:
+            if warm is not None and not request["token"]:
                 self._warm_up(shape, shape.forwards[warm])
-        return b""
+        if not request["token"]:
+            return b""
+        captured = shape.captured[warm]
+        captured.run()
+        captured.arm(request["token"])
+        return captured.report
 
-    def _turn_to(self, shape: Shape) -> None:
-        """Timed blocks of another shape begin: what was recorded and kept for those of the last one goes."""
-        last, self._timed = self._timed, shape
-        if last is None or last is shape or self._exchange is None:
+    def _turn_to(self, shape: Shape, *, captured: bool) -> None:
+        """Timed blocks of another shape or regime begin: what was recorded and kept for those of the last one goes."""
+        before, self._timed = self._timed, (shape, captured)
+        if before is None or before == self._timed or self._exchange is None:
             return
+        last, _ = before
         last.captured.clear()
         last.outputs = []
         for made in (NULL, LEAST):
@@ -204,16 +215,24 @@ class Turns:
 
     def capture(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: records so many chained calls of a variant as one CUDA graph, in place of an earlier one."""
-        assert self._exchange is not None
+        assert self._exchange is not None and self._gate is not None
         shape, variant = self.shapes[request["shape"]], request["variant"]
         shape.captured.pop(variant, None)
-        self._turn_to(shape)
+        self._turn_to(shape, captured=True)
         shape.outputs = []
         slots = self._slots_of(shape, request)
         if variant == NULL:
             with self._exchange.pool():
                 self._make_null(shape)
-        shape.captured[variant] = blocks.Captured(shape.forwards[variant], slots, self._exchange.pool_id)
+        self._exchange.forget()
+        shape.captured[variant] = blocks.Captured(
+            shape.forwards[variant],
+            slots,
+            self._exchange.pool_id,
+            self._gate,
+            lambda outputs: _report(outputs, self._located(outputs)[0], [0] * len(outputs)),
+        )
+        self._check_room()
         return b""
 
     def block(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
@@ -223,48 +242,50 @@ class Turns:
         shape = self.shapes[request["shape"]]
         variant = request["variant"]
         results: list[Any] = []
-        if request["captured"]:
-            outputs, states = shape.captured[variant].run(request["state"])
-        else:
-            slots = self._slots_of(shape, request)
-            chained = bool(request["chain"])
-            forward = shape.forwards[variant]
-            if not chained:
-                forward = _recording(forward, results)
-            strict = request["strict"] and self.device.type == "cuda"
-            with self._pool(timed=chained), variants.full_precision() if strict else nullcontext():
-                outputs, states = blocks.run(
-                    forward, slots, self.chain, request["state"], chained, self.device
-                )
-        if request["chain"] and self._exchange is not None and self._exchange.overflowed:
-            # Copies on the clock would make whoever pays for them look slow.
-            raise torch.OutOfMemoryError(
-                "the memory for the outputs of timed calls is too small for this shape"
+        slots = self._slots_of(shape, request)
+        chained = bool(request["chain"])
+        forward = shape.forwards[variant]
+        if not chained:
+            forward = _recording(forward, results)
+        strict = request["strict"] and self.device.type == "cuda"
+        with self._pool(timed=chained), variants.full_precision() if strict else nullcontext():
+            outputs, states = blocks.run(
+                forward, slots, self.chain, request["state"], chained, self.device, self._gate
             )
+        if chained:
+            self._check_room()
         shape.outputs = shape.outputs + outputs
         structure = blocks.structure(results[0]).encode() if results else b""
         digest = int.from_bytes(hashlib.sha256(structure).digest()[:8], "little") if results else 0
-        return self._report(shape, outputs, states, digest)
+        addresses, placed = self._located(outputs)
+        if placed:
+            torch.cuda.synchronize()
+        return _report(outputs, addresses, states, digest)
 
-    def _report(
-        self, shape: Shape, outputs: list[list[torch.Tensor]], states: list[int], structure: int = 0
-    ) -> bytes:
-        """Where outputs are. The clock runs, so of all rows only the last is compared with the first."""
-        addresses = [[tensor.data_ptr() for tensor in row] for row in outputs]
-        metas = tuple(meta_of(tensor) for tensor in outputs[0])
-        if [form_of(tensor) for tensor in outputs[-1]] != [form_of(tensor) for tensor in outputs[0]]:
-            raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
-        if self._exchange is not None:
-            if not self._exchange.holds_all(addresses):
-                placed = [[self._exchange.place(tensor) for tensor in row] for row in outputs]
-                torch.cuda.synchronize()
-                addresses = [
-                    [self._offset(tensor, at) for tensor, at in zip(row, placed_row, strict=True)]
-                    for row, placed_row in zip(outputs, placed, strict=True)
-                ]
-            else:
-                addresses = self._exchange.offsets(addresses)
-        return frames.encode_report(metas, addresses, states, structure)
+    def _check_room(self) -> None:
+        """After timed calls: copies on the clock would make whoever pays for them look slow.
+
+        Raises:
+            torch.OutOfMemoryError: some of their outputs may have been put elsewhere.
+        """
+        if self._exchange is not None and self._exchange.overflowed:
+            raise torch.OutOfMemoryError(
+                "the memory for the outputs of timed calls is too small for this shape"
+            )
+
+    def _located(self, outputs: list[list[torch.Tensor]]) -> tuple[frames.Addresses, bool]:
+        """Where the referee finds outputs, and whether copies have been queued for that."""
+        addresses = np.array([[tensor.data_ptr() for tensor in row] for row in outputs], dtype=np.uint64)
+        if self._exchange is None:
+            return addresses, False
+        if self._exchange.holds_all(addresses):
+            return self._exchange.offsets(addresses), False
+        placed = [[self._exchange.place(tensor) for tensor in row] for row in outputs]
+        offsets = [
+            [self._offset(tensor, at) for tensor, at in zip(row, placed_row, strict=True)]
+            for row, placed_row in zip(outputs, placed, strict=True)
+        ]
+        return np.array(offsets, dtype=np.uint64), True
 
     def _offset(self, tensor: torch.Tensor, placed: torch.Tensor) -> int:
         """Where the copy of an output is, or that the output lies in the memory of the inputs."""
@@ -278,7 +299,9 @@ class Turns:
         """GPU only: says again where the outputs of earlier calls are, as they are now (-1 is the last call)."""
         shape = self.shapes[request["shape"]]
         rows = [shape.outputs[call] for call in request["calls"]]
-        return self._report(shape, rows, [0] * len(rows))
+        addresses, _ = self._located(rows)
+        torch.cuda.synchronize()
+        return _report(rows, addresses, [0] * len(rows))
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Reference only: results of a slot's inputs as exactly as they are known, one row for each kind; answers where."""
@@ -297,7 +320,7 @@ class Turns:
         if self._exchange is not None:
             torch.cuda.synchronize()
         self._exact_outputs = rows
-        return self._report(shape, rows, [0] * len(rows))
+        return _report(rows, self._located(rows)[0], [0] * len(rows))
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy that the next result cannot change, where the referee reads it."""
@@ -317,6 +340,16 @@ class Turns:
         if self._slots is None:
             return shape.view(offset, meta)
         return typed(self._slots, offset - slots_from, meta)
+
+
+def _report(
+    outputs: list[list[torch.Tensor]], addresses: frames.Addresses, states: list[int], structure: int = 0
+) -> bytes:
+    """Where outputs are. The clock may run, so of all rows only the last is compared with the first."""
+    if [form_of(tensor) for tensor in outputs[-1]] != [form_of(tensor) for tensor in outputs[0]]:
+        raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
+    metas = tuple(meta_of(tensor) for tensor in outputs[0])
+    return frames.encode_report(metas, addresses, states, structure)
 
 
 def _recording(forward: Any, results: list[Any]) -> Any:
