@@ -211,7 +211,8 @@ class Study:
         try:
             found = self._run(session, shape, subject, _AA, twin(session.task))
             known = found.get("captured")
-            if subject.device_bound and known is not None:
+            done = sum((r["subject"], r["kind"]) == (subject.name, _AA) for r in self.records) // len(found)
+            if subject.device_bound and known is not None and done % self.report["settings"]["every"] == 0:
                 mhz = statistics.fmean(known.clock["sm_mhz"]) if known.clock else _MHZ
                 cycles = round(max(0.02 * known.candidate_us - _EMPTY_KERNEL_US, 0.0) * mhz)
                 slower = CandidateSource(f"{subject.source}{_SLOWER.replace('CYCLES', str(cycles))}")
@@ -369,7 +370,8 @@ def study(
     runs: Annotated[int, typer.Option(help="A/A runs per module, each of several pairs of processes.")] = 5,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
-    only: Annotated[str, typer.Option(help="Modules whose names contain one of these, by commas.")] = "",
+    only: Annotated[str, typer.Option(help="Modules whose names contain one of these (commas).")] = "",
+    every: Annotated[int, typer.Option(help="A planted slowdown after so many A/A runs of a module.")] = 1,
     seconds_total: Annotated[float, typer.Option(help="Ends within so many seconds.")] = 1e9,
     path: Annotated[Path | None, typer.Option("--json", help="Where runs are written as they come.")] = None,
 ) -> None:
@@ -381,7 +383,7 @@ def study(
     if index is not None:
         # Before anything asks CUDA or NVML: both the referee and the processes it starts go by this.
         os.environ["CUDA_VISIBLE_DEVICES"] = _nth_visible(index)
-    settings = {"runs": runs, "device": device, "index": index, "seconds_total": seconds_total, "only": only}
+    settings = {"runs": runs, "device": device, "index": index, "every": every, "only": only}
     words = [word.strip() for word in only.split(",")]
     chosen = [s for s in subjects(device) if any(word in s.name for word in words)]
     path = path or unused(
@@ -398,8 +400,7 @@ def study(
                     break
         finally:
             core.close()
-    found = summary(piece.records)
-    show(found, console)
+    show(found := summary(piece.records), console)
     write_atomically(path, {**piece.report, "summary": found})
     console.print(f"wrote {path.name}")
 

@@ -137,11 +137,14 @@ class DeviceSide(Side):
         poison: int | None = None,
         keep: bool = False,
         captured: bool = False,
+        calls: int = 1,
     ) -> None:
         """See :meth:`Side.ready`."""
         if warm is not None:
             self.own()
-        super().ready(deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured)
+        super().ready(
+            deadline_s, warm=warm, threads=threads, poison=poison, keep=keep, captured=captured, calls=calls
+        )
 
     def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
         """See :meth:`Side.capture`; one replay shows whether it needs nobody's CPU."""

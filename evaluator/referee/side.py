@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,16 @@ from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.block import Block
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
-from evaluator.roles.arena import Arena, Layouter, carrier
+from evaluator.roles.arena import NAME, Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh
 from evaluator.roles.frames import BlockReport, TensorMeta
-from evaluator.roles.page_map import may_be_shared
+from evaluator.roles.page_map import inside
 from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
 _MIN_SLOTS, _MAX_SLOTS = 6, 384
+#: A process makes at least so many at once.
+_FEWEST_SLOTS = 16
 NO_STATE = 0
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
@@ -123,7 +124,6 @@ class Side:
         binding = {
             "shape": self.key,
             **bound(self.inputs, self._offsets, self._pool_offsets),
-            "slots": self.slot_count,
             "slots_from": self._slots_from,
             "slot_bytes": self._slot_bytes,
         }
@@ -211,8 +211,9 @@ class Side:
             again: measure it once more; otherwise a GPU goes by what was seen so far.
             same_slot: whether all of them use the first slot.
         """
-        self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured)
-        self.fill(1 if same_slot else calls)
+        slots = 1 if same_slot else calls
+        self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured, calls=slots)
+        self.fill(slots)
         block = self.block(
             calls, deadline_s, variant=runner.NULL, chained=True, captured=captured, same_slot=same_slot
         )
@@ -220,8 +221,9 @@ class Side:
 
     def least_ns(self, calls: int, deadline_s: float, *, same_slot: bool = False) -> int:
         """What a block of so many calls takes when the module only makes a tensor and returns it."""
-        self.ready(deadline_s, warm=runner.LEAST, poison=0)
-        self.fill(1 if same_slot else calls)
+        slots = 1 if same_slot else calls
+        self.ready(deadline_s, warm=runner.LEAST, poison=0, calls=slots)
+        self.fill(slots)
         block = self.block(calls, deadline_s, variant=runner.LEAST, chained=True, same_slot=same_slot)
         return block.elapsed_ns
 
@@ -244,6 +246,7 @@ class Side:
         poison: int | None = None,
         keep: bool = False,
         captured: bool = False,
+        calls: int = 1,
     ) -> None:
         """Has the process forget the last outputs (all but two with ``keep``) before contents are written.
 
@@ -251,9 +254,10 @@ class Side:
         variant ``warm`` on what the slots still hold: both sides begin a block in the same state, whatever ran between
         their turns. The process is frozen after.
 
-        With ``captured`` (GPU only) the variant's CUDA graph is the next block, and waits for it behind the gate.
+        Slots are made for ``calls`` or more (how many exactly is said when the clock runs). With ``captured`` (GPU only) the variant's CUDA graph is the next block, and waits for it behind the gate.
         """
-        request = self._readiness(warm, threads, poison, keep=keep, token=self._token(captured=captured))
+        token = self._token(captured=captured)
+        request = self._readiness(warm, threads, poison, keep=keep, token=token, calls=calls)
         self._announced = self.process.request(runner.READY, request, deadline_s)
         self.process.freeze()
 
@@ -263,7 +267,7 @@ class Side:
         return 0
 
     def _readiness(
-        self, warm: str | None, threads: int | None, poison: int | None, *, keep: bool, token: int
+        self, warm: str | None, threads: int | None, poison: int | None, *, keep: bool, token: int, calls: int
     ) -> dict[str, Any]:
         return {
             "shape": self.key,
@@ -272,6 +276,7 @@ class Side:
             "poison": poison,
             "keep": keep,
             "token": token,
+            "slots": min(self.slot_count, max(_FEWEST_SLOTS, 1 << (calls - 1).bit_length())),
         }
 
     def call(
@@ -291,7 +296,7 @@ class Side:
         self.process.freeze()
         for index, tensors in enumerate(contents):
             self.write(index, tensors)
-        readiness = self._readiness(None, None, poison, keep=keep, token=0)
+        readiness = self._readiness(None, None, poison, keep=keep, token=0, calls=len(contents))
         return self.block(len(contents), deadline_s, strict=strict, readiness=readiness)
 
     def block(
@@ -354,21 +359,8 @@ class Side:
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""
-        outputs = [
-            (address, meta.span_bytes)
-            for address, meta in zip(block.report.addresses[0], block.report.metas, strict=True)
-        ]
-        pid = self.process.pid
-        if not any(may_be_shared(pid, address, length_bytes) for address, length_bytes in outputs):
-            return frozenset()
-        maps = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
-        ranges = [line.split(b" ", 1)[0].split(b"-") for line in maps if b"memfd:kernelwright-arena" in line]
-        shared = [(int(low, 16), int(high, 16)) for low, high in ranges]
-        return frozenset(
-            index
-            for index, (address, length_bytes) in enumerate(outputs)
-            if any(address < high and address + length_bytes > low for low, high in shared)
-        )
+        spans = [meta.span_bytes for meta in block.report.metas]
+        return inside(self.process.pid, list(zip(block.report.addresses[0], spans, strict=True)), NAME)
 
     def oracle(self, index: int, kinds: list[dict[str, Any]], deadline_s: float) -> list[list[Any]]:
         """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.

@@ -346,8 +346,16 @@ class TaskSession:
         same_slot: bool = False,
     ) -> Block:
         """One block of a baseline with fresh contents."""
-        side.ready(_CALL_SECONDS, warm=baseline.name, threads=baseline.threads, poison=0, captured=captured)
-        side.fill(1 if same_slot else calls)
+        slots = 1 if same_slot else calls
+        side.ready(
+            _CALL_SECONDS,
+            warm=baseline.name,
+            threads=baseline.threads,
+            poison=0,
+            captured=captured,
+            calls=slots,
+        )
+        side.fill(slots)
         return side.block(
             calls,
             _CALL_SECONDS,

@@ -67,8 +67,9 @@ class Checker:
         """One verified block."""
         side = self.side
         self._check_rest()
-        side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured)
-        side.fill(1 if self.same_slot else calls)
+        slots = 1 if self.same_slot else calls
+        side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
+        side.fill(slots)
         self._watch.before(side)
         block = side.block(
             calls, _CALL_SECONDS, chained=True, captured=self.captured, same_slot=self.same_slot

@@ -11,6 +11,8 @@ import numpy as np
 
 from evaluator.roles.frames import TensorMeta
 
+#: Under which the kernel lists it among a process's mappings.
+NAME = "kernelwright-arena"
 _ALIGNMENT = 64
 #: numpy has no bfloat16 and no float8; their bits are carried as integers of the same width.
 _CARRIERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -26,7 +28,7 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = max(mmap.PAGESIZE, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-        self.descriptor = os.memfd_create("kernelwright-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.size_bytes)
         # A role that shrank the file would crash whoever touches it next.
         fcntl.fcntl(

@@ -290,10 +290,14 @@ def poison_allocations(byte: int) -> None:
         libc.mallopt(_M_PERTURB, byte)
 
 
-def poison_device_memory(like: list[torch.Tensor]) -> None:
-    """Leaves garbage in the device memory that outputs like these would be given next."""
+def poison_device_memory(like: list[torch.Tensor], byte: int) -> None:
+    """Leaves garbage in the device memory that outputs like these would be given next: NaN, or zeros where ``byte`` is 255.
+
+    The byte is that of :func:`poison_allocations`, which leaves its complement.
+    """
+    left = 0x00 if byte == 0xFF else 0xFF
     junk = [torch.empty_like(tensor) for tensor in like for _ in range(2)]
     for tensor in junk:
         if tensor.is_contiguous() and tensor.numel():
-            tensor.view(-1).view(torch.uint8).fill_(0xFF)
+            tensor.view(-1).view(torch.uint8).fill_(left)
     torch.cuda.synchronize()

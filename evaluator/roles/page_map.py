@@ -1,8 +1,10 @@
-"""Whether memory of another process is surely its own, as the kernel's page map says."""
+"""Whether memory of another process is its own or shared, as the kernel says."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -38,3 +40,18 @@ def may_be_shared(pid: int, address: int, length_bytes: int) -> bool:
         return True
     # Of a page that was never touched, or was written to disk, nothing is known.
     return bool((np.frombuffer(found, dtype=np.uint64) & (_PRESENT | _OF_FILE) != _PRESENT).any())
+
+
+def inside(pid: int, ranges: Sequence[tuple[int, int]], name: str) -> frozenset[int]:
+    """Which of some ranges (address and bytes) lie, at least in part, in an anonymous file of that name."""
+    if not any(may_be_shared(pid, address, length_bytes) for address, length_bytes in ranges):
+        return frozenset()
+    label = f"memfd:{name}".encode()
+    maps = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
+    ends = [line.split(b" ", 1)[0].split(b"-") for line in maps if label in line]
+    shared = [(int(low, 16), int(high, 16)) for low, high in ends]
+    return frozenset(
+        index
+        for index, (address, length_bytes) in enumerate(ranges)
+        if any(address < high and address + length_bytes > low for low, high in shared)
+    )

@@ -147,7 +147,8 @@ class Turns:
         if request["poison"] is not None:
             blocks.poison_allocations(request["poison"])
         if request["poison"] and self._exchange is not None:
-            blocks.poison_device_memory([tensor for row in shape.outputs[-1:] for tensor in row])
+            tensors = [tensor for row in shape.outputs[-1:] for tensor in row]
+            blocks.poison_device_memory(tensors, request["poison"])
         shape.outputs = shape.outputs[-2:] if request["keep"] else []
         if self._exchange is not None:
             self._exchange.forget()
@@ -156,7 +157,7 @@ class Turns:
         if warm is not None:
             self._turn_to(shape, captured=bool(request["token"]))
             # A clock will be looking at what comes next.
-            self._make_slots(shape, shape.binding["slots"])
+            self._make_slots(shape, request["slots"])
         with self._pool(timed=warm is not None):
             if warm == NULL:
                 self._make_null(shape)
