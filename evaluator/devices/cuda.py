@@ -54,7 +54,8 @@ class CudaDevice:
         self.memory_limit_bytes = 64 << 30
         self.architecture = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(self._handle))
         # Of an H200 4.4 GiB: at 128 MB a call still 35 calls a block.
-        self.share_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total) // 32
+        self.memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+        self.share_bytes = self.memory_bytes // 32
         self.input_cap_bytes = min(512 << 20, self.share_bytes // 8)
 
     def clock(self) -> Clock | None:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,6 +80,8 @@ class CandidateRun:
         self._ahead: BuildRecord | None = None
         #: Whether its process was given what compilers made in an earlier one.
         self.given_files = False
+        #: See :attr:`evaluator.roles.process.RoleProcess.meanwhile`; for the processes that are started from now on.
+        self.meanwhile: Callable[[RoleProcess], float] | None = None
         #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
         self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
@@ -300,6 +302,7 @@ class CandidateRun:
             )
         process.name = self.name
         process.expires_at = self.expires_at
+        process.meanwhile = self.meanwhile
         return process
 
     def _load(self, process: RoleProcess, *, compiling: bool = False, files: bytes = b"") -> None:
@@ -374,7 +377,8 @@ class CandidateRun:
         tf32 = self.name != "candidate" and self.session.precision != "fp32"
         build = {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
         process.request(runner.BUILD, build, _CALL_SECONDS)
-        side = self.fleet.side(process, shape.key, shape.inputs)
+        memory = self.session.memory_of_others() if process.memory is None and self.fleet.gpu else None
+        side = self.fleet.side(process, shape.key, shape.inputs, memory)
         try:
             side.open(_CALL_SECONDS)
         except BaseException:

@@ -8,6 +8,7 @@ which a stopped process may have left behind, is seen by the time that a tiny ke
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import statistics
@@ -20,15 +21,17 @@ import numpy as np
 import torch
 
 from evaluator.content.pools import Array, TensorInput
-from evaluator.errors import RoleFailure
+from evaluator.errors import DeviceFull
+from evaluator.referee.memory_size import POOL_SHARE, MemorySize
 from evaluator.roles import device_chain, device_memory
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.device_chain import States
 
 _BUSY_US = 500.0
 _TRIES = 5
-_POOL_SHARE = 2 / 3
 _SPARE_MEMORIES = 1
+#: How long memory is waited for that others are about to give back: that of a killed process comes with the end of its context.
+_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 #: More than a cache holds.
 _SCRATCH_BYTES = 160 << 20
 
@@ -80,6 +83,7 @@ class ProcessMemory:
         outputs: the exchange.
         owner: number of the shape whose contents lie in the slots.
         keeper: who gets it back.
+        size: what its process may use of it; memory that has been used before may be larger.
         ended: a descriptor that can be read once every process which could hold the memory has ended; -1 where nobody
             can tell, and then it is not used again.
     """
@@ -87,6 +91,7 @@ class ProcessMemory:
     inputs: Region
     outputs: Region
     keeper: Keeper
+    size: MemorySize
     owner: int = 0
     ended: int = -1
 
@@ -106,14 +111,14 @@ class Keeper:
     """One per referee of a GPU.
 
     Args:
-        share_bytes: size of the memory for a process's inputs, and of that for its outputs.
         library: path of the compiled `pool.c`, None without a C compiler.
     """
 
-    def __init__(self, share_bytes: int, library: str | None) -> None:
+    def __init__(self, library: str | None) -> None:
         torch.cuda.init()
-        self._share_bytes = device_memory.rounded(share_bytes)
         self._library = library
+        #: Called when the device is full: gives back what nobody needs just now.
+        self.make_room: Callable[[], None] = lambda: None
         self._cell = torch.zeros(64, device="cuda")
         self._code = device_chain.compiled()
         device_chain.load(self._code)
@@ -131,40 +136,67 @@ class Keeper:
         """Device memory that a role can be given.
 
         Raises:
-            RoleFailure: the device has none left.
+            DeviceFull: the device has none left, and none was given back in time.
         """
         length_bytes = device_memory.rounded(length_bytes)
         # The driver's functions need a context, which torch gives to a thread with its first call.
         self.wait()
-        try:
-            handle, descriptor = device_memory.create(length_bytes)
-        except device_memory.Exhausted:
-            while self._spare:
-                self._spare.pop().free()
-            torch.cuda.empty_cache()
-            try:
-                handle, descriptor = device_memory.create(length_bytes)
-            except device_memory.Exhausted:
-                sentence = f"the GPU has no {length_bytes >> 20} MiB left for a process to be judged in"
-                raise RoleFailure("not_judged", sentence) from None
+        handle, descriptor = self._created(length_bytes)
         pointer = device_memory.attach(handle, length_bytes)
         return Region(
             descriptor, length_bytes, device_memory.as_bytes(pointer, length_bytes), pointer, handle
         )
 
+    def _created(self, length_bytes: int) -> tuple[int, int]:
+        ends_at = math.inf
+        while True:
+            try:
+                return device_memory.create(length_bytes)
+            except device_memory.Exhausted:
+                if time.monotonic() > ends_at:
+                    sentence = f"the GPU has no {length_bytes >> 20} MiB left for a process to be judged in"
+                    raise DeviceFull("not_judged", sentence) from None
+            if ends_at == math.inf:
+                ends_at = time.monotonic() + _WAIT_SECONDS
+                self.give_back()
+            else:
+                time.sleep(_LOOK_SECONDS)
+
+    def give_back(self) -> None:
+        """Frees what is kept for later: memory of ended processes, what others can do without, torch's own reserve."""
+        self.make_room()
+        while self._spare:
+            self._spare.pop().free()
+        torch.cuda.empty_cache()
+
+    @staticmethod
+    def free_bytes() -> tuple[int, int]:
+        """What nobody has of the device's memory, and all of it."""
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        return int(free_bytes), int(total_bytes)
+
     def code(self) -> int:
         """A descriptor of the chain's machine code, for a role."""
         return sealed_text(self._code)
 
-    def process_memory(self) -> tuple[ProcessMemory, dict[str, Any]]:
-        """Memory for a process, and what it must be told with the two descriptors (outputs first)."""
-        memory = self._used_before()
+    def process_memory(self, size: MemorySize) -> tuple[ProcessMemory, dict[str, Any]]:
+        """Memory for a process, and what it must be told with the two descriptors (outputs first).
+
+        Raises:
+            DeviceFull: see :meth:`region`.
+        """
+        memory = self._used_before(size)
         if memory is None:
-            memory = ProcessMemory(self.region(self._share_bytes), self.region(self._share_bytes), self)
+            inputs = self.region(size.inputs_bytes)
+            try:
+                memory = ProcessMemory(inputs, self.region(size.outputs_bytes), self, size)
+            except BaseException:
+                inputs.close()
+                raise
         return memory, {
             "outputs_bytes": memory.outputs.length_bytes,
             "inputs_bytes": memory.inputs.length_bytes,
-            "pool_bytes": device_memory.rounded(int(memory.outputs.length_bytes * _POOL_SHARE)),
+            "pool_bytes": device_memory.rounded(int(size.outputs_bytes * POOL_SHARE)),
             "library": self._library,
         }
 
@@ -175,14 +207,21 @@ class Keeper:
         else:
             self._spare.append(memory)
 
-    def _used_before(self) -> ProcessMemory | None:
-        """Memory of a process that is gone, with nothing left in it."""
-        for memory in self._spare:
+    def _used_before(self, size: MemorySize) -> ProcessMemory | None:
+        """Memory of a process that is gone, with nothing left in it.
+
+        What is far too large, or too small, is freed: whoever comes next will be like this one.
+        """
+        for memory in list(self._spare):
+            if not MemorySize(memory.inputs.length_bytes, memory.outputs.length_bytes).serves(size):
+                self._spare.remove(memory)
+                memory.free()
+                continue
             ready, _, _ = select.select([memory.ended], [], [], 0)
             if ready:
                 self._spare.remove(memory)
                 os.close(memory.ended)
-                memory.ended, memory.owner = -1, 0
+                memory.ended, memory.owner, memory.size = -1, 0, size
                 for region in (memory.inputs, memory.outputs):
                     region.bytes.zero_()
                 self.wait()

@@ -15,6 +15,7 @@ from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.memory_size import MemorySize, of_shapes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
 from evaluator.referee.side import Side
@@ -48,6 +49,8 @@ class TaskSession:
         self.task = task
         self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
+        #: On a GPU: what its process shares with the referee.
+        self.memory = fleet.room.of(task.sha256)
         self.process = self._start()
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
@@ -170,6 +173,11 @@ class TaskSession:
             self.shapes[frozen] = opened
         return self.shapes[frozen]
 
+    def memory_of_others(self) -> MemorySize:
+        """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""
+        needs = [shape.side.needs(shape.output_metas) for shape in self.shapes.values()]
+        return of_shapes(needs, self.memory)
+
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
         request = {
             "shape": key,
@@ -188,7 +196,7 @@ class TaskSession:
             )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
-        side = self.fleet.side(process, key, inputs)
+        side = self.fleet.side(process, key, inputs, self.memory)
         side.open(_BUILD_SECONDS)
         side.fill(1)
         block = side.block(1, _CALL_SECONDS)

@@ -137,7 +137,7 @@ class Checker:
             shape.inputs.input_bytes + sum(meta.span_bytes for meta in report.metas)
         )
         if (
-            len(self._pending) == min(_PENDING, shape.side.slot_count)
+            len(self._pending) == min(_PENDING, shape.side.most_untimed(shape.output_metas))
             or waiting_bytes > _PENDING_BYTES[side.gpu]
         ):
             self.compare_pending()

@@ -16,7 +16,7 @@ from torch import nn
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
-from evaluator.roles.runner import LEAST, NULL, ContractError
+from evaluator.roles.runner import LEAST, NULL, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
@@ -238,9 +238,7 @@ class Turns:
                 )
         if request["chain"] and self._exchange is not None and self._exchange.overflowed:
             # Copies on the clock would make whoever pays for them look slow.
-            raise torch.OutOfMemoryError(
-                "the memory for the outputs of timed calls is too small for this shape"
-            )
+            raise torch.OutOfMemoryError(f"{TOO_SMALL} for the outputs of timed calls at this shape")
         shape.outputs = shape.outputs + outputs
         structure = blocks.structure(results[0]).encode() if results else b""
         digest = int.from_bytes(hashlib.sha256(structure).digest()[:8], "little") if results else 0

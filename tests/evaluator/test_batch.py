@@ -330,7 +330,7 @@ def test_a_referee_begins_with_the_task_whose_baselines_it_has(tmp_path: Path) -
 
 
 def test_as_many_referees_share_a_gpu_as_its_memory_holds() -> None:
-    assert [referees_in(gib << 30) for gib in (140, 80, 24, 8)] == [2, 2, 1, 0]
+    assert [referees_in(gib << 30) for gib in (140, 80, 24, 8)] == [7, 4, 1, 1]
 
 
 def test_a_task_stays_with_one_referee_until_nothing_else_is_left(tmp_path: Path) -> None:
