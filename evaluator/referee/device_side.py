@@ -15,7 +15,8 @@ from evaluator.content import distributions
 from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.block import Block
-from evaluator.referee.keeper import Keeper, ProcessMemory, upload
+from evaluator.referee.keeper import Keeper, upload
+from evaluator.referee.lent_memory import ProcessMemory
 from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side

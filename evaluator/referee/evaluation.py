@@ -23,6 +23,7 @@ from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.room import had_its_part
 from evaluator.referee.task_session import Progress, TaskSession
+from evaluator.referee.verify import Checker
 from evaluator.roles import runner
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
@@ -98,6 +99,8 @@ class Evaluation:
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
+        #: Timed outputs whose values nobody has looked at yet.
+        self._unseen: list[Checker] = []
 
     def judge(self) -> Verdict:
         """The verdict."""
@@ -173,7 +176,10 @@ class Evaluation:
             self.fleet.unpin(self.session.process)
             with self._computing() as way:
                 self._compile_baselines(shapes, way)
+                self._ready_control(shapes)
             clock.lap("baseline_compile")
+        self._look_at_timed_outputs()
+        clock.lap("verification")
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
@@ -213,8 +219,9 @@ class Evaluation:
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
-            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
-            self.control.begin(timed)
+            self.control.begin(
+                [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
+            )
         self._check_all(every, way)
         self.candidate.keep_files()
         self.control.join()
@@ -226,13 +233,17 @@ class Evaluation:
         self.session.compile_baselines(shapes, self.progress, every=self._confirms, between=way.between)
 
     def _clocked(self, timed: list[tuple[str, OpenShape]], clock: _Stages) -> bool:
-        """What needs the device's clock; False if baselines have to be compiled after all, for which nobody should wait."""
+        """What needs the device's clock; False if something has to be done first for which nobody should wait: baselines are to
+        be compiled after all, or a GPU's control is not ready, since only now it is known which baseline is the best.
+        """
         self.progress("timing", 0, len(timed), "waiting for the device's clock")
         shapes = [shape for _, shape in timed]
+        unknown = self.fleet.gpu and not self._confirms and not all(shape.ranked for shape in shapes)
         with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
             clock.lap("waiting")
             ranked = self.session.rank_baselines(shapes, self.progress)
             clock.lap("baselines")
+            ranked = ranked and not unknown
             if ranked:
                 if self._confirms:
                     # Its memory is needed by processes that are as young as those they are compared with.
@@ -302,14 +313,39 @@ class Evaluation:
         """One pair of processes: the one in which the candidate was checked, and a control."""
         effort = measure.effort_for(self.request.effort, gpu=self.fleet.gpu)
         order = random.SystemRandom().sample(list(timed), len(timed))
+        clock = measure.SharedClock(len(order), gpu=self.fleet.gpu)
         for done, (split, shape) in enumerate(order):
             self._check_deadline()
             self.progress("timing", done, len(order), f"timing {_words(shape.dims)}")
             outcome = self.run_state.outcomes[shape.key]
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
-            timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
+            timing = measure.measure(
+                self.session,
+                shape,
+                side,
+                rivals,
+                outcome,
+                self._earlier(shape),
+                clock.next(effort),
+                unseen=self._unseen,
+            )
             self.run_state.results.append(_timed(split, shape, outcome, timing))
+
+    def _ready_control(self, shapes: list[OpenShape]) -> None:
+        """GPU only: the control of a `screen`, as far as it could not be made ready beside the checks."""
+        if self.fleet.gpu and not self._confirms:
+            self.control.begin([shape for shape in shapes if shape.ranked])
+            self.control.join()
+
+    def _look_at_timed_outputs(self) -> None:
+        """Compares what was drawn of timed calls and not looked at yet, now that others may have the clock."""
+        self.fleet.unpin(self.session.process)
+        if self._unseen:
+            with self._computing() as way:
+                for checker in self._unseen:
+                    way.between()
+                    checker.compare_pending()
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Several pairs of new processes."""
@@ -342,10 +378,18 @@ class Evaluation:
 
     def _aa(self, timed: Sequence[OpenShape]) -> None:
         """Once per session."""
+        if self.session.aa is None and not self._confirms:
+            # Of another referee of this device, for the same task, a moment ago: the clock is dear.
+            self.session.aa = self.fleet.baseline_store.agreement(
+                self.fleet.environment(), self.request.task.sha256
+            )
         if self.session.aa is None and timed:
             target_us = self.fleet.device.block_target_us / 4
             shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
             self.session.aa = calibration.gate(self.session, shape, self.progress)
+            self.fleet.baseline_store.keep_agreement(
+                self.fleet.environment(), self.request.task.sha256, self.session.aa
+            )
 
     # -- words -------------------------------------------------------------------------------------------------
 

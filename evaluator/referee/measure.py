@@ -63,6 +63,8 @@ EFFORTS = {
 _CONFIRM_BLOCKS_GPU = 4.0
 #: Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
 _SCREEN_SECONDS_GPU = 0.25
+#: Of all shapes on average, with what lies between two of them: about one second of the clock for eight shapes.
+_SCREEN_MEAN_SECONDS_GPU = 0.125
 
 
 def effort_for(name: str, *, gpu: bool) -> Effort:
@@ -73,6 +75,25 @@ def effort_for(name: str, *, gpu: bool) -> Effort:
     if name == "confirm":
         return replace(effort, blocks=_CONFIRM_BLOCKS_GPU)
     return replace(effort, max_seconds=_SCREEN_SECONDS_GPU)
+
+
+class SharedClock:
+    """Shares out the time for which a `screen` may hold a GPU's clock: what one shape did not need is left for the next ones.
+
+    Args:
+        shapes: how many are to be timed.
+        gpu: on a CPU every shape may take all of its own time.
+    """
+
+    def __init__(self, shapes: int, *, gpu: bool) -> None:
+        self._left = shapes
+        self._ends_at = time.monotonic() + shapes * _SCREEN_MEAN_SECONDS_GPU if gpu else math.inf
+
+    def next(self, effort: Effort) -> Effort:
+        """The effort for the next shape."""
+        seconds = max(self._ends_at - time.monotonic(), 0.0) / self._left
+        self._left -= 1
+        return replace(effort, max_seconds=min(effort.max_seconds, seconds))
 
 
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
@@ -136,6 +157,7 @@ def measure(
     effort: Effort,
     calls: int | None = None,
     same_slot: bool = False,
+    unseen: list[Checker] | None = None,
 ) -> Timing:
     """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
 
@@ -149,6 +171,8 @@ def measure(
         effort: how long.
         calls: every block is a replay of a CUDA graph of so many calls; by default blocks are eager calls.
         same_slot: all calls of a block use one slot, so that its contents are in the caches.
+        unseen: gets what still has to look at values of timed outputs (:meth:`Checker.compare_pending`), which needs no clock;
+            None to have it done here.
 
     Raises:
         Rejected: a timed output was wrong, or the candidate did not keep still off turn.
@@ -218,7 +242,10 @@ def measure(
             break
         if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
             break
-    checker.compare_pending()
+    if unseen is not None and sum(other.pending_bytes for other in [*unseen, checker]) <= checker.most_bytes:
+        unseen.append(checker)
+    else:
+        checker.compare_pending()
     check_written(checker, calls, [(time_ns + checker.late_ns, q.calls) for q in quads for time_ns in q.ours])
     if not captured and not shape.inputs.call.backward:
         # Not between the quads: whoever ran a moment ago is quicker.

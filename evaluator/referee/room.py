@@ -12,7 +12,7 @@ from evaluator.referee.memory_size import MemorySize, usual
 from evaluator.roles.process import RoleProcess
 
 if TYPE_CHECKING:
-    from evaluator.referee.keeper import Keeper
+    from evaluator.referee.lent_memory import Lender
 
 #: What a process may count on, of all memory of a GPU. Who finds less has not asked for too much.
 _PART = 1 / 4
@@ -44,7 +44,7 @@ class Room:
         return True
 
 
-def had_its_part(keeper: Keeper, ended: list[RoleProcess]) -> bool:
+def had_its_part(lender: Lender, ended: list[RoleProcess]) -> bool:
     """Whether processes that were told that memory had run out have had what they may count on; ends them.
 
     What is free once they are gone was theirs to take. What they say of it themselves is not asked.
@@ -56,7 +56,7 @@ def had_its_part(keeper: Keeper, ended: list[RoleProcess]) -> bool:
     # Contexts' memory comes back a moment after their processes.
     until = time.monotonic() + _END_SECONDS / 10
     while True:
-        free_bytes, total_bytes = keeper.free_bytes()
+        free_bytes, total_bytes = lender.free_bytes()
         if free_bytes >= _PART * total_bytes or time.monotonic() > until:
             return free_bytes >= _PART * total_bytes
         time.sleep(_LOOK_SECONDS)

@@ -75,7 +75,7 @@ class RoleProcess:
         self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
-        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.keeper.ProcessMemory`.
+        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.lent_memory.ProcessMemory`.
         self.memory: Any = None
         #: Called every now and then while its answer is waited for, with this process; returns for how many seconds it was stopped.
         self.meanwhile: Callable[[RoleProcess], float] | None = None
