@@ -41,7 +41,7 @@ _INTERPRETED = (
 )
 
 
-_COMPILED_BEFORE = "its process was given what its compilers made in an earlier evaluation: the first call did not wait for them"
+_COMPILED_BEFORE = "its process was given what its compilers had made in an earlier one: the first call did not wait for them"
 
 
 @dataclass
@@ -156,6 +156,8 @@ class Evaluation:
         clock = _Stages(self.run_state.stages_s)
         self.progress("compile", 0, 1, "building the candidate")
         self.candidate.build_ahead()
+        if self.fleet.rehearses:
+            self.candidate.rehearse(list(self.session.shapes.values()), self.fleet.device.architecture)
         clock.lap("compile")
         with self._computing() as way:
             opened = self._prepare(clock, way)

@@ -97,6 +97,8 @@ class Fleet:
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
         self.room = Room(device, referees)
+        #: Whether compilers of candidates run once without the device: worth it where others use that meanwhile.
+        self.rehearses = self.gpu and referees > 1
         self.keeper: Keeper | None = None
         self._spare: RoleProcess | None = None
         self._servers: dict[str, ForkServer] = {}
@@ -106,6 +108,8 @@ class Fleet:
         self._basics: bytes | None = None
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
+        #: Whether other referees have work folders of their own and look here for what has been compiled.
+        self.shares_stores = stores is not None and stores != work_dir
         stores = stores or work_dir
         self.extensions = ExtensionBuilder(self, stores / "artefacts")
         self.baseline_store = BaselineStore(stores / "baselines")
