@@ -15,8 +15,9 @@ from evaluator.referee.fleet import Fleet
 from evaluator.roles.process import RoleProcess
 from evaluator.timing.exclusive import Hold
 
-#: For so long kernels of a stopped process are waited for. What takes longer (a kernel without end) keeps the device.
-_IDLE_SECONDS = 0.3
+#: For so long work on the device is waited for when all of ours is stopped. What takes longer keeps it (a kernel without end, which
+#: may be somebody else's), and nothing is tried again for some time: a process that is stopped all the time gets nowhere.
+_IDLE_SECONDS, _RETRY_SECONDS = 0.5, 5.0
 
 
 class GivingWay:
@@ -43,6 +44,7 @@ class GivingWay:
         self._reference = reference
         self._candidate = candidate
         self._control = control
+        self._not_before = 0.0
 
     def between(self) -> None:
         """Called between two steps, when no answer is waited for."""
@@ -55,8 +57,8 @@ class GivingWay:
             self._hold.give_way()
 
     def during(self, waited_for: RoleProcess) -> float:
-        """Called now and then while a process computes its answer; returns for how many seconds it was stopped."""
-        if self._hold is None or not self._hold.wanted():
+        """Called now and then while a process computes its answer; returns for how many seconds others had the device."""
+        if self._hold is None or time.monotonic() < self._not_before or not self._hold.wanted():
             return 0.0
         with self._control.paused():
             began = time.monotonic()
@@ -64,13 +66,18 @@ class GivingWay:
             self._stop_computing()
             # Such as a compiler's programs.
             others = waited_for.stop_others()
-            if self._idle():
+            is_idle = self._idle()
+            if is_idle:
                 self._hold.give_way()
             # First itself: what it runs before that counts as run while it was stopped.
             waited_for.thaw()
             if others:
                 waited_for.continue_others()
-            return time.monotonic() - began
+            now = time.monotonic()
+            if not is_idle:
+                # Else a kernel without end would never come to the end of its time.
+                self._not_before = now + _RETRY_SECONDS
+            return now - began if is_idle else 0.0
 
     def _stop_computing(self) -> None:
         for process in (self._candidate.process, self._reference):

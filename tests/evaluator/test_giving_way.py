@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,6 @@ class ModelNew(nn.Module):
 HERE = "exec(SPIN)"
 IN_A_PROGRAM = 'subprocess.run([sys.executable, "-I", "-S", "-c", SPIN], check=True)'
 SECONDS = 1.0
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
-    referee = RefereeCore("cpu", tmp_path_factory.mktemp("giving-way"), "landlock")
-    try:
-        yield referee
-    finally:
-        referee.close()
 
 
 @pytest.mark.parametrize("where", [HERE, IN_A_PROGRAM], ids=["in the process", "in a program"])
