@@ -49,7 +49,6 @@ class DeviceSide(Side):
         self._keeper = keeper
         #: What the process gets if it has no memory yet.
         self._size = size
-        self._measured_link_us: dict[bool, float] = {}
         self._nulls_ns: dict[tuple[int, bool, bool], deque[int]] = {}
         super().__init__(process, key, inputs, chain)
 
@@ -254,9 +253,17 @@ class DeviceSide(Side):
         return ends_ns + round((calls - 1) * self._link_us(metas, same_slot=same_slot) * 1e3)
 
     def _link_us(self, metas: tuple[TensorMeta, ...], *, same_slot: bool) -> float:
-        """Device time of one link of the chain, measured once by the referee's own process."""
-        if same_slot not in self._measured_link_us:
-            slots = [0] * 64 if same_slot else range(min(self.slot_count, 64))
+        """Device time of one link of the chain, measured by the referee's own process, once for shapes like this one."""
+        count = 64 if same_slot else min(self.slot_count, 64)
+        refreshed = [tensor for tensor in self.inputs.tensors if tensor.rollable]
+        like = (
+            same_slot,
+            count,
+            tuple(meta.span_bytes for meta in metas),
+            tuple((t.pool.itemsize, t.draws[0].size, t.pool.size, t.refresh_stride) for t in refreshed),
+        )
+        if like not in self._keeper.links_us:
+            slots = [0] * count if same_slot else range(count)
             rows = [
                 [
                     (
@@ -273,8 +280,8 @@ class DeviceSide(Side):
                 for index in slots
             ]
             outputs_bytes = [meta.span_bytes for meta in metas]
-            self._measured_link_us[same_slot] = self._keeper.link_us(rows, outputs_bytes)
-        return self._measured_link_us[same_slot]
+            self._keeper.links_us[like] = self._keeper.link_us(rows, outputs_bytes)
+        return self._keeper.links_us[like]
 
     # -- outputs -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,8 @@ class Keeper(Lender):
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
+        #: What :meth:`link_us` said, by what it depends on: 5 to 10 ms of somebody's clock each time.
+        self.links_us: dict[tuple[Any, ...], float] = {}
         for _ in range(20):
             self.foreign_us()
 

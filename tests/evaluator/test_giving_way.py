@@ -12,6 +12,7 @@ import pytest
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from evaluator.sources import CandidateSource
+from evaluator.timing.exclusive import DeviceLock
 from tests.evaluator import judging
 from tests.evaluator.test_turns_of_referees import TASK
 
@@ -39,7 +40,13 @@ SECONDS = 1.0
 
 
 @pytest.mark.parametrize("where", [HERE, IN_A_PROGRAM], ids=["in the process", "in a program"])
-def test_a_call_that_compiles_is_stopped_for_others_and_goes_on(core: RefereeCore, where: str) -> None:
+def test_a_call_that_compiles_is_stopped_for_others_and_goes_on(
+    core: RefereeCore, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        # Where nobody else on this machine looks, who might be timing just now.
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        core.fleet.device_lock = DeviceLock("giving-way")
     source = COMPILES.format(seconds=SECONDS, where=where)
     waited_s: list[float] = []
     ran_s: list[float] = []
