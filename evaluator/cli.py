@@ -191,8 +191,9 @@ def referee(
     minimum_tier: Annotated[str, typer.Option()] = "landlock",
     client_pid: Annotated[int, typer.Option()] = 0,
     verdicts_dir: Annotated[str, typer.Option()] = "",
+    referees: Annotated[int, typer.Option(min=1)] = 1,
 ) -> None:
     """The process behind evaluator.client; speaks JSON lines on standard input and output."""
     from evaluator.daemon import serve
 
-    serve(device, work_dir, minimum_tier, client_pid, verdicts_dir)
+    serve(device, work_dir, minimum_tier, client_pid, verdicts_dir, referees)

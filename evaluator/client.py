@@ -51,6 +51,7 @@ class Referee:
         minimum_tier: the weakest sandbox tier to accept.
         visible_gpu: value of ``CUDA_VISIBLE_DEVICES`` for the referee and its roles, if not this process's own.
         verdicts_dir: where verdicts are kept; :func:`verdicts_folder` of the work folder by default.
+        referees: how many work side by side on the device, this one among them: they share its memory.
 
     Raises:
         SandboxUnavailable: nothing here isolates untrusted code well enough.
@@ -65,8 +66,10 @@ class Referee:
         minimum_tier: str = "landlock",
         visible_gpu: str | None = None,
         verdicts_dir: Path | None = None,
+        referees: int = 1,
     ) -> None:
         self.device = device
+        self._referees = referees
         self._work_dir = work_dir or default_work_dir()
         self._visible_gpu = visible_gpu
         self._verdicts_dir = verdicts_dir or verdicts_folder(self._work_dir)
@@ -100,6 +103,8 @@ class Referee:
             self._minimum_tier,
             "--client-pid",
             str(os.getpid()),
+            "--referees",
+            str(self._referees),
         ]
         process = subprocess.Popen(
             command,

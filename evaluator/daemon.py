@@ -23,7 +23,9 @@ from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
 
 
-def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int, verdicts_dir: str) -> None:
+def serve(
+    device: str, work_dir: str, minimum_tier: str, client_pid: int, verdicts_dir: str, referees: int
+) -> None:
     """Runs until the client, whose process id is given, is gone."""
     # If the client is killed, nothing untrusted may go on: our own end takes every fork server with it.
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -37,7 +39,7 @@ def serve(device: str, work_dir: str, minimum_tier: str, client_pid: int, verdic
         out.flush()
 
     try:
-        core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir))
+        core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir), referees)
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return

@@ -7,6 +7,7 @@ EvaluatorError
      |- RoleTimeout        it outlived its deadline and was killed
      |- RoleExited         it ended by itself before it answered
      |- RoleReported       it answered with an error of its own (an exception in user code)
+     |- DeviceFull         nobody's fault: the GPU has no memory left for a process
      |- ProtocolViolation  it answered with something that is not a valid frame
 """
 
@@ -65,6 +66,10 @@ class RoleExited(RoleFailure):
 
 class RoleReported(RoleFailure):
     """User code raised; the process itself is well."""
+
+
+class DeviceFull(RoleFailure):
+    """The GPU has no memory left for a process to be judged in; later it may."""
 
 
 class ProtocolViolation(RoleFailure):

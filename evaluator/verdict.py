@@ -19,6 +19,8 @@ SEVERITIES = ("cheat", "error", "warning", "info")
 LABELS = (
     "own_kernel", "library_call", "graph_rewrite", "precision_change", "launch_overhead_removal", "compiler",
 )  # fmt: skip
+#: Rule of a finding: a GPU had no memory left, so that another time there may be a verdict.
+NO_ROOM = "no_device_memory"
 DECISIONS = ("faster", "same", "slower", "undecided")
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from evaluator.errors import EvaluatorError
 
-#: A referee keeps a process per open task, one per candidate and a few that compile.
-_CORES_PER_REFEREE = 4
+#: A referee keeps a process per open task, one per candidate and a few that compile. On a CPU they all compute there.
+_CORES_PER_REFEREE = {"cpu": 4.0, "cuda": 2.5}
 _BYTES_PER_REFEREE = 12 << 30
-_MOST_PER_DEVICE = 4
-#: Each of a referee's processes on a GPU shares a sixteenth of its memory with the referee: candidate, baselines, the references of
-#: two tasks, and what is kept of one that has ended. Beside that there are contexts and what modules allocate themselves. Four
-#: referees on an H200 were one too many: a candidate was told that it had asked for too much. It holds two, as does a card of 80 GiB.
-_SHARED_OF_GPU = 5 / 16
-_OWN_GPU_BYTES = 8 << 30
+_MOST_PER_DEVICE = {"cpu": 4, "cuda": 6}
+#: What a referee's processes take of a GPU beside what they share with it (:mod:`evaluator.referee.memory_size`), of which they get
+#: less the more referees there are: five contexts of half a GiB, and what modules allocate themselves. With a third of a referee's part
+#: left for these, a card of 140 GiB has room for seven, one of 80 GiB for four.
+_OWN_GPU_BYTES = 13 << 29
+_OWN_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,14 @@ class Place:
         visible_gpu: value of ``CUDA_VISIBLE_DEVICES``; None on a CPU.
         work_dir: its own folder for compile caches: referees at one time may not sweep each other's. What can be shared
             (verdicts, built extensions, times of baselines) lies in the batch's.
+        referees: how many sit on the same device, this one among them.
     """
 
     name: str
     device: str
     visible_gpu: str | None
     work_dir: Path
+    referees: int = 1
 
 
 def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> list[Place]:
@@ -52,20 +54,19 @@ def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> li
     seats: list[tuple[str, str | None]] = [("cpu", None)] if "cpu" in devices else []
     if "cuda" in devices:
         seats += [("cuda", uuid) for uuid in choose(gpus, visible_gpus())]
-    count = jobs or min(_MOST_PER_DEVICE, _sensible_jobs(len(seats)))
-    if jobs is None and "cuda" in devices:
-        memory = [_memory_bytes(uuid) for device, uuid in seats if device == "cuda" and uuid]
-        count = max(1, min(count, *(referees_in(total_bytes) for total_bytes in memory)))
-    return [
-        Place(f"{uuid or device}-{index}", device, uuid, work_dir / "batch" / f"{uuid or device}-{index}")
-        for index in range(count)
-        for device, uuid in seats
-    ]
+    counts = [jobs or _sensible_jobs(device, uuid, len(seats)) for device, uuid in seats]
+    found = []
+    for index in range(max(counts)):
+        for (device, uuid), count in zip(seats, counts, strict=True):
+            name = f"{uuid or device}-{index}"
+            if index < count:
+                found.append(Place(name, device, uuid, work_dir / "batch" / name, count))
+    return found
 
 
 def referees_in(total_bytes: int) -> int:
-    """How many referees have room in a GPU's memory."""
-    return int(total_bytes / (total_bytes * _SHARED_OF_GPU + _OWN_GPU_BYTES))
+    """How many referees have room in a GPU's memory; at least one is tried."""
+    return max(1, int(total_bytes * _OWN_SHARE / _OWN_GPU_BYTES))
 
 
 def _memory_bytes(uuid: str) -> int:
@@ -74,11 +75,18 @@ def _memory_bytes(uuid: str) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
 
 
-def _sensible_jobs(devices: int) -> int:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    by_cores = len(os.sched_getaffinity(0)) // (_CORES_PER_REFEREE * max(devices, 1))
-    by_memory = memory // (_BYTES_PER_REFEREE * max(devices, 1))
-    return max(1, min(by_cores, by_memory))
+def _sensible_jobs(device: str, uuid: str | None, devices: int) -> int:
+    """How many referees a device gets, of so many devices on this machine."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    count = sensible_jobs(device, len(os.sched_getaffinity(0)), memory_bytes, devices)
+    return count if uuid is None else min(count, referees_in(_memory_bytes(uuid)))
+
+
+def sensible_jobs(device: str, cores: int, memory_bytes: int, devices: int) -> int:
+    """How many referees each of so many devices gets, by what the machine has of cores and memory."""
+    by_cores = int(cores / (_CORES_PER_REFEREE[device] * devices))
+    by_memory = memory_bytes // (_BYTES_PER_REFEREE * devices)
+    return max(1, min(by_cores, by_memory, _MOST_PER_DEVICE[device]))
 
 
 def choose(gpus: str, visible: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ from evaluator.devices import Device, open_device
 from evaluator.errors import EvaluatorError, RefereeLost
 from evaluator.referee.task_session import task_folder
 from evaluator.sources import sha256_of
-from evaluator.verdict import as_json, without_measurement
+from evaluator.verdict import NO_ROOM, as_json, without_measurement
 from evaluator.verdict_store import VerdictStore
 
 #: Opening a task and compiling its baselines is not the candidate's time; a referee silent for longer has a fault.
@@ -75,6 +75,7 @@ class Batch:
         self._stopping = threading.Event()
         self._referees: dict[str, Referee] = {}
         self._followers: dict[str, list[Entry]] = {}
+        self._postponed: set[str] = set()
         self.total = len(lines)
         #: Lines with a verdict by word, whether from this run or an earlier one.
         self.counts: Counter[str] = Counter()
@@ -202,6 +203,9 @@ class Batch:
                     if not self._stopping.is_set():
                         self.failures[place.name] = str(error)
                     return
+                if self._had_no_room(entry, verdict):
+                    schedule.put_last(entry)
+                    continue
                 with self._guard:
                     self.judged += 1
                 self._finish(entry, verdict)
@@ -212,6 +216,17 @@ class Batch:
             referee = self._referees.pop(place.name, None)
             if referee is not None:
                 referee.close()
+
+    def _had_no_room(self, entry: Entry, verdict: dict[str, Any]) -> bool:
+        """Whether an entry found a GPU's memory full for the first time: then it is judged again when others are done."""
+        full = verdict["verdict"] == "not_judged" and any(
+            finding["rule"] == NO_ROOM for finding in verdict["findings"]
+        )
+        with self._guard:
+            first = full and entry.id not in self._postponed
+            if first:
+                self._postponed.add(entry.id)
+        return first
 
     def _judge(self, entry: Entry, place: Place) -> dict[str, Any]:
         """The verdict on an entry; a referee that is lost is started again, and the entry tried once more.
@@ -252,6 +267,7 @@ class Batch:
                 minimum_tier=self._options.minimum_tier,
                 visible_gpu=place.visible_gpu,
                 verdicts_dir=verdicts_folder(self._options.work_dir),
+                referees=place.referees,
             )
             with self._guard:
                 self._referees[place.name] = referee

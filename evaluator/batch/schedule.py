@@ -63,6 +63,11 @@ class Schedule:
             rest.appendleft(entry)
             self._waiting.insert(0, rest)
 
+    def put_last(self, entry: Entry) -> None:
+        """An entry that is to be judged later, when whoever is left has nothing else to do."""
+        with self._guard:
+            self._waiting.append(deque([entry]))
+
     def left(self) -> list[Entry]:
         """What nobody has begun."""
         with self._guard:

@@ -40,7 +40,8 @@ class Device(Protocol):
         autocast_modes: more of them, for tasks of a tier in :data:`AUTOCAST_DTYPES`.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
         memory_limit_bytes: private memory that one untrusted process may use.
-        share_bytes: device memory for the inputs of one process, and for its outputs; 0 on the CPU.
+        memory_bytes: all memory of the device; 0 on the CPU.
+        share_bytes: most device memory for the inputs of one process, and for its outputs; 0 on the CPU.
         block_target_us: how long the shorter block of a pair should take.
         architecture: what CUDA code is compiled for (``TORCH_CUDA_ARCH_LIST``), such as ``9.0``; empty on a CPU.
     """
@@ -59,6 +60,8 @@ class Device(Protocol):
     def input_cap_bytes(self) -> int: ...
     @property
     def memory_limit_bytes(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
     @property
     def share_bytes(self) -> int: ...
     @property

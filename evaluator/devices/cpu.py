@@ -19,6 +19,7 @@ class CpuDevice:
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
     autocast_modes = ("eager_autocast", "compile_autocast")
     input_cap_bytes = 32 << 20
+    memory_bytes = 0
     share_bytes = 0
     block_target_us = 2500.0
     architecture = ""

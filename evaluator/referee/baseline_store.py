@@ -17,6 +17,8 @@ from typing import Any
 
 #: A ranking that nobody has repeated for so long is made anew.
 _MAX_AGE_S = 7 * 24 * 3600.0
+#: In place of a shape's dimensions; and for so long a referee trusts another one that the machine is fit for timing.
+_AGREEMENT, _AGREEMENT_AGE_S = "agreement", 900.0
 
 
 class BaselineStore:
@@ -56,6 +58,25 @@ class BaselineStore:
         """Keeps a ranking in place of an earlier one."""
         path = self._path(environment, task_sha256, dims)
         rows = [{"name": name, "median_us": us, "failure": why} for name, (us, why) in times.items()]
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(rows), encoding="utf-8")
-        part.rename(path)
+        _write(path, rows)
+
+    def agreement(self, environment: dict[str, Any], task_sha256: str) -> dict[str, Any] | None:
+        """What another referee here has found a moment ago of the reference against itself; None if nobody has."""
+        path = self._path(environment, task_sha256, _AGREEMENT)
+        try:
+            age_s = time.time() - path.stat().st_mtime
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if 0 <= age_s <= _AGREEMENT_AGE_S and isinstance(found, dict) else None
+
+    def keep_agreement(self, environment: dict[str, Any], task_sha256: str, found: dict[str, Any]) -> None:
+        """Keeps what :func:`evaluator.referee.calibration.gate` found."""
+        _write(self._path(environment, task_sha256, _AGREEMENT), found)
+
+
+def _write(path: Path, content: Any) -> None:
+    """Whole or not at all."""
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(content), encoding="utf-8")
+    part.rename(path)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from evaluator.building.extension_call import CallRefused, ExtensionCall, parse
-from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.build_record import BuildRecord, digest, read_record, write_record
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.kept_files import take
@@ -24,7 +26,11 @@ from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource
 
+_log = logging.getLogger(__name__)
+
 _LOAD_SECONDS = 60.0
+#: Of a process that only compiles ahead; what it has not done by then is done by the one that is judged.
+_REHEARSAL_SECONDS = 30.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
 #: Words in a source that mean a compiler will run; the first needs importing only, the others a call per shape.
@@ -80,6 +86,8 @@ class CandidateRun:
         self._ahead: BuildRecord | None = None
         #: Whether its process was given what compilers made in an earlier one.
         self.given_files = False
+        #: See :attr:`evaluator.roles.process.RoleProcess.meanwhile`; for the processes that are started from now on.
+        self.meanwhile: Callable[[RoleProcess], float] | None = None
         #: Its Triton kernels run in triton's interpreter, which says whether they are right and nothing about speed.
         self.interpreted = not fleet.gpu and interpreted.imports_triton(candidate.source)
 
@@ -300,9 +308,12 @@ class CandidateRun:
             )
         process.name = self.name
         process.expires_at = self.expires_at
+        process.meanwhile = self.meanwhile
         return process
 
-    def _load(self, process: RoleProcess, *, compiling: bool = False, files: bytes = b"") -> None:
+    def _load(
+        self, process: RoleProcess, *, compiling: bool = False, files: bytes = b"", rehearses: str = ""
+    ) -> None:
         """Imports the candidate's file in a process; hands over the task's, what was built, and compilers' ``files``."""
         libraries = {digest: item for digest, item in self._built.items() if isinstance(item, bytes)}
         failures = {digest: item for digest, item in self._built.items() if isinstance(item, str)}
@@ -317,11 +328,55 @@ class CandidateRun:
         ]
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
-            request = {"watch": self.watched, "compiles": self._compiles}
+            request = {"watch": self.watched, "compiles": self._compiles, "rehearses": rehearses}
             process.request(runner.LOAD, request, deadline_s, tuple(texts))
         finally:
             for text in texts:
                 os.close(text)
+
+    def rehearse(self, shapes: Sequence[OpenShape], architecture: str) -> None:
+        """Has a process without a device compile its Triton kernels for these shapes, and keeps what comes of it.
+
+        Nobody waits for the device meanwhile, and whoever times may go on. What does not work in it shows on the device.
+
+        Args:
+            shapes: of the session, open.
+            architecture: of the device for which it compiles.
+        """
+        source = self.candidate.source
+        if not shapes or not interpreted.imports_triton(source) or any(word in source for word in _COMPILES):
+            return
+        if self.fleet.kept_files.get(self._files_key):
+            return
+        started = time.monotonic()
+        process = self._fork("compile")
+        process.expires_at = min(self.expires_at, started + _REHEARSAL_SECONDS)
+        try:
+            try:
+                self._load(process, files=self.fleet.triton_basics(), rehearses=architecture)
+                for shape in shapes:
+                    self.call_on_host(process, shape)
+            except RoleReported as failure:
+                # What came before is of use all the same.
+                _log.info("a rehearsal did not come to its end: %s", failure)
+            self._keep_files_of(process)
+        except RoleFailure as failure:
+            _log.info("a rehearsal came to nothing: %s", failure)
+        finally:
+            process.close()
+            self.compile_s += time.monotonic() - started
+
+    def call_on_host(self, process: RoleProcess, shape: OpenShape) -> None:
+        """Constructs the module in a process without a device and calls it once, with inputs in the host's memory."""
+        process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
+        side = Side(process, shape.key, shape.inputs, self.fleet.chain)
+        try:
+            side.open(_CALL_SECONDS)
+            side.fill(1)
+            side.block(1, _CALL_SECONDS)
+            process.thaw()
+        finally:
+            side.release()
 
     def start(self) -> None:
         """Starts the candidate's own process and imports its file."""
@@ -351,10 +406,12 @@ class CandidateRun:
 
     def keep_files(self) -> None:
         """Takes over what compilers made in its process, for its next one; before anything is timed in this one."""
-        if self.process is None or not self._keeps_files:
-            return
-        files = take(self.process)
-        self.process.freeze()
+        if self.process is not None and self._keeps_files:
+            self._keep_files_of(self.process)
+            self.process.freeze()
+
+    def _keep_files_of(self, process: RoleProcess) -> None:
+        files = take(process)
         if files:
             self.fleet.kept_files.put(self._files_key, files)
 
@@ -370,17 +427,20 @@ class CandidateRun:
         return self.sides[shape.key]
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
-        # The reference, when it is timed in a process like a candidate's, may use its tier's arithmetic unasked.
-        tf32 = self.name != "candidate" and self.session.precision != "fp32"
-        build = {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
-        process.request(runner.BUILD, build, _CALL_SECONDS)
-        side = self.fleet.side(process, shape.key, shape.inputs)
+        process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
+        memory = self.session.memory_of_others() if process.memory is None and self.fleet.gpu else None
+        side = self.fleet.side(process, shape.key, shape.inputs, memory)
         try:
             side.open(_CALL_SECONDS)
         except BaseException:
             side.release()
             raise
         return side
+
+    def _build_request(self, shape: OpenShape) -> dict[str, Any]:
+        # The reference, when it is timed in a process like a candidate's, may use its tier's arithmetic unasked.
+        tf32 = self.name != "candidate" and self.session.precision != "fp32"
+        return {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
 
     def end_process(self) -> None:
         """Ends the candidate's process; it may be started :meth:`again`."""

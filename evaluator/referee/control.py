@@ -6,8 +6,10 @@ module takes 1 to 2 % longer in it (measured on two cores). That is no merit of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 from evaluator.errors import RoleReported
 from evaluator.referee.candidate import CandidateRun
@@ -49,6 +51,9 @@ class Control:
         self._runs: dict[int, CandidateRun] = {}
         self._sides: dict[tuple[int, str], Side] = {}
         self._ahead: Future[None] | None = None
+        self._turn = threading.Lock()
+        self._may_go = threading.Event()
+        self._may_go.set()
 
     def begin(self, shapes: Sequence[OpenShape]) -> None:
         """Gets ready for shapes whose best baselines are known, and for the next candidate, beside what the caller does.
@@ -72,8 +77,30 @@ class Control:
 
     def _make_ready(self, todo: list[tuple[OpenShape, Baseline]]) -> None:
         for shape, baseline in todo:
-            self.side(shape, baseline)
-        self._fleet.make_spare()
+            with self._step():
+                self.side(shape, baseline)
+        with self._step():
+            self._fleet.make_spare()
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """A part of getting ready, after which all processes are stopped; not while it is :meth:`paused`."""
+        while True:
+            self._may_go.wait()
+            with self._turn:
+                if self._may_go.is_set():
+                    yield
+                    return
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Meanwhile nothing of it runs, and what :meth:`begin` has begun goes on afterwards."""
+        self._may_go.clear()
+        try:
+            with self._turn:
+                yield
+        finally:
+            self._may_go.set()
 
     def join(self) -> None:
         """Waits until what :meth:`begin` has begun is done."""

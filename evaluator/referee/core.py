@@ -7,6 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from evaluator.verdict import Verdict, as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore
 
 _MAX_SESSIONS = 2
+#: More referees than so many on a device keep one task open each: its memory is needed for those that are being judged.
+_MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
 _TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
 
@@ -33,14 +36,23 @@ class RefereeCore:
         work_dir: folder for caches.
         minimum_tier: the weakest sandbox tier to accept.
         verdicts_dir: where verdicts are kept for later; None keeps none.
+        referees: how many share the device, this one among them.
     """
 
     def __init__(
-        self, device: str, work_dir: Path, minimum_tier: str, verdicts_dir: Path | None = None
+        self,
+        device: str,
+        work_dir: Path,
+        minimum_tier: str,
+        verdicts_dir: Path | None = None,
+        referees: int = 1,
     ) -> None:
         # Referees of a batch have work folders of their own and their verdicts in one place: what else they share is beside it.
         stores = verdicts_dir.parent if verdicts_dir else work_dir
-        self.fleet = Fleet(open_device(device), work_dir, minimum_tier, stores=stores)
+        self.fleet = Fleet(open_device(device), work_dir, minimum_tier, stores=stores, referees=referees)
+        if self.fleet.keeper is not None:
+            self.fleet.keeper.make_room = self._close_idle
+        self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
@@ -54,7 +66,7 @@ class RefereeCore:
         if session is None or session.process.dead:
             if session is not None:
                 session.close()
-            while len(self._sessions) >= _MAX_SESSIONS:
+            while len(self._sessions) >= self._most_sessions:
                 self._sessions.popitem(last=False)[1].close()
             session = TaskSession(self.fleet, task, expires_at)
         self._sessions[task.sha256] = session
@@ -94,7 +106,7 @@ class RefereeCore:
                 _log.warning("a verdict could not be kept: %s", error)
         return verdict
 
-    def _judge(self, request: Request, progress: Progress) -> dict[str, Any]:
+    def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> dict[str, Any]:
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf
@@ -104,10 +116,21 @@ class RefereeCore:
             return as_json(self._no_session(request, word, failure.sentence, failure.detail))
         except SandboxUnavailable as failure:
             return as_json(self._no_session(request, "not_judged", str(failure), ""))
-        verdict = Evaluation(self.fleet, session, request, progress).judge()
-        if verdict.verdict in ("task_rejected", "not_judged"):
+        evaluation = Evaluation(self.fleet, session, request, progress, alone=alone)
+        verdict = evaluation.judge()
+        if verdict.verdict in ("task_rejected", "not_judged") or evaluation.again:
             self._drop(request.task)
+        if evaluation.again == "wider" and self.fleet.room.widen(request.task.sha256):
+            return self._judge(_rest(request, verdict), progress, alone=alone)
+        if evaluation.again == "alone" and not alone:
+            self._close_idle()
+            return self._judge(_rest(request, verdict), progress, alone=True)
         return as_json(verdict)
+
+    def _close_idle(self) -> None:
+        """Closes every task but the one in use, for the memory of its reference."""
+        for sha256 in list(self._sessions)[:-1]:
+            self._sessions.pop(sha256).close()
 
     def _drop(self, task: TaskSource) -> None:
         session = self._sessions.pop(task.sha256, None)
@@ -144,3 +167,8 @@ class RefereeCore:
         for session in self._sessions.values():
             session.close()
         self.fleet.close()
+
+
+def _rest(request: Request, verdict: Verdict) -> Request:
+    """The same request, with what is left of its time."""
+    return replace(request, deadline_s=request.deadline_s - verdict.elapsed_s)

@@ -16,7 +16,9 @@ from evaluator.content import distributions
 from evaluator.content.pools import Array
 from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.block import Block
-from evaluator.referee.keeper import Keeper, ProcessMemory, upload
+from evaluator.referee.keeper import Keeper, upload
+from evaluator.referee.lent_memory import ProcessMemory
+from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import NO_STATE, Side
 from evaluator.roles import runner
@@ -30,8 +32,6 @@ _EXCHANGE_SECONDS = 60.0
 #: For so long a replay may go on while its process is stopped.
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
-#: So that replays of kernels of some microseconds fill a block; slots are made when they are needed.
-_MAX_SLOTS = 1024
 #: Owner of slots in which contents of more than one shape may lie.
 _NOBODY = 0
 
@@ -42,10 +42,17 @@ class DeviceSide(Side):
     gpu = True
 
     def __init__(
-        self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain, keeper: Keeper
+        self,
+        process: RoleProcess,
+        key: int,
+        inputs: ShapeInputs,
+        chain: Chain,
+        keeper: Keeper,
+        size: MemorySize,
     ) -> None:
         self._keeper = keeper
-        self._measured_link_us: dict[bool, float] = {}
+        #: What the process gets if it has no memory yet.
+        self._size = size
         self._nulls_ns: dict[tuple[int, bool, bool], deque[int]] = {}
         super().__init__(process, key, inputs, chain)
 
@@ -55,7 +62,7 @@ class DeviceSide(Side):
         """What this process shares with us over all shapes, made when its first one is opened."""
         process = self.process
         if process.memory is None:
-            process.memory, request = self._keeper.process_memory()
+            process.memory, request = self._keeper.process_memory(self._size)
             process.memory.ended = process.watch_end()
             code = self._keeper.code()
             memory = process.memory
@@ -74,13 +81,11 @@ class DeviceSide(Side):
 
     def _count_slots(self) -> int:
         """As many as fit: rotating over them leaves nothing of an input in the L2 cache when its turn comes again."""
-        each_bytes = sum(-(-tensor.meta.span_bytes // 64) * 64 + 64 for tensor in self.inputs.tensors)
-        count = self._memory().inputs.length_bytes // each_bytes
+        count = self._memory().size.slots(slot_bytes(self.inputs.tensors))
         if count == 0:
-            raise RoleFailure(
-                "task_rejected", "the inputs do not fit into the share of the GPU's memory for them"
-            )
-        return min(count, _MAX_SLOTS)
+            sentence = f"{runner.TOO_SMALL} for the inputs of one call"
+            raise RoleFailure("out_of_memory", sentence, role="reference")
+        return count
 
     def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
         self._region = self._keeper.region(fixed_bytes)
@@ -111,9 +116,11 @@ class DeviceSide(Side):
     def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
         """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
         each_bytes = sum(meta.span_bytes for meta in metas)
-        # Two thirds are the pool's, and half of that is for what modules allocate beside their outputs.
-        room_bytes = self._memory().outputs.length_bytes // 3
-        return max(1, min(self.slot_count, room_bytes // max(each_bytes, 1)))
+        return min(self.slot_count, self._memory().size.calls(each_bytes))
+
+    def most_untimed(self, metas: tuple[TensorMeta, ...]) -> int:
+        """See :meth:`Side.most_untimed`."""
+        return min(self.slot_count, self._memory().size.copies(metas))
 
     # -- contents ----------------------------------------------------------------------------------------------
 
@@ -311,9 +318,17 @@ class DeviceSide(Side):
         return ends_ns + round((calls - 1) * self._link_us(metas, same_slot=same_slot) * 1e3)
 
     def _link_us(self, metas: tuple[TensorMeta, ...], *, same_slot: bool) -> float:
-        """Device time of one link of the chain, measured once by the referee's own process."""
-        if same_slot not in self._measured_link_us:
-            slots = [0] * 64 if same_slot else range(min(self.slot_count, 64))
+        """Device time of one link of the chain, measured by the referee's own process, once for shapes like this one."""
+        count = 64 if same_slot else min(self.slot_count, 64)
+        refreshed = [tensor for tensor in self.inputs.tensors if tensor.rollable]
+        like = (
+            same_slot,
+            count,
+            tuple(meta.span_bytes for meta in metas),
+            tuple((t.pool.itemsize, t.draws[0].size, t.pool.size, t.refresh_stride) for t in refreshed),
+        )
+        if like not in self._keeper.links_us:
+            slots = [0] * count if same_slot else range(count)
             rows = [
                 [
                     (
@@ -330,8 +345,8 @@ class DeviceSide(Side):
                 for index in slots
             ]
             outputs_bytes = [meta.span_bytes for meta in metas]
-            self._measured_link_us[same_slot] = self._keeper.link_us(rows, outputs_bytes)
-        return self._measured_link_us[same_slot]
+            self._keeper.links_us[like] = self._keeper.link_us(rows, outputs_bytes)
+        return self._keeper.links_us[like]
 
     # -- outputs -----------------------------------------------------------------------------------------------
 
@@ -366,7 +381,7 @@ class DeviceSide(Side):
 
     def _oracle_room_bytes(self) -> int:
         """See :meth:`Side.most_kinds`: what the exchange has for copies, less what is lost between them."""
-        return self._memory().outputs.length_bytes // 4
+        return self._memory().size.outputs_bytes // 4
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""

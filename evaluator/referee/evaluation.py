@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluator.errors import RoleFailure, SandboxUnavailable
+import torch
+
+from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Explanation, Investigation
 from evaluator.referee import calibration, measure, pairs
 from evaluator.referee.candidate import CandidateRun
@@ -16,15 +19,18 @@ from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.room import had_its_part
 from evaluator.referee.task_session import Progress, TaskSession
+from evaluator.referee.verify import Checker
+from evaluator.roles import runner
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
-from evaluator.timing.exclusive import Hold
 from evaluator.timing.statistics import summarize
-from evaluator.verdict import Finding, KernelShare, ShapeResult, Verdict
+from evaluator.verdict import NO_ROOM, Finding, KernelShare, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
 #: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
@@ -35,7 +41,7 @@ _INTERPRETED = (
 )
 
 
-_COMPILED_BEFORE = "its process was given what its compilers made in an earlier evaluation: the first call did not wait for them"
+_COMPILED_BEFORE = "its process was given what its compilers had made in an earlier one: the first call did not wait for them"
 
 
 @dataclass
@@ -69,8 +75,21 @@ class _Run:
 class Evaluation:
     """Runs one :class:`Request` and words the verdict; never raises for what a role does."""
 
-    def __init__(self, fleet: Fleet, session: TaskSession, request: Request, progress: Progress) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        session: TaskSession,
+        request: Request,
+        progress: Progress,
+        *,
+        alone: bool = False,
+    ) -> None:
         self.fleet = fleet
+        #: No other evaluation computes on the device meanwhile.
+        self._alone = alone
+        #: Memory ran out, and that need not be the last word: ``wider`` with all memory that a task may have, ``alone`` with the
+        #: device for itself; empty where the verdict stands.
+        self.again = ""
         self.session = session
         self.request = request
         self.progress = progress
@@ -80,6 +99,8 @@ class Evaluation:
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
+        #: Timed outputs whose values nobody has looked at yet.
+        self._unseen: list[Checker] = []
 
     def judge(self) -> Verdict:
         """The verdict."""
@@ -88,13 +109,18 @@ class Evaluation:
         except Rejected as rejected:
             word, reason, detail = rejected.word, rejected.sentence, ""
             self.run_state.findings += rejected.findings
+        except (DeviceFull, torch.OutOfMemoryError) as failure:
+            word, reason, detail = self._no_room(str(failure).partition("\n")[0][:300])
         except RoleFailure as failure:
             word, reason, detail = failure.word, failure.sentence, failure.detail
+            ran_out = self.fleet.keeper is not None and failure.word == "out_of_memory"
             if failure.role == "reference":
                 word = word if word == "not_judged" else "task_rejected"
                 reason = f"the reference itself failed: {reason}"
             elif failure.role == "control":
                 word, reason = "not_judged", f"the baseline could not be timed beside the candidate: {reason}"
+            if ran_out and not self._was_at_fault(failure):
+                word, reason, detail = self._no_room(reason)
         except SandboxUnavailable as failure:
             word, reason, detail = "not_judged", str(failure), ""
         finally:
@@ -105,16 +131,36 @@ class Evaluation:
                 self.session.process.thaw()
         return self._verdict(word, reason, detail)
 
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def _was_at_fault(self, failure: RoleFailure) -> bool:
+        """GPU only: whether a process that ran out of memory asked for too much, rather than found too little."""
+        if runner.TOO_SMALL in failure.sentence:
+            self.again = "wider" if self.session.memory != self.fleet.room.most else ""
+            return True
+        assert self.fleet.keeper is not None
+        self.control.close()
+        ended = [self.candidate.process, self.session.process if failure.role == "reference" else None]
+        return had_its_part(self.fleet.keeper, [process for process in ended if process is not None])
+
+    def _no_room(self, reason: str) -> tuple[str, str, str]:
+        """The verdict on a candidate for which a GPU that others use, too, had no room."""
+        self.again = "" if self._alone else "alone"
+        sentence = f"the GPU's memory was taken by others: {reason}"
+        self.run_state.findings.append(Finding(NO_ROOM, "info", sentence))
+        return "not_judged", sentence, ""
+
     # -- stages ------------------------------------------------------------------------------------------------
 
     def _judge(self) -> tuple[str, str, str]:
         clock = _Stages(self.run_state.stages_s)
-        lock = self.fleet.device_lock
         self.progress("compile", 0, 1, "building the candidate")
         self.candidate.build_ahead()
+        if self.fleet.rehearses:
+            self.candidate.rehearse(list(self.session.shapes.values()), self.fleet.device.architecture)
         clock.lap("compile")
-        with lock.shared() as hold:
-            opened = self._prepare(clock, hold)
+        with self._computing() as way:
+            opened = self._prepare(clock, way)
         if self.candidate.interpreted:
             self.run_state.findings.append(Finding("interpreted", "info", _INTERPRETED))
             for split in opened:
@@ -123,22 +169,39 @@ class Evaluation:
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         shapes = [shape for _, shape in timed]
         explained = self._investigation(opened, shapes)
-        with lock.shared() as hold, explained.beside():
-            # Whoever is being explained runs on the device meanwhile.
-            self._compile_baselines(shapes, None if explained.watches else hold)
+        # Whoever is being explained runs on the device meanwhile.
+        with self._computing(lets_in=not explained.watches) as way, explained.beside():
+            self._compile_baselines(shapes, way)
         clock.lap("baseline_compile")
         self.run_state.explain(explained.explanation)
         while not self._clocked(timed, clock):
             self.fleet.unpin(self.session.process)
-            with lock.shared() as hold:
-                self._compile_baselines(shapes, hold)
+            with self._computing() as way:
+                self._compile_baselines(shapes, way)
+                self._ready_control(shapes)
             clock.lap("baseline_compile")
+        self._look_at_timed_outputs()
+        clock.lap("verification")
         for split in opened:
             if split in _UNTIMED:
                 self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
         return "accepted", self._reason(), ""
 
-    def _prepare(self, clock: _Stages, hold: Hold) -> dict[str, list[OpenShape]]:
+    @contextmanager
+    def _computing(self, *, lets_in: bool = True) -> Iterator[GivingWay]:
+        """While processes of this evaluation use the device and nothing is timed; ``lets_in``: others may time meanwhile."""
+        lock, reference = self.fleet.device_lock, self.session.process
+        with lock.exclusive() if self._alone else lock.shared() as hold:
+            way = GivingWay(self.fleet, hold if lets_in else None, reference, self.candidate, self.control)
+            reference.meanwhile = self.candidate.meanwhile = way.during
+            try:
+                yield way
+            finally:
+                reference.meanwhile = self.candidate.meanwhile = None
+                if self.candidate.process is not None:
+                    self.candidate.process.meanwhile = None
+
+    def _prepare(self, clock: _Stages, way: GivingWay) -> dict[str, list[OpenShape]]:
         """Everything before the clock: reference, build, load, correctness.
 
         Every shape is opened before the candidate starts: what memory is left is the candidate's, not the reference's.
@@ -158,27 +221,31 @@ class Evaluation:
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
-            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
-            self.control.begin(timed)
-        self._check_all(every, hold)
+            self.control.begin(
+                [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
+            )
+        self._check_all(every, way)
         self.candidate.keep_files()
         self.control.join()
         clock.lap("correctness")
         return opened
 
-    def _compile_baselines(self, shapes: list[OpenShape], hold: Hold | None) -> None:
-        """What the baselines need before the clock; between two of them, whoever waits to time has the device."""
-        between = (lambda: None) if hold is None else (lambda: self._give_way(hold))
-        self.session.compile_baselines(shapes, self.progress, every=self._confirms, between=between)
+    def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
+        """What the baselines need before the clock."""
+        self.session.compile_baselines(shapes, self.progress, every=self._confirms, between=way.between)
 
     def _clocked(self, timed: list[tuple[str, OpenShape]], clock: _Stages) -> bool:
-        """What needs the device's clock; False if baselines have to be compiled after all, for which nobody should wait."""
+        """What needs the device's clock; False if something has to be done first for which nobody should wait: baselines are to
+        be compiled after all, or a GPU's control is not ready, since only now it is known which baseline is the best.
+        """
         self.progress("timing", 0, len(timed), "waiting for the device's clock")
         shapes = [shape for _, shape in timed]
+        unknown = self.fleet.gpu and not self._confirms and not all(shape.ranked for shape in shapes)
         with self.fleet.device_lock.exclusive(), on_core(self.fleet.core):
             clock.lap("waiting")
             ranked = self.session.rank_baselines(shapes, self.progress)
             clock.lap("baselines")
+            ranked = ranked and not unknown
             if ranked:
                 if self._confirms:
                     # Its memory is needed by processes that are as young as those they are compared with.
@@ -188,18 +255,6 @@ class Evaluation:
                 (self._time_in_pairs if self._confirms else self._time_all)(timed)
                 clock.lap("timing")
         return ranked
-
-    def _give_way(self, hold: Hold) -> None:
-        """Lets whoever waits to time have the device, with everything of this evaluation stopped."""
-        if not hold.wanted():
-            return
-        self.control.join()
-        process = self.candidate.process
-        if process is not None:
-            process.freeze()
-            process.stop_others()
-        self.session.process.freeze()
-        hold.give_way()
 
     def _investigation(self, opened: dict[str, list[OpenShape]], timed: list[OpenShape]) -> Investigation:
         shapes = timed or [shape for shapes in opened.values() for shape in shapes]
@@ -234,12 +289,12 @@ class Evaluation:
                 "timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s"
             )
 
-    def _check_all(self, shapes: Sequence[OpenShape], hold: Hold) -> None:
+    def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:
         """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
         unique = list({shape.key: shape for shape in shapes}.values())
         for done, shape in enumerate(unique):
             self._check_deadline()
-            self._give_way(hold)
+            way.between()
             self.progress("correctness", done, len(unique), f"checking {_words(shape.dims)}")
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
@@ -247,7 +302,7 @@ class Evaluation:
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
-            self._give_way(hold)
+            way.between()
             side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
             check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
@@ -260,14 +315,39 @@ class Evaluation:
         """One pair of processes: the one in which the candidate was checked, and a control."""
         effort = measure.effort_for(self.request.effort, gpu=self.fleet.gpu)
         order = random.SystemRandom().sample(list(timed), len(timed))
+        clock = measure.SharedClock(len(order), gpu=self.fleet.gpu)
         for done, (split, shape) in enumerate(order):
             self._check_deadline()
             self.progress("timing", done, len(order), f"timing {_words(shape.dims)}")
             outcome = self.run_state.outcomes[shape.key]
             side = self.candidate.sides[shape.key]
             rivals = self.control.rivals(shape)
-            timing = measure.measure(self.session, shape, side, rivals, outcome, self._earlier(shape), effort)
+            timing = measure.measure(
+                self.session,
+                shape,
+                side,
+                rivals,
+                outcome,
+                self._earlier(shape),
+                clock.next(effort),
+                unseen=self._unseen,
+            )
             self.run_state.results.append(_timed(split, shape, outcome, timing))
+
+    def _ready_control(self, shapes: list[OpenShape]) -> None:
+        """GPU only: the control of a `screen`, as far as it could not be made ready beside the checks."""
+        if self.fleet.gpu and not self._confirms:
+            self.control.begin([shape for shape in shapes if shape.ranked])
+            self.control.join()
+
+    def _look_at_timed_outputs(self) -> None:
+        """Compares what was drawn of timed calls and not looked at yet, now that others may have the clock."""
+        self.fleet.unpin(self.session.process)
+        if self._unseen:
+            with self._computing() as way:
+                for checker in self._unseen:
+                    way.between()
+                    checker.compare_pending()
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Several pairs of new processes."""
@@ -300,10 +380,18 @@ class Evaluation:
 
     def _aa(self, timed: Sequence[OpenShape]) -> None:
         """Once per session."""
+        if self.session.aa is None and not self._confirms:
+            # Of another referee of this device, for the same task, a moment ago: the clock is dear.
+            self.session.aa = self.fleet.baseline_store.agreement(
+                self.fleet.environment(), self.request.task.sha256
+            )
         if self.session.aa is None and timed:
             target_us = self.fleet.device.block_target_us / 4
             shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
             self.session.aa = calibration.gate(self.session, shape, self.progress)
+            self.fleet.baseline_store.keep_agreement(
+                self.fleet.environment(), self.request.task.sha256, self.session.aa
+            )
 
     # -- words -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
 from evaluator.referee.kept_files import KeptFiles, basics
+from evaluator.referee.memory_size import MemorySize
+from evaluator.referee.room import Room
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.roles import chain, runner
@@ -54,6 +56,7 @@ class Fleet:
         exactly: try the minimum tier alone, and not first whatever is stronger.
         stores: folder of what referees side by side may share (built extensions, baselines' times, what candidates'
             compilers made); the work folder by default.
+        referees: how many share the device, this one among them.
 
     Raises:
         SandboxUnavailable: no tier at or above the minimum passed its self-test.
@@ -67,6 +70,7 @@ class Fleet:
         *,
         exactly: bool = False,
         stores: Path | None = None,
+        referees: int = 1,
     ) -> None:
         if minimum_tier not in TIERS:
             raise SandboxUnavailable(f"unknown sandbox tier {minimum_tier!r}; known: {', '.join(TIERS)}")
@@ -92,6 +96,9 @@ class Fleet:
         self.headers = headers_folder()
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
+        self.room = Room(device, referees)
+        #: Whether compilers of candidates run once without the device: worth it where others use that meanwhile.
+        self.rehearses = self.gpu and referees > 1
         self.keeper: Keeper | None = None
         self._spare: RoleProcess | None = None
         self._servers: dict[str, ForkServer] = {}
@@ -101,6 +108,8 @@ class Fleet:
         self._basics: bytes | None = None
         self.attacks: list[dict[str, Any]] = []
         self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
+        #: Whether other referees have work folders of their own and look here for what has been compiled.
+        self.shares_stores = stores is not None and stores != work_dir
         stores = stores or work_dir
         self.extensions = ExtensionBuilder(self, stores / "artefacts")
         self.baseline_store = BaselineStore(stores / "baselines")
@@ -112,7 +121,7 @@ class Fleet:
             from evaluator.referee.keeper import Keeper
 
             pool_library = chain.build(work_dir / "trusted", chain.SOURCE.with_name("pool.c"))
-            self.keeper = Keeper(device.share_bytes, pool_library)
+            self.keeper = Keeper(pool_library)
 
     def _sweep(self) -> None:
         """Removes private folders that processes of an earlier run left behind, if nobody else works here now."""
@@ -254,13 +263,15 @@ class Fleet:
             else:
                 self._spare = process
 
-    def side(self, process: RoleProcess, key: int, inputs: ShapeInputs) -> Side:
-        """A process's side at one shape, on this device."""
+    def side(
+        self, process: RoleProcess, key: int, inputs: ShapeInputs, memory: MemorySize | None = None
+    ) -> Side:
+        """A process's side at one shape, on this device; on a GPU the first one decides on the process's ``memory``."""
         if self.keeper is None:
             return Side(process, key, inputs, self.chain)
         from evaluator.referee.device_side import DeviceSide
 
-        return DeviceSide(process, key, inputs, self.chain, self.keeper)
+        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory or self.room.usual)
 
     def pin(self, process: RoleProcess) -> None:
         """On a GPU machine: the process shares the referee's core from now on."""

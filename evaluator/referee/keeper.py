@@ -1,4 +1,4 @@
-"""The referee's own work on a GPU: memory for the roles, fresh contents, copies of outputs, and a watch for foreign work.
+"""The referee's own work on a GPU: fresh contents, copies of outputs, and a watch for foreign work.
 
 Nothing here runs anybody else's code. Contents are written while every role is stopped, so nobody can read them before
 the clock starts; outputs are read in the memory itself after the clock has stopped. That no kernel goes on meanwhile,
@@ -8,55 +8,25 @@ which a stopped process may have left behind, is seen by the time that a tiny ke
 
 from __future__ import annotations
 
-import os
-import select
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from evaluator.content.pools import Array, TensorInput
-from evaluator.errors import RoleFailure
-from evaluator.roles import device_chain, device_memory
+from evaluator.referee.lent_memory import Lender
+from evaluator.roles import device_chain
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.device_chain import States
-from evaluator.roles.gate import Gate
 
 _BUSY_US = 500.0
 _TRIES = 5
-_POOL_SHARE = 2 / 3
-_SPARE_MEMORIES = 1
 #: More than a cache holds.
 _SCRATCH_BYTES = 160 << 20
-
-
-@dataclass
-class Region:
-    """Device memory shared with one role.
-
-    Attributes:
-        descriptor: what the role gets; closed with the region.
-        length_bytes: its size.
-        bytes: our view of it, uint8.
-    """
-
-    descriptor: int
-    length_bytes: int
-    bytes: torch.Tensor
-    pointer: int
-    _handle: int
-
-    def close(self) -> None:
-        """Gives up our mapping; the memory goes with the role's."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-            del self.bytes
-            device_memory.detach(self.pointer, self._handle, self.length_bytes)
 
 
 @dataclass(frozen=True)
@@ -72,52 +42,16 @@ class Look:
     busy: bool
 
 
-@dataclass
-class ProcessMemory:
-    """What one process shares with the referee over all shapes.
-
-    Attributes:
-        inputs: the slots; those of all shapes lie over each other.
-        outputs: the exchange.
-        owner: number of the shape whose contents lie in the slots.
-        keeper: who gets it back.
-        gate: in front of its captured blocks.
-        ended: a descriptor that can be read once every process which could hold the memory has ended; -1 where nobody
-            can tell, and then it is not used again.
-    """
-
-    inputs: Region
-    outputs: Region
-    keeper: Keeper
-    gate: Gate = field(default_factory=Gate)
-    owner: int = 0
-    ended: int = -1
-
-    def close(self) -> None:
-        """Gives it back; the process has been killed."""
-        self.gate.close()
-        self.keeper.take_back(self)
-
-    def free(self) -> None:
-        """Gives up our mappings."""
-        if self.ended >= 0:
-            os.close(self.ended)
-        self.inputs.close()
-        self.outputs.close()
-
-
-class Keeper:
+class Keeper(Lender):
     """One per referee of a GPU.
 
     Args:
-        share_bytes: size of the memory for a process's inputs, and of that for its outputs.
         library: path of the compiled `pool.c`, None without a C compiler.
     """
 
-    def __init__(self, share_bytes: int, library: str | None) -> None:
+    def __init__(self, library: str | None) -> None:
         torch.cuda.init()
-        self._share_bytes = device_memory.rounded(share_bytes)
-        self._library = library
+        super().__init__(library)
         self._cell = torch.zeros(64, device="cuda")
         self._code = device_chain.compiled()
         device_chain.load(self._code)
@@ -125,73 +59,14 @@ class Keeper:
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
-        self._spare: list[ProcessMemory] = []
+        #: What :meth:`link_us` said, by what it depends on: 5 to 10 ms of somebody's clock each time.
+        self.links_us: dict[tuple[Any, ...], float] = {}
         for _ in range(20):
             self.foreign_us()
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def region(self, length_bytes: int) -> Region:
-        """Device memory that a role can be given.
-
-        Raises:
-            RoleFailure: the device has none left.
-        """
-        length_bytes = device_memory.rounded(length_bytes)
-        # The driver's functions need a context, which torch gives to a thread with its first call.
-        self.wait()
-        try:
-            handle, descriptor = device_memory.create(length_bytes)
-        except device_memory.Exhausted:
-            while self._spare:
-                self._spare.pop().free()
-            torch.cuda.empty_cache()
-            try:
-                handle, descriptor = device_memory.create(length_bytes)
-            except device_memory.Exhausted:
-                sentence = f"the GPU has no {length_bytes >> 20} MiB left for a process to be judged in"
-                raise RoleFailure("not_judged", sentence) from None
-        pointer = device_memory.attach(handle, length_bytes)
-        return Region(
-            descriptor, length_bytes, device_memory.as_bytes(pointer, length_bytes), pointer, handle
-        )
 
     def code(self) -> int:
         """A descriptor of the chain's machine code, for a role."""
         return sealed_text(self._code)
-
-    def process_memory(self) -> tuple[ProcessMemory, dict[str, Any]]:
-        """Memory for a process, and what it must be told with the two descriptors (outputs first)."""
-        memory = self._used_before()
-        if memory is None:
-            memory = ProcessMemory(self.region(self._share_bytes), self.region(self._share_bytes), self)
-        return memory, {
-            "outputs_bytes": memory.outputs.length_bytes,
-            "inputs_bytes": memory.inputs.length_bytes,
-            "pool_bytes": device_memory.rounded(int(memory.outputs.length_bytes * _POOL_SHARE)),
-            "library": self._library,
-        }
-
-    def take_back(self, memory: ProcessMemory) -> None:
-        """Keeps the memory of a process that has been killed, for another: making it anew takes 0.15 s (H200)."""
-        if memory.ended < 0 or len(self._spare) >= _SPARE_MEMORIES:
-            memory.free()
-        else:
-            self._spare.append(memory)
-
-    def _used_before(self) -> ProcessMemory | None:
-        """Memory of a process that is gone, with nothing left in it."""
-        for memory in self._spare:
-            ready, _, _ = select.select([memory.ended], [], [], 0)
-            if ready:
-                self._spare.remove(memory)
-                os.close(memory.ended)
-                memory.ended, memory.owner, memory.gate = -1, 0, Gate()
-                for region in (memory.inputs, memory.outputs):
-                    region.bytes.zero_()
-                self.wait()
-                return memory
-        return None
 
     # -- foreign work ------------------------------------------------------------------------------------------
 
@@ -301,11 +176,6 @@ class Keeper:
             for write in (part.zero_, lambda part=part: part.fill_(1.0)):
                 rates.append(length_bytes / _replayed_s(write, times))
         return max(rates)
-
-    @staticmethod
-    def wait() -> None:
-        """Until all of our own work is done."""
-        torch.cuda.synchronize()
 
 
 def _replayed_s(work: Callable[[], object], times: int) -> float:

@@ -60,17 +60,38 @@ EFFORTS = {
 }
 EFFORTS_GPU = {
     # Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
-    "screen": Effort((6, 12, 24), 0.015, 0.2, True),
+    "screen": Effort((6, 12, 24), 0.015, 0.25, True),
     # Python between launches makes a quad of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
     "confirm": Effort((6, 12, 24), 0.008, 0.3, blocks=4.0),
 }
 #: Of replays of a CUDA graph in one of several pairs; a quad differs by 0.2 to 1 %.
 EFFORT_CAPTURED = Effort((6, 12), 0.003, 0.2, blocks=2.0)
+#: Of all shapes on average, with what lies between two of them: about one second of the clock for eight shapes.
+_SCREEN_MEAN_SECONDS_GPU = 0.125
 
 
 def effort_for(name: str, *, gpu: bool) -> Effort:
     """What ``screen`` or ``confirm`` means on a device."""
     return (EFFORTS_GPU if gpu else EFFORTS)[name]
+
+
+class SharedClock:
+    """Shares out the time for which a `screen` may hold a GPU's clock: what one shape did not need is left for the next ones.
+
+    Args:
+        shapes: how many are to be timed.
+        gpu: on a CPU every shape may take all of its own time.
+    """
+
+    def __init__(self, shapes: int, *, gpu: bool) -> None:
+        self._left = shapes
+        self._ends_at = time.monotonic() + shapes * _SCREEN_MEAN_SECONDS_GPU if gpu else math.inf
+
+    def next(self, effort: Effort) -> Effort:
+        """The effort for the next shape."""
+        seconds = max(self._ends_at - time.monotonic(), 0.0) / self._left
+        self._left -= 1
+        return replace(effort, max_seconds=min(effort.max_seconds, seconds))
 
 
 #: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
@@ -134,6 +155,7 @@ def measure(
     effort: Effort,
     calls: int | None = None,
     same_slot: bool = False,
+    unseen: list[Checker] | None = None,
 ) -> Timing:
     """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
 
@@ -147,6 +169,8 @@ def measure(
         effort: how long.
         calls: every block is a replay of a CUDA graph of so many calls; by default blocks are eager calls.
         same_slot: all calls of a block use one slot, so that its contents are in the caches.
+        unseen: gets what still has to look at values of timed outputs (:meth:`Checker.compare_pending`), which needs no clock;
+            None to have it done here.
 
     Raises:
         Rejected: a timed output was wrong, or the candidate did not keep still off turn.
@@ -216,7 +240,10 @@ def measure(
             break
         if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
             break
-    checker.compare_pending()
+    if unseen is not None and sum(other.pending_bytes for other in [*unseen, checker]) <= checker.most_bytes:
+        unseen.append(checker)
+    else:
+        checker.compare_pending()
     check_written(checker, calls, [(time_ns + checker.late_ns, q.calls) for q in quads for time_ns in q.ours])
     if not captured and not shape.inputs.call.backward:
         # Not between the quads: whoever ran a moment ago is quicker.

@@ -15,11 +15,13 @@ from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.kept_files import take
+from evaluator.referee.memory_size import MemorySize, of_shapes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
 from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
-from evaluator.roles import frames, runner
+from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
@@ -48,6 +50,8 @@ class TaskSession:
         self.task = task
         self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
+        #: On a GPU: what its process shares with the referee.
+        self.memory = fleet.room.of(task.sha256)
         self.process = self._start()
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
@@ -87,15 +91,38 @@ class TaskSession:
             may_compile=True,
         )
         process.expires_at = self._expires_at
-        text = sealed_text(self.task.source.encode("utf-8", "surrogatepass"))
+        files = self._files_of_others() if server == "reference" else b""
+        source = self.task.source.encode("utf-8", "surrogatepass")
+        texts = tuple(sealed_text(content) for content in (source, b"", b"", files))
         try:
-            process.request(runner.LOAD, {}, _BUILD_SECONDS, (text,))
+            process.request(runner.LOAD, {}, _BUILD_SECONDS, texts)
         except BaseException:
             process.close()
             raise
         finally:
-            os.close(text)
+            for text in texts:
+                os.close(text)
         return process
+
+    # -- what compilers made -----------------------------------------------------------------------------------
+
+    @property
+    def _files_key(self) -> str:
+        return self.fleet.kept_files.key("", self.task.sha256, self.fleet.environment())
+
+    def _files_of_others(self) -> bytes:
+        """What compilers made of this task in another referee's work folder, if they have made nothing in ours."""
+        folder = self.fleet.store / self.folder
+        if any((folder / name).exists() for name in compiled_files.FOLDERS):
+            return b""
+        return self.fleet.kept_files.get(self._files_key)
+
+    def _keep_files(self) -> None:
+        """Keeps what compilers made of this task's text, for other referees' processes of the same text."""
+        files = take(self.process)
+        self.process.freeze()
+        if files:
+            self.fleet.kept_files.put(self._files_key, files)
 
     # -- shapes ------------------------------------------------------------------------------------------------
 
@@ -170,6 +197,11 @@ class TaskSession:
             self.shapes[frozen] = opened
         return self.shapes[frozen]
 
+    def memory_of_others(self) -> MemorySize:
+        """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""
+        needs = [shape.side.needs(shape.output_metas) for shape in self.shapes.values()]
+        return of_shapes(needs, self.memory)
+
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
         request = {
             "shape": key,
@@ -188,7 +220,7 @@ class TaskSession:
             )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
-        side = self.fleet.side(process, key, inputs)
+        side = self.fleet.side(process, key, inputs, self.memory)
         side.open(_BUILD_SECONDS)
         side.fill(1)
         block = side.block(1, _CALL_SECONDS)
@@ -218,6 +250,8 @@ class TaskSession:
         self._compile_ahead([s for s in unknown if freeze_dims(s.dims) not in self.compiled], progress)
         for shape in todo:
             self._load_baselines(shape, between)
+        if todo and self.fleet.shares_stores:
+            self._keep_files()
 
     def _recall(self, shape: OpenShape) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""

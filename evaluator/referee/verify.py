@@ -134,14 +134,20 @@ class Checker:
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
         self._pending.append((block.report.metas, spans, contents))
-        waiting_bytes = len(self._pending) * (
-            shape.inputs.input_bytes + sum(meta.span_bytes for meta in report.metas)
-        )
-        if (
-            len(self._pending) == min(_PENDING, shape.side.slot_count)
-            or waiting_bytes > _PENDING_BYTES[side.gpu]
-        ):
+        most = min(_PENDING, shape.side.most_untimed(shape.output_metas))
+        if len(self._pending) == most or self.pending_bytes > self.most_bytes:
             self.compare_pending()
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits to be compared takes."""
+        each_bytes = self.shape.inputs.input_bytes + sum(meta.span_bytes for meta in self.shape.output_metas)
+        return len(self._pending) * each_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """How much may wait to be compared."""
+        return _PENDING_BYTES[self.side.gpu]
 
     def _rebuilt(self, block: Block, call: int, state: int) -> tuple[list[Any], list[Any]]:
         """What a call must have seen, and what its slot must hold after the block."""

@@ -17,6 +17,7 @@ import torch
 
 from evaluator.roles import device_memory
 from evaluator.roles.frames import Addresses
+from evaluator.roles.runner import TOO_SMALL
 
 _ALIGNMENT = 512
 #: Set in the offset of an output that lies in the memory of the inputs.
@@ -113,7 +114,7 @@ class Exchange:
         elements = span_elements(tensor)
         length_bytes = elements * tensor.element_size()
         if self._next + length_bytes > self._length_bytes:
-            raise torch.OutOfMemoryError("the outputs of one block do not fit into the exchange memory")
+            raise torch.OutOfMemoryError(f"{TOO_SMALL} for the outputs of one block")
         target = self._bytes[self._next : self._next + length_bytes].view(tensor.dtype)
         self._next += -(-length_bytes // _ALIGNMENT) * _ALIGNMENT
         target.copy_(tensor.as_strided((elements,), (1,)))

@@ -21,6 +21,7 @@ from evaluator.roles import (
     compiled_files,
     device_memory,
     interpreted,
+    rehearsal,
     torch_cpp,
     variants,
 )
@@ -81,6 +82,8 @@ class ModuleHost(Turns):
                 variants.use_shared_headers(self._headers)
         if interpreted.VARIABLE in os.environ:
             interpreted.prepare()
+        if request.get("rehearses"):
+            rehearsal.prepare(request["rehearses"])
         name = _CANDIDATE if self.role == "candidate" else _REFERENCE
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
         self._class_of(self.module, name)

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _WORDS = {
     runner.COMPILE: "compile_error",
 }
 _FREEZE_SECONDS = 2.0
+_MEANWHILE_SECONDS = 0.05
 _MAX_OPEN_STATES = 32
 #: CPUCLOCK_SCHED of the kernel's clock ids; with the complement of a process id above it, that process's CPU clock.
 _CPU_CLOCK_OF_PROCESS = 2
@@ -73,8 +75,12 @@ class RoleProcess:
         self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
-        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.keeper.ProcessMemory`.
+        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.lent_memory.ProcessMemory`.
         self.memory: Any = None
+        #: Called every now and then while its answer is waited for, with this process; returns for how many seconds it was stopped.
+        self.meanwhile: Callable[[RoleProcess], float] | None = None
+        #: Seconds for which it has been stopped in the middle of a request, for others.
+        self.paused_s = 0.0
         #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
         self.pinned = False
         #: Open stat files of its threads, and the thread that last held up a freeze.
@@ -172,12 +178,21 @@ class RoleProcess:
 
     def _read(self, length: int, limit: float, deadline_s: float) -> bytes:
         parts: list[bytes] = []
+        longest = 1.0 if self.meanwhile is None else _MEANWHILE_SECONDS
+        look_at = time.monotonic() + 1.0
         while length:
             remaining = limit - time.monotonic()
-            wait = min(max(remaining, 0), 1.0)
+            wait = min(max(remaining, 0), longest)
             ready, _, _ = select.select([self._channel], [], [], wait)
             if not ready:
-                self._check_folder()
+                if self.meanwhile is not None:
+                    paused_s = self.meanwhile(self)
+                    self.paused_s += paused_s
+                    limit += paused_s
+                    remaining += paused_s
+                if time.monotonic() > look_at:
+                    look_at = time.monotonic() + 1.0
+                    self._check_folder()
                 if remaining <= 0:
                     self.kill()
                     raise RoleTimeout(
@@ -352,6 +367,18 @@ class RoleProcess:
                     continue
             return len(others)
         return self._ask_init(b"?") and self._ask_init(b"S")
+
+    def continue_others(self) -> None:
+        """Lets those go on that :meth:`stop_others` has stopped."""
+        if self._namespaced:
+            self._ask_init(b"C")
+            return
+        for pid in self._session_members():
+            if pid != self.pid:
+                try:
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    continue
 
     def _ask_init(self, command: bytes) -> int:
         self._control.settimeout(_FREEZE_SECONDS)

@@ -43,6 +43,9 @@ NULL = "null"
 #: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
 LEAST = "least"
 
+#: In the message of an error that more shared memory would mend.
+TOO_SMALL = "the memory shared with the referee is too small"
+
 #: Before the name of a kernel of the candidate's own in a profile of its process.
 OWN = "kernelwright_own::"
 

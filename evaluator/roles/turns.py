@@ -18,7 +18,7 @@ from evaluator.roles import blocks, calls, chain, device_chain, device_memory, e
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.gate import Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
-from evaluator.roles.runner import LEAST, NULL, ContractError
+from evaluator.roles.runner import LEAST, NULL, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
@@ -270,9 +270,7 @@ class Turns:
             torch.OutOfMemoryError: some of their outputs may have been put elsewhere.
         """
         if self._exchange is not None and self._exchange.overflowed:
-            raise torch.OutOfMemoryError(
-                "the memory for the outputs of timed calls is too small for this shape"
-            )
+            raise torch.OutOfMemoryError(f"{TOO_SMALL} for the outputs of timed calls at this shape")
 
     def _located(self, outputs: list[list[torch.Tensor]]) -> tuple[frames.Addresses, bool]:
         """Where the referee finds outputs, and whether copies have been queued for that."""

@@ -47,6 +47,19 @@ def test_an_old_ranking_is_made_anew(tmp_path: Path) -> None:
     assert store.get({}, "task", [], list(TIMES)) is None
 
 
+def test_another_referees_agreement_counts_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    store, found = BaselineStore(tmp_path), {"median": 1.001, "ci95": [0.99, 1.01]}
+    store.keep_agreement({"torch": "1"}, "task", found)
+    assert store.agreement({"torch": "1"}, "task") == found
+    assert store.agreement({"torch": "2"}, "task") is None
+    assert store.agreement({"torch": "1"}, "other") is None
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (time.time() - 1000,) * 2)
+    assert store.agreement({"torch": "1"}, "task") is None
+    file.write_text("{", encoding="utf-8")
+    assert store.agreement({"torch": "1"}, "task") is None
+
+
 def rank(work_dir: Path, *, then_every: bool = False) -> tuple[OpenShape, set[str]]:
     """A new referee's ranking at one shape, and the baselines that it loaded for it.
 

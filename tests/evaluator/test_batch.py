@@ -18,11 +18,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from evaluator.batch.manifest import Entry, read_manifest
-from evaluator.batch.places import allowed, choose, places, referees_in
+from evaluator.batch.places import allowed, choose, places
 from evaluator.batch.results import Results, ResultsUnusable
+from evaluator.batch.run import Batch, Options
 from evaluator.batch.schedule import Schedule
 from evaluator.cli import app
 from evaluator.errors import EvaluatorError
+from evaluator.verdict import NO_ROOM
 
 ATTACKS = Path(__file__).parent.parent / "attacks"
 #: Correctness alone at one small shape: a verdict takes a tenth of a second.
@@ -329,8 +331,19 @@ def test_a_referee_begins_with_the_task_whose_baselines_it_has(tmp_path: Path) -
     assert second.id == "x0", "somebody has that task already"
 
 
-def test_as_many_referees_share_a_gpu_as_its_memory_holds() -> None:
-    assert [referees_in(gib << 30) for gib in (140, 80, 24, 8)] == [2, 2, 1, 0]
+def test_what_found_no_room_on_a_gpu_is_judged_once_more_after_the_rest(tmp_path: Path) -> None:
+    todo = entries(tmp_path, {"x": 2})
+    schedule = Schedule(todo)
+    batch = Batch([], Results(tmp_path / "results.jsonl"), lambda devices: [], Options(tmp_path))
+    full = {"verdict": "not_judged", "findings": [{"rule": NO_ROOM}]}
+    order = []
+    while (entry := schedule.take("one", "cpu")) is not None:
+        order.append(entry.id)
+        if entry.id == "x0" and batch._had_no_room(entry, full):
+            schedule.put_last(entry)
+    assert order == ["x0", "x1", "x0"]
+    # For another reason it is not worth a second look.
+    assert not batch._had_no_room(todo[1], {"verdict": "not_judged", "findings": []})
 
 
 def test_a_task_stays_with_one_referee_until_nothing_else_is_left(tmp_path: Path) -> None:

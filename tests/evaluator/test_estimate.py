@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evaluator.referee.measure import _estimate, _Quad, quicker_than_nothing
+from evaluator.referee.measure import SharedClock, _estimate, _Quad, effort_for, quicker_than_nothing
 from evaluator.referee.ranking import guess_us
 
 MS = 1_000_000
@@ -74,3 +74,15 @@ def test_nobody_is_accused_for_what_a_neighbor_did() -> None:
     assert not quicker_than_nothing([(20, 18)] * 6 + [(10, 9)] * 3)
     assert not quicker_than_nothing([(10, 18)] * 7 + [(10, 9)] * 2)
     assert quicker_than_nothing([(4, 7)] * 8 + [(14, 7)])
+
+
+def test_what_one_shape_leaves_of_the_clock_is_for_the_next_ones() -> None:
+    effort = effort_for("screen", gpu=True)
+    clock = SharedClock(2, gpu=True)
+    first, second = clock.next(effort), clock.next(effort)
+    assert first.max_seconds == pytest.approx(0.125, abs=0.02)
+    # The first took no time at all, so the second may take as long as any, and the same again is not there.
+    assert second.max_seconds == pytest.approx(0.25, abs=0.02)
+    assert second.max_seconds <= effort.max_seconds
+    on_a_cpu = effort_for("screen", gpu=False)
+    assert SharedClock(2, gpu=False).next(on_a_cpu) == on_a_cpu

@@ -1,0 +1,269 @@
+"""How much of a GPU a process gets, what happens when there is no more, and who is blamed. The driver alone is played here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from evaluator.batch.places import referees_in, sensible_jobs
+from evaluator.errors import DeviceFull
+from evaluator.referee import lent_memory
+from evaluator.referee.lent_memory import Lender, ProcessMemory
+from evaluator.referee.memory_size import MOST_SLOTS, MemorySize, ShapeNeeds, of_shapes, usual
+from evaluator.referee.room import Room, had_its_part
+from evaluator.roles import device_memory
+from evaluator.roles.frames import TensorMeta
+
+GIB, MIB = 1 << 30, 1 << 20
+H200_BYTES = 140 * GIB
+SHARE_BYTES = H200_BYTES // 32
+MOST = MemorySize(SHARE_BYTES, SHARE_BYTES)
+
+
+def shape(size: MemorySize, slot_bytes: int, outputs_bytes: int) -> ShapeNeeds:
+    """A shape as the reference's process with memory of this size has it."""
+    calls = min(size.slots(slot_bytes), size.calls(outputs_bytes))
+    return ShapeNeeds(slot_bytes, outputs_bytes, calls)
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_referee_by_itself_gets_what_it_always_got() -> None:
+    assert usual(H200_BYTES, SHARE_BYTES, 1) == usual(H200_BYTES, SHARE_BYTES, 2) == MOST
+
+
+@pytest.mark.parametrize("referees", range(1, 8))
+def test_regions_of_all_referees_leave_a_third_of_the_gpu_for_everything_else(referees: int) -> None:
+    size = usual(H200_BYTES, SHARE_BYTES, referees)
+    assert referees * 4 * size.total_bytes <= H200_BYTES * 2 // 3
+    assert referees * 4 * size.total_bytes > 0.99 * H200_BYTES * 2 / 3 or size == MOST
+
+
+def test_small_shapes_take_little_and_lose_no_call() -> None:
+    size = usual(H200_BYTES, SHARE_BYTES, 6)
+    small = shape(size, 128 << 10, 64 << 10)
+    assert small.calls == MOST_SLOTS
+    needed = of_shapes([small], size)
+    assert needed.inputs_bytes == MOST_SLOTS * (128 << 10)
+    assert needed.total_bytes < size.total_bytes / 4
+
+
+@pytest.mark.parametrize("referees", [1, 6])
+@pytest.mark.parametrize(
+    ("slot_bytes", "outputs_bytes"),
+    [(128, 64), (6 * MIB, 3 * MIB), (28 * MIB, 4096), (88 * MIB, 88 * MIB), (4096, 64 * MIB)],
+)
+def test_a_candidate_gets_as_many_calls_as_the_reference(
+    referees: int, slot_bytes: int, outputs_bytes: int
+) -> None:
+    """Else its blocks would be shorter than they could be, or the baseline would be asked for more than it has slots."""
+    size = usual(H200_BYTES, SHARE_BYTES, referees)
+    shapes = [shape(size, slot_bytes, outputs_bytes), shape(size, 512, 512)]
+    theirs = of_shapes(shapes, size)
+    assert theirs.inputs_bytes <= size.inputs_bytes and theirs.outputs_bytes <= size.outputs_bytes
+    for one in shapes:
+        assert shape(theirs, one.slot_bytes, one.outputs_bytes).calls == one.calls
+
+
+def test_checks_have_room_for_the_copies_that_they_make() -> None:
+    one = shape(MOST, 4096, 200 * MIB)
+    metas = [TensorMeta("float32", (50 * MIB,), (1,))]
+    assert of_shapes([one], MOST).copies(metas) >= 3
+
+
+def test_what_fits_a_share_is_never_refused_for_the_number_of_referees() -> None:
+    """Too small at first means all that there is at the second try, by which a shape that fits today goes on to fit."""
+
+    class H200:
+        memory_bytes, share_bytes = H200_BYTES, SHARE_BYTES
+
+    room = Room(H200(), 6)  # type: ignore[arg-type]
+    inputs_bytes = 3 * GIB
+    assert room.of("task").slots(inputs_bytes) == 0
+    assert room.widen("task") and room.of("task") == MOST
+    assert room.of("task").slots(inputs_bytes) == 1
+    assert not room.widen("task")
+    assert room.of("another task") == room.usual
+
+
+# -- the device ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Driver:
+    """A GPU's memory: pieces by handle, with their bytes (a few of them stand for all)."""
+
+    free_bytes: int
+    pieces: dict[int, int] = field(default_factory=dict)
+    made: int = 0
+
+    def create(self, length_bytes: int) -> tuple[int, int]:
+        if length_bytes > self.free_bytes:
+            raise device_memory.Exhausted("full")
+        self.free_bytes -= length_bytes
+        self.made += 1
+        self.pieces[self.made] = length_bytes
+        return self.made, os.open("/dev/null", os.O_RDONLY)
+
+    def attach(self, handle: int, length_bytes: int) -> int:
+        assert self.pieces[handle] == length_bytes
+        return handle << 40
+
+    def detach(self, pointer: int, handle: int, length_bytes: int) -> None:
+        self.free_bytes += self.pieces.pop(handle)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    played = Driver(10 * GIB)
+    for name in ("create", "attach", "detach"):
+        monkeypatch.setattr(device_memory, name, getattr(played, name))
+    monkeypatch.setattr(
+        device_memory, "as_bytes", lambda pointer, length: torch.full((16,), 7, dtype=torch.uint8)
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (played.free_bytes, 10 * GIB))
+    monkeypatch.setattr(lent_memory, "_WAIT_SECONDS", 0.3)
+    return played
+
+
+@pytest.fixture
+def ended() -> Iterator[int]:
+    """A descriptor that can be read, as that of a process that has ended."""
+    reading, writing = os.pipe()
+    os.write(writing, b"x")
+    os.close(writing)
+    yield os.dup(reading)
+    os.close(reading)
+
+
+def lent(lender: Lender, gib: int) -> ProcessMemory:
+    return lender.process_memory(MemorySize(gib * GIB, gib * GIB))[0]
+
+
+def test_used_memory_is_zeroed_before_the_next_process_gets_it(driver: Driver, ended: int) -> None:
+    lender = Lender(None)
+    memory = lent(lender, 1)
+    memory.ended = ended
+    memory.close()
+    again = lent(lender, 1)
+    assert again is memory and driver.made == 2
+    assert not again.inputs.bytes.any() and not again.outputs.bytes.any()
+
+
+def test_memory_of_a_process_that_may_still_live_is_not_used_again(driver: Driver) -> None:
+    lender = Lender(None)
+    memory = lent(lender, 1)
+    reading, writing = os.pipe()
+    memory.ended = reading
+    memory.close()
+    assert lent(lender, 1) is not memory
+    os.close(writing)
+
+
+@pytest.mark.parametrize(("gib", "is_reused"), [(1, True), (2, False)])
+def test_memory_that_is_too_large_or_too_small_is_freed(
+    driver: Driver, ended: int, gib: int, is_reused: bool
+) -> None:
+    lender = Lender(None)
+    memory = lender.process_memory(MemorySize(gib * GIB, GIB))[0]
+    memory.ended = ended
+    memory.close()
+    small = MemorySize(256 * MIB, GIB)
+    got = lender.process_memory(small)[0]
+    assert (got is memory) == is_reused
+    # A process uses what it needs of it, whatever there is.
+    assert got.size == small
+    assert 10 * GIB - driver.free_bytes == (2 * GIB if is_reused else 1280 * MIB)
+    assert lender.process_memory(MemorySize(GIB, 2 * GIB))[0].size.outputs_bytes == 2 * GIB
+
+
+def test_a_full_device_first_gets_back_what_nobody_needs(driver: Driver, ended: int) -> None:
+    lender = Lender(None)
+    idle = lent(lender, 2)
+    kept = lent(lender, 2)
+    kept.ended = ended
+    kept.close()
+    given_back: list[str] = []
+
+    def make_room() -> None:
+        given_back.append("idle")
+        idle.free()
+
+    lender.make_room = make_room
+    large = lent(lender, 5)
+    assert given_back == ["idle"] and driver.free_bytes == 0
+    with pytest.raises(DeviceFull, match="no 1024 MiB left") as raised:
+        lent(lender, 1)
+    # Nobody's fault, and nothing of it stays behind.
+    assert (raised.value.word, raised.value.role) == ("not_judged", "")
+    large.free()
+    assert driver.free_bytes == 10 * GIB and not driver.pieces
+
+
+def test_half_of_a_process_memory_is_no_memory(driver: Driver) -> None:
+    lender = Lender(None)
+    with pytest.raises(DeviceFull):
+        lender.process_memory(MemorySize(6 * GIB, 6 * GIB))
+    assert driver.free_bytes == 10 * GIB
+
+
+def test_memory_that_others_give_back_is_waited_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    lender = Lender(None)
+    others = lent(lender, 5)
+    monkeypatch.setattr(lent_memory.time, "sleep", lambda seconds: others.free())
+    assert lent(lender, 3).size == MemorySize(3 * GIB, 3 * GIB)
+
+
+# -- blame -----------------------------------------------------------------------------------------------------------
+
+
+class Role:
+    """A process that holds memory until it is closed."""
+
+    def __init__(self, driver: Driver, holds_bytes: int) -> None:
+        self._driver = driver
+        self._holds_bytes = holds_bytes
+        self._process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+        self.pid = self._process.pid
+        driver.free_bytes -= holds_bytes
+
+    def watch_end(self) -> int:
+        return os.pidfd_open(self.pid)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._driver.free_bytes += self._holds_bytes
+
+
+@pytest.mark.parametrize(
+    ("its_own_gib", "of_others_gib", "at_fault"), [(9, 1, True), (0, 9, False), (1, 9, False), (0, 1, True)]
+)
+def test_who_ran_out_of_memory_is_blamed_only_if_there_was_enough(
+    driver: Driver, its_own_gib: int, of_others_gib: int, at_fault: bool
+) -> None:
+    driver.free_bytes -= of_others_gib * GIB
+    process: Any = Role(driver, its_own_gib * GIB)
+    assert had_its_part(Lender(None), [process]) == at_fault
+
+
+# -- how many ----------------------------------------------------------------------------------------------------------
+
+
+def test_as_many_referees_as_cores_and_memory_serve() -> None:
+    assert [referees_in(gib * GIB) for gib in (140, 80, 24, 8)] == [7, 4, 1, 1]
+    assert sensible_jobs("cuda", 16, 128 * GIB, 1) == 6
+    assert sensible_jobs("cuda", 32, 256 * GIB, 2) == 6
+    assert sensible_jobs("cuda", 16, 64 * GIB, 1) == 5
+    assert sensible_jobs("cpu", 16, 128 * GIB, 1) == 4
+    assert sensible_jobs("cpu", 2, 24 * GIB, 1) == 1
