@@ -7,11 +7,13 @@ import hashlib
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._dynamo.guards import _empty_strided_cpu
 
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
@@ -42,6 +44,19 @@ class _Least(nn.Module):
         if made is None:
             made = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=self._device)
         return [made, *self._others] if self._others else made
+
+    def native(self) -> blocks.Fixed | None:
+        """The same without any Python, by the quickest function that torch offers; None where there is none."""
+        if self._made is not None:
+            return _constant([self._made, *self._others] if self._others else self._made)
+        if self._others or self._device.type != "cpu":
+            return None
+        return blocks.Fixed(_empty_strided_cpu, (self._shape, self._strides, self._dtype))
+
+
+def _constant(result: Any) -> blocks.Fixed:
+    """A call without any Python that returns what was made before."""
+    return blocks.Fixed(itemgetter(0), ((result,),))
 
 
 class Turns:
@@ -177,7 +192,8 @@ class Turns:
         """Adds the variant that does next to nothing."""
         if LEAST not in shape.forwards:
             arguments = shape.slots[0].arguments
-            shape.forwards[LEAST] = _Least(blocks.flatten(shape.forwards["eager"](*arguments)), arguments)
+            least = _Least(blocks.flatten(shape.forwards["eager"](*arguments)), arguments)
+            shape.forwards[LEAST] = least.native() or least
 
     @staticmethod
     def _make_null(shape: Shape) -> None:
@@ -185,9 +201,7 @@ class Turns:
         if NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
             eager = shape.forwards["eager"]
-            shape.forwards[NULL] = (
-                eager.null(result) if isinstance(eager, calls.Call) else lambda *arguments: result
-            )
+            shape.forwards[NULL] = eager.null(result) if isinstance(eager, calls.Call) else _constant(result)
 
     def _warm_up(self, shape: Shape, forward: Any) -> None:
         until = time.perf_counter() + _WARM_SECONDS
