@@ -60,6 +60,8 @@ class Checker:
         self.captured = captured
         self.same_slot = same_slot
         self.clocks = Clocks(session.fleet.device.clock)
+        #: What the shortest of the blocks took for a call, in ns; 0 before the first.
+        self._least_call_ns = 0.0
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
@@ -71,8 +73,14 @@ class Checker:
         side.fill(1 if self.same_slot else calls)
         self._watch.before(side)
         block = side.block(
-            calls, _CALL_SECONDS, chained=True, captured=self.captured, same_slot=self.same_slot
+            calls,
+            _CALL_SECONDS,
+            chained=True,
+            captured=self.captured,
+            same_slot=self.same_slot,
+            glance=lambda: self._glance(calls),
         )
+        self._least_call_ns = min(self._least_call_ns or block.elapsed_ns, block.elapsed_ns / calls)
         self._watch.after(side)
         self.clocks.after_block(mine=True)
         if side.process.stop_others():
@@ -84,9 +92,17 @@ class Checker:
         self._check_rest()
         return block
 
+    def _glance(self, calls: int) -> None:
+        """At a random moment of a block; not where the process waits for the core that this would take from it."""
+        process = self.side.process
+        if process.landmarks is not None and not process.pinned:
+            process.landmarks.check_within(calls * self._least_call_ns)
+
     def _check_rest(self) -> None:
         """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
         process = self.side.process
+        if process.landmarks is not None:
+            process.landmarks.check()
         ran_us = process.check_rest() / 1e3
         if ran_us > _MOST_WHILE_STOPPED_US + _MOST_PER_STOP_US * process.stops:
             sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"

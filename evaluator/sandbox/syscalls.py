@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -129,16 +131,50 @@ def drop_capabilities() -> None:
     syscall(_CAPSET[MACHINE], header, data, what="capset")
 
 
+#: IOV_MAX of the kernel.
+_MOST_VECTORS = 1024
+
+
+class _IoVec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+def process_vm_gather(pid: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The bytes of many (address, length) of another process, one after the other.
+
+    Raises:
+        OSError: a range is not wholly readable there (EFAULT), or the process is gone (ESRCH).
+    """
+    _libc.process_vm_readv.restype = ctypes.c_ssize_t
+    target = bytearray(sum(length for _, length in ranges))
+    base = ctypes.addressof(ctypes.c_char.from_buffer(target))
+    for first in range(0, len(ranges), _MOST_VECTORS):
+        part = ranges[first : first + _MOST_VECTORS]
+        remote = (_IoVec * len(part))(*part)
+        wanted = sum(length for _, length in part)
+        local = _IoVec(base, wanted)
+        ctypes.set_errno(0)
+        count = _libc.process_vm_readv(
+            ctypes.c_int(pid),
+            ctypes.byref(local),
+            ctypes.c_ulong(1),
+            remote,
+            ctypes.c_ulong(len(part)),
+            ctypes.c_ulong(0),
+        )
+        _check(int(count), "process_vm_readv")
+        if count != wanted:
+            raise OSError(errno.EFAULT, "process_vm_readv: not all of it is there")
+        base += wanted
+    return bytes(target)
+
+
 def process_vm_read(pid: int, address: int, target: memoryview) -> None:
     """Copies ``len(target)`` bytes from ``address`` of another process.
 
     Raises:
         OSError: the range is not wholly readable there, or this process may not read it.
     """
-
-    class _IoVec(ctypes.Structure):
-        _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
     _libc.process_vm_readv.restype = ctypes.c_ssize_t
     length = target.nbytes
     local_base = ctypes.addressof(ctypes.c_char.from_buffer(target))
