@@ -40,10 +40,11 @@ class Landmarks:
         payload = process.request(runner.LANDMARKS, {}, _SECONDS)
         process.freeze()
         numbers = struct.unpack(f"<{len(payload) // 8}Q", payload[: len(payload) // 8 * 8])
-        self._ranges = list(zip(numbers[::2], numbers[1::2], strict=False))
-        if not 0 < len(self._ranges) <= _MOST_RANGES or sum(numbers[1::2]) > _MOST_BYTES:
+        ranges = list(zip(numbers[::2], numbers[1::2], strict=False))
+        if not 0 < len(ranges) <= _MOST_RANGES or sum(numbers[1::2]) > _MOST_BYTES:
             raise ProtocolViolation("runtime_error", "the process sent no valid landmarks", role=process.name)
-        self._before = syscalls.process_vm_gather(process.pid, self._ranges)
+        self._gatherer = syscalls.Gatherer(process.pid, ranges)
+        self._before = self._gatherer.read()
 
     def check(self) -> None:
         """Reads them again; the process may be running.
@@ -54,7 +55,7 @@ class Landmarks:
         if self._process.dead:
             return
         try:
-            same = syscalls.process_vm_gather(self._process.pid, self._ranges) == self._before
+            same = self._gatherer.read() == self._before
         except OSError as error:
             if error.errno != errno.EFAULT:
                 return  # it is gone, which its next answer will say

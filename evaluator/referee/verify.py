@@ -69,6 +69,8 @@ class Checker:
         """One verified block."""
         side = self.side
         self._check_rest()
+        if side.process.landmarks is not None:
+            side.process.landmarks.check()
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured)
         side.fill(1 if self.same_slot else calls)
         self._watch.before(side)
@@ -101,8 +103,6 @@ class Checker:
     def _check_rest(self) -> None:
         """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
         process = self.side.process
-        if process.landmarks is not None:
-            process.landmarks.check()
         ran_us = process.check_rest() / 1e3
         if ran_us > _MOST_WHILE_STOPPED_US + _MOST_PER_STOP_US * process.stops:
             sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"

@@ -80,7 +80,17 @@ class CompiledChain:
         # With the interpreter's lock, and an exception that is set there is raised here.
         self.walk = ctypes.PyDLL(library).kw_walk
         thing = ctypes.py_object
-        self.walk.argtypes = [ctypes.POINTER(Python), thing, thing, pointer, number, number, number, thing, pointer]
+        self.walk.argtypes = [
+            ctypes.POINTER(Python),
+            thing,
+            thing,
+            pointer,
+            number,
+            number,
+            number,
+            thing,
+            pointer,
+        ]
 
     def fill(
         self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
@@ -120,6 +130,8 @@ class NumpyChain:
         return _mix(_mix(lanes[0], lanes[1]), _mix(lanes[2], lanes[3]))
 
     def refresh(self, inputs: Any, count: int, state: int) -> None:
+        if isinstance(inputs, int):
+            inputs = (Refresh * count).from_address(inputs)
         for index in range(count):
             entry = inputs[index]
             seed = _mix(state, index + 1)

@@ -15,6 +15,7 @@ import importlib
 import struct
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import pairwise
 from json import decoder
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -22,7 +23,7 @@ from typing import Any
 
 _WORD_BYTES = 8
 #: PyObject: reference count, type. PyDictObject: those, the number of entries, a version, the keys, the values.
-_TYPE_AT, _USED_AT, _KEYS_AT = 8, 16, 32
+_TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
 #: What a request passes through on its way to the loop and back.
 _MODULES = ("blocks", "calls", "chain", "frames", "module_host", "open_shape", "runner", "turns", "wire")
 
@@ -47,13 +48,11 @@ def common() -> frozenset[Range]:
     return frozenset(found.ranges)
 
 
-def report(
-    instances: Iterable[Any], operations: dict[int, Callable[..., bytes]], library: str | None
-) -> bytes:
+def report(host: Any, operations: dict[int, Callable[..., bytes]], library: str | None) -> bytes:
     """Pairs of address and length, 8 bytes each, of all that has to stay as it is now.
 
     Args:
-        instances: objects whose methods serve requests; their data may change.
+        host: what serves requests; its data may change, but for its chain.
         operations: what serves which request.
         library: path of the compiled loop, if there is one.
     """
@@ -61,8 +60,8 @@ def report(
     found.names(operations)
     for method in operations.values():
         found.thing(method)
-    for instance in instances:
-        found.instance(instance)
+    found.instance(host, kept=[host.chain])
+    found.instance(host.chain)
     if library:
         found.machine_code(library)
     numbers = [number for pair in sorted(common() | found.ranges) for number in pair]
@@ -104,20 +103,37 @@ class Found:
         """Where a dictionary keeps functions, classes and modules, by their names."""
         self.ranges.add((id(held) + _KEYS_AT, _WORD_BYTES))
         keys_at = _word(id(held) + _KEYS_AT)
-        names = {id(name): id(value) for name, value in held.items() if callable(value) or isinstance(value, ModuleType)}
+        names = {
+            id(name): id(value)
+            for name, value in held.items()
+            if callable(value) or isinstance(value, ModuleType)
+        }
         words = _words(keys_at, held.__sizeof__() - dict.__basicsize__)
-        for index, (first, second) in enumerate(zip(words, words[1:], strict=False)):
+        for index, (first, second) in enumerate(pairwise(words)):
             if names.get(first) == second:
                 self.ranges.add((keys_at + index * _WORD_BYTES, 2 * _WORD_BYTES))
 
-    def instance(self, value: Any) -> None:
-        """An object: its class, that nothing hides a method of its class, and which functions of C it calls."""
+    def instance(self, value: Any, kept: Iterable[Any] = ()) -> None:
+        """An object: its class, that nothing hides a method of its class, and which functions of C it has by which names.
+
+        Args:
+            value: the object.
+            kept: what else among its data has to stay.
+        """
         self.ranges.add((id(value) + _TYPE_AT, _WORD_BYTES))
         held = vars(value)
-        self.ranges.add((id(held) + _USED_AT, _WORD_BYTES))
+        self.ranges |= {(id(held) + at, _WORD_BYTES) for at in (_USED_AT, _KEYS_AT, _VALUES_AT)}
+        members = {id(member) for member in kept}
         for member in held.values():
             if isinstance(member, ctypes._CFuncPtr):  # type: ignore[attr-defined]
                 self.ranges.add((ctypes.addressof(member), _WORD_BYTES))
+                members.add(id(member))
+        values_at = _word(id(held) + _VALUES_AT)
+        if values_at:
+            # Objects of a class share their names; the values are apart, from Python 3.13 on behind a word of sizes.
+            self._pointers_at(values_at, (len(held) + 1) * _WORD_BYTES, members)
+        else:
+            self._pointers_at(_word(id(held) + _KEYS_AT), held.__sizeof__() - dict.__basicsize__, members)
 
     def machine_code(self, library: str) -> None:
         """A library's code and constants, which nobody writes once it is loaded."""
@@ -139,9 +155,12 @@ class Found:
         self._pointers(function, parts)
 
     def _pointers(self, value: Any, targets: set[int]) -> None:
-        for index, word in enumerate(_words(id(value), object.__sizeof__(value))):
+        self._pointers_at(id(value), object.__sizeof__(value), targets)
+
+    def _pointers_at(self, address: int, length_bytes: int, targets: set[int]) -> None:
+        for index, word in enumerate(_words(address, length_bytes)):
             if word in targets:
-                self.ranges.add((id(value) + index * _WORD_BYTES, _WORD_BYTES))
+                self.ranges.add((address + index * _WORD_BYTES, _WORD_BYTES))
 
 
 def _word(address: int) -> int:

@@ -112,9 +112,7 @@ def _operations(
         ASKED: host.asked,
         WAKE: host.wake,
         KEEP: host.keep,
-        LANDMARKS: lambda request, descriptors: landmarks.report(
-            (host, host.chain), operations, settings["chain_library"]
-        ),
+        LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
     }
     return operations
 

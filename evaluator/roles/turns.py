@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._dynamo.guards import _empty_strided_cpu
+from torch._C._dynamo import guards
 
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
@@ -22,6 +22,8 @@ from evaluator.roles.runner import LEAST, NULL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
+#: The quickest way to a new tensor that torch has, made for what Inductor writes; not in every version.
+_empty_strided = getattr(guards, "_empty_strided_cpu", None)
 
 
 class _Least(nn.Module):
@@ -46,12 +48,14 @@ class _Least(nn.Module):
         return [made, *self._others] if self._others else made
 
     def native(self) -> blocks.Fixed | None:
-        """The same without any Python, by the quickest function that torch offers; None where there is none."""
-        if self._made is not None:
-            return _constant([self._made, *self._others] if self._others else self._made)
-        if self._others or self._device.type != "cpu":
+        """The first output alone, without any Python, on the host: an extension in C may be called without any, too."""
+        if self._device.type != "cpu":
             return None
-        return blocks.Fixed(_empty_strided_cpu, (self._shape, self._strides, self._dtype))
+        if self._made is not None:
+            return _constant(self._made)
+        if _empty_strided is None:
+            return blocks.Fixed(torch.empty, (self._shape,))
+        return blocks.Fixed(_empty_strided, (self._shape, self._strides, self._dtype))
 
 
 def _constant(result: Any) -> blocks.Fixed:

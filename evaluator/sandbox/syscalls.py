@@ -139,34 +139,47 @@ class _IoVec(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
 
-def process_vm_gather(pid: int, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """The bytes of many (address, length) of another process, one after the other.
+class Gatherer:
+    """Reads the same stretches of another process's memory again and again.
 
-    Raises:
-        OSError: a range is not wholly readable there (EFAULT), or the process is gone (ESRCH).
+    Args:
+        pid: of the process.
+        ranges: (address, length in bytes) of each.
     """
-    _libc.process_vm_readv.restype = ctypes.c_ssize_t
-    target = bytearray(sum(length for _, length in ranges))
-    base = ctypes.addressof(ctypes.c_char.from_buffer(target))
-    for first in range(0, len(ranges), _MOST_VECTORS):
-        part = ranges[first : first + _MOST_VECTORS]
-        remote = (_IoVec * len(part))(*part)
-        wanted = sum(length for _, length in part)
-        local = _IoVec(base, wanted)
-        ctypes.set_errno(0)
-        count = _libc.process_vm_readv(
-            ctypes.c_int(pid),
-            ctypes.byref(local),
-            ctypes.c_ulong(1),
-            remote,
-            ctypes.c_ulong(len(part)),
-            ctypes.c_ulong(0),
-        )
-        _check(int(count), "process_vm_readv")
-        if count != wanted:
-            raise OSError(errno.EFAULT, "process_vm_readv: not all of it is there")
-        base += wanted
-    return bytes(target)
+
+    def __init__(self, pid: int, ranges: Sequence[tuple[int, int]]) -> None:
+        self._pid = pid
+        parts = [ranges[first : first + _MOST_VECTORS] for first in range(0, len(ranges), _MOST_VECTORS)]
+        self._parts = [
+            ((_IoVec * len(part))(*part), len(part), sum(length for _, length in part)) for part in parts
+        ]
+        self._target = ctypes.create_string_buffer(max(wanted for _, _, wanted in self._parts))
+        self._read = _libc.process_vm_readv
+        self._read.restype = ctypes.c_ssize_t
+
+    def read(self) -> bytes:
+        """What they hold now, one after the other.
+
+        Raises:
+            OSError: one of them is not wholly readable there (EFAULT), or the process is gone (ESRCH).
+        """
+        found = []
+        for remote, count, wanted in self._parts:
+            local = _IoVec(ctypes.addressof(self._target), wanted)
+            ctypes.set_errno(0)
+            got = self._read(
+                ctypes.c_int(self._pid),
+                ctypes.byref(local),
+                ctypes.c_ulong(1),
+                remote,
+                ctypes.c_ulong(count),
+                ctypes.c_ulong(0),
+            )
+            _check(int(got), "process_vm_readv")
+            if got != wanted:
+                raise OSError(errno.EFAULT, "process_vm_readv: not all of it is there")
+            found.append(self._target[:wanted])
+        return b"".join(found)
 
 
 def process_vm_read(pid: int, address: int, target: memoryview) -> None:
