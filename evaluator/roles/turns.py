@@ -33,7 +33,7 @@ class _Least(nn.Module):
     Python makes a few, and nobody honest may be quicker than this.
     """
 
-    def __init__(self, outputs: list[torch.Tensor], arguments: list[Any]) -> None:
+    def __init__(self, outputs: list[torch.Tensor], arguments: tuple[Any, ...]) -> None:
         super().__init__()
         first, *self._others = outputs
         given = {tensor.untyped_storage().data_ptr() for tensor in blocks.tensors_in(arguments)}

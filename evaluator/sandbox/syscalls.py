@@ -151,7 +151,12 @@ class Gatherer:
         self._pid = pid
         parts = [ranges[first : first + _MOST_VECTORS] for first in range(0, len(ranges), _MOST_VECTORS)]
         self._parts = [
-            ((_IoVec * len(part))(*part), len(part), sum(length for _, length in part)) for part in parts
+            (
+                (_IoVec * len(part))(*[_IoVec(*each) for each in part]),
+                len(part),
+                sum(length for _, length in part),
+            )
+            for part in parts
         ]
         self._target = ctypes.create_string_buffer(max(wanted for _, _, wanted in self._parts))
         self._read = _libc.process_vm_readv
@@ -178,7 +183,7 @@ class Gatherer:
             _check(int(got), "process_vm_readv")
             if got != wanted:
                 raise OSError(errno.EFAULT, "process_vm_readv: not all of it is there")
-            found.append(self._target[:wanted])
+            found.append(ctypes.string_at(self._target, wanted))
         return b"".join(found)
 
 
