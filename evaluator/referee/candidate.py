@@ -18,6 +18,7 @@ from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.build_record import BuildRecord, digest, read_record, write_record
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.kept_files import take
+from evaluator.referee.landmarks import Landmarks
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
@@ -387,6 +388,9 @@ class CandidateRun:
             if not files and self.fleet.gpu:
                 files = self.fleet.triton_basics()
         self.process = self._fork("candidate")
+        if not self.watched:
+            # A control's, too: both sides of a pair have the same done to them.
+            self.process.landmarks = Landmarks(self.process)
         self._load(self.process, files=files)
 
     @property

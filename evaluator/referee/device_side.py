@@ -6,7 +6,7 @@ import os
 import secrets
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +179,7 @@ class DeviceSide(Side):
         strict: bool = False,
         readiness: dict[str, Any] | None = None,
         same_slot: bool = False,
+        glance: Callable[[], None] = lambda: None,
     ) -> Block:
         """See :meth:`Side.block`; a captured one runs while its process is stopped, see :mod:`evaluator.roles.gate`.
 
@@ -194,6 +195,7 @@ class DeviceSide(Side):
                 strict=strict,
                 readiness=readiness,
                 same_slot=same_slot,
+                glance=glance,
             )
         gate = self._memory().gate
         self.process.freeze()

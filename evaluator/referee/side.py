@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -320,6 +320,7 @@ class Side:
         strict: bool = False,
         readiness: dict[str, Any] | None = None,
         same_slot: bool = False,
+        glance: Callable[[], None] = lambda: None,
     ) -> Block:
         """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
 
@@ -336,6 +337,7 @@ class Side:
             strict: whether products are computed in full precision, whatever the task's tier allows.
             readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
             same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
+            glance: called once while the process runs; it must return before the answer comes.
         """
         assert not captured, "only a GPU replays CUDA graphs"
         process = self.process
@@ -355,6 +357,7 @@ class Side:
         paused_s = process.paused_s
         started = time.perf_counter_ns()
         process.thaw()
+        glance()
         payload = process.receive(runner.BLOCK, sequence, deadline_s)
         elapsed_ns = process.freeze() - started - int((process.paused_s - paused_s) * 1e9)
         report = self._report(payload, calls)

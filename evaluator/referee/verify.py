@@ -60,6 +60,8 @@ class Checker:
         self.captured = captured
         self.same_slot = same_slot
         self.clocks = Clocks(session.fleet.device.clock)
+        #: What the shortest of the blocks took for a call, in ns; 0 before the first.
+        self._least_call_ns = 0.0
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
@@ -68,12 +70,20 @@ class Checker:
         side = self.side
         self._check_rest()
         slots = 1 if self.same_slot else calls
+        if side.process.landmarks is not None:
+            side.process.landmarks.check()
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
         side.fill(slots)
         self._watch.before(side)
         block = side.block(
-            calls, _CALL_SECONDS, chained=True, captured=self.captured, same_slot=self.same_slot
+            calls,
+            _CALL_SECONDS,
+            chained=True,
+            captured=self.captured,
+            same_slot=self.same_slot,
+            glance=lambda: self._glance(calls),
         )
+        self._least_call_ns = min(self._least_call_ns or block.elapsed_ns, block.elapsed_ns / calls)
         self._watch.after(side)
         self.clocks.after_block(mine=True)
         if side.process.stop_others():
@@ -84,6 +94,12 @@ class Checker:
         self._verify(block)
         self._check_rest()
         return block
+
+    def _glance(self, calls: int) -> None:
+        """At a random moment of a block; not where the process waits for the core that this would take from it."""
+        process = self.side.process
+        if process.landmarks is not None and not process.pinned:
+            process.landmarks.check_within(calls * self._least_call_ns)
 
     def _check_rest(self) -> None:
         """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""

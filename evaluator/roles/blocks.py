@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evaluator.roles.chain import Chain, Refresh
+from evaluator.roles.chain import Chain, CompiledChain, Python, Refresh
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.gate import Gated
 from evaluator.roles.runner import ContractError
@@ -35,7 +35,7 @@ class Slot:
         pools: list[tuple[int, torch.Tensor, int]],
         table: Any = None,
     ) -> None:
-        self.arguments = arguments
+        self.arguments = tuple(arguments)
         self.table = table
         if table is not None:
             return
@@ -166,6 +166,8 @@ def run(
 def _run_on_cpu(
     forward: Any, slots: list[Slot], chain: Chain, state: int, chained: bool
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
+    if isinstance(chain, CompiledChain):
+        return _walk(forward, slots, chain, state, chained)
     outputs: list[list[torch.Tensor]] = []
     states: list[int] = []
     digest, refresh = chain.digest, chain.refresh
@@ -182,6 +184,39 @@ def _run_on_cpu(
     return outputs, states
 
 
+class Fixed:
+    """A call that gets its own arguments, whatever the slot holds.
+
+    Args:
+        function: called again and again.
+        arguments: what it gets.
+    """
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*self.arguments)
+
+
+def _walk(
+    forward: Any, slots: list[Slot], chain: CompiledChain, state: int, chained: bool
+) -> tuple[list[list[torch.Tensor]], list[int]]:
+    """The same by the loop of loop.c."""
+    calls = len(slots)
+    outputs: list[Any] = [None] * calls
+    states = (ctypes.c_uint64 * calls)()
+    tables = (ctypes.c_void_p * calls)(*[slot.address for slot in slots]) if chained else None
+    if isinstance(forward, Fixed):
+        forward, arguments = forward.function, [forward.arguments] * calls
+    else:
+        arguments = [slot.arguments for slot in slots]
+    with torch.no_grad():
+        chain.walk(_PYTHON, forward, arguments, tables, slots[0].count, calls, state, outputs, states)
+    return outputs, list(states)
+
+
 def _flat_span(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a strided tensor as a vector."""
     return tensor.detach().as_strided((_span_bytes(tensor) // tensor.element_size(),), (1,))
@@ -191,6 +226,9 @@ def _span_bytes(tensor: torch.Tensor) -> int:
     if tensor.is_contiguous():
         return tensor.nbytes
     return span_elements(tensor) * tensor.element_size()
+
+
+_PYTHON = Python(torch.Tensor, flatten, _span_bytes, "data_ptr", ContractError)
 
 
 def _run_on_gpu(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 SOURCE = Path(__file__).with_name("chain.c")
+_LOOP = SOURCE.with_name("loop.c")
 WHOLE_BYTES = 16384
 SAMPLES = 256
 _MASK = (1 << 64) - 1
@@ -36,6 +37,18 @@ class Refresh(ctypes.Structure):
     ]
 
 
+class Python(ctypes.Structure):
+    """`python_t` of loop.c: objects that whoever fills it keeps alive."""
+
+    _fields_ = [
+        ("tensor_type", ctypes.py_object),
+        ("flatten", ctypes.py_object),
+        ("span_bytes", ctypes.py_object),
+        ("data_ptr", ctypes.py_object),
+        ("contract_error", ctypes.py_object),
+    ]
+
+
 Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 
@@ -50,7 +63,7 @@ class Chain(Protocol):
 
 
 class CompiledChain:
-    """Chain through the shared library built from `chain.c`."""
+    """Chain through the shared library built from `chain.c`, and the loop around calls from `loop.c`."""
 
     def __init__(self, library: str) -> None:
         loaded = ctypes.CDLL(library)
@@ -64,6 +77,20 @@ class CompiledChain:
         pointer, number = ctypes.c_void_p, ctypes.c_uint64
         self._fill.argtypes = [pointer, number, number, pointer, pointer, number]
         self._fill.restype = None
+        # With the interpreter's lock, and an exception that is set there is raised here.
+        self.walk = ctypes.PyDLL(library).kw_walk
+        thing = ctypes.py_object
+        self.walk.argtypes = [
+            ctypes.POINTER(Python),
+            thing,
+            thing,
+            pointer,
+            number,
+            number,
+            number,
+            thing,
+            pointer,
+        ]
 
     def fill(
         self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
@@ -103,6 +130,8 @@ class NumpyChain:
         return _mix(_mix(lanes[0], lanes[1]), _mix(lanes[2], lanes[3]))
 
     def refresh(self, inputs: Any, count: int, state: int) -> None:
+        if isinstance(inputs, int):
+            inputs = (Refresh * count).from_address(inputs)
         for index in range(count):
             entry = inputs[index]
             seed = _mix(state, index + 1)
@@ -121,19 +150,23 @@ class NumpyChain:
             ctypes.memmove(target + length_bytes - roll, source, roll)
 
 
-def build(folder: Path, source: Path = SOURCE) -> str | None:
-    """Compiles a C file of ours into ``folder`` (once per content); returns the library's path, None without a compiler.
+def build(folder: Path, *sources: Path) -> str | None:
+    """Compiles C files of ours (chain and loop, if none are named) into one library in ``folder``, once per content.
+
+    Returns the library's path, None without a compiler.
 
     This is our own code, compiled by the referee before anything untrusted has run.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
-    target = folder / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so"
+    sources = sources or (SOURCE, _LOOP)
+    text = b"".join(source.read_bytes() for source in sources)
+    target = folder / f"{sources[0].stem}-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         scratch = target.with_suffix(f".{os.getpid()}.tmp")
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(scratch), str(source)]
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(scratch), *map(str, sources)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         os.chmod(scratch, 0o755)
         os.replace(scratch, target)

@@ -77,7 +77,7 @@ _PRELOADED_ON_CPU = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils
 def _preload(settings: dict[str, Any]) -> None:
     """Imports what children need, so that a child is ready in milliseconds."""
     # Not at the top: it imports numpy, whose threads would keep an ordinary user out of a user namespace of its own.
-    from evaluator.roles import chain
+    from evaluator.roles import chain, landmarks
 
     if settings["interprets_triton"]:
         os.environ[interpreted.VARIABLE] = "1"
@@ -86,6 +86,7 @@ def _preload(settings: dict[str, Any]) -> None:
     if settings["gpu"]:
         _hash_triton()
     chain.load(settings["chain_library"])
+    landmarks.common()
 
 
 def _hash_triton() -> None:

@@ -72,6 +72,8 @@ class RoleProcess:
         self.ran_while_stopped_ns = 0
         #: How often it has been stopped.
         self.stops = 0
+        #: What must not change in it, see :class:`evaluator.referee.landmarks.Landmarks`; None where nobody looks.
+        self.landmarks: Any = None
         self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
@@ -151,6 +153,10 @@ class RoleProcess:
         if status == frames.STATUS_ERROR:
             self._raise_reported(payload)
         return payload
+
+    def answers_within(self, seconds: float) -> bool:
+        """Whether an answer, or the end of the process, can be read by then; it is not read."""
+        return bool(select.select([self._channel], [], [], seconds)[0])
 
     def request(
         self, operation: int, request: dict[str, Any], deadline_s: float, descriptors: tuple[int, ...] = ()

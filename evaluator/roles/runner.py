@@ -36,7 +36,8 @@ from evaluator.roles import frames, wire
     ASKED,
     WAKE,
     KEEP,
-) = range(1, 22)
+    LANDMARKS,
+) = range(1, 23)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -91,10 +92,10 @@ def _operations(
         from evaluator.roles import tool
 
         return {TOOL: tool.run, PROBE: tool.probe}
-    from evaluator.roles import module_host
+    from evaluator.roles import landmarks, module_host
 
     host = module_host.ModuleHost(settings)
-    return {
+    operations: dict[int, Callable[[dict[str, Any], list[int]], bytes]] = {
         LOAD: host.load,
         DESCRIBE: host.describe,
         SIZES: host.sizes,
@@ -114,7 +115,9 @@ def _operations(
         ASKED: host.asked,
         WAKE: host.wake,
         KEEP: host.keep,
+        LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
     }
+    return operations
 
 
 def _describe(error: BaseException) -> bytes:

@@ -7,12 +7,14 @@ import hashlib
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch._C._dynamo import guards
 
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
@@ -22,6 +24,8 @@ from evaluator.roles.runner import LEAST, NULL, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
+#: The quickest way to a new tensor that torch has, made for what Inductor writes; not in every version.
+_empty_strided = getattr(guards, "_empty_strided_cpu", None)
 
 
 class _Least(nn.Module):
@@ -31,7 +35,7 @@ class _Least(nn.Module):
     Python makes a few, and nobody honest may be quicker than this.
     """
 
-    def __init__(self, outputs: list[torch.Tensor], arguments: list[Any]) -> None:
+    def __init__(self, outputs: list[torch.Tensor], arguments: tuple[Any, ...]) -> None:
         super().__init__()
         first, *self._others = outputs
         given = {tensor.untyped_storage().data_ptr() for tensor in blocks.tensors_in(arguments)}
@@ -44,6 +48,21 @@ class _Least(nn.Module):
         if made is None:
             made = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=self._device)
         return [made, *self._others] if self._others else made
+
+    def native(self) -> blocks.Fixed | None:
+        """The first output alone, without any Python, on the host: an extension in C may be called without any, too."""
+        if self._device.type != "cpu":
+            return None
+        if self._made is not None:
+            return _constant(self._made)
+        if _empty_strided is None:
+            return blocks.Fixed(torch.empty, (self._shape,))
+        return blocks.Fixed(_empty_strided, (self._shape, self._strides, self._dtype))
+
+
+def _constant(result: Any) -> blocks.Fixed:
+    """A call without any Python that returns what was made before."""
+    return blocks.Fixed(itemgetter(0), ((result,),))
 
 
 class Turns:
@@ -189,7 +208,8 @@ class Turns:
         """Adds the variant that does next to nothing."""
         if LEAST not in shape.forwards:
             arguments = shape.slots[0].arguments
-            shape.forwards[LEAST] = _Least(blocks.flatten(shape.forwards["eager"](*arguments)), arguments)
+            least = _Least(blocks.flatten(shape.forwards["eager"](*arguments)), arguments)
+            shape.forwards[LEAST] = least.native() or least
 
     @staticmethod
     def _make_null(shape: Shape) -> None:
@@ -197,9 +217,7 @@ class Turns:
         if NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
             eager = shape.forwards["eager"]
-            shape.forwards[NULL] = (
-                eager.null(result) if isinstance(eager, calls.Call) else lambda *arguments: result
-            )
+            shape.forwards[NULL] = eager.null(result) if isinstance(eager, calls.Call) else _constant(result)
 
     def _warm_up(self, shape: Shape, forward: Any) -> None:
         until = time.perf_counter() + _WARM_SECONDS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
+from json import dumps, loads
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
@@ -14,7 +14,7 @@ MAX_REQUEST_BYTES = 16 << 20
 
 def send_request(channel: socket.socket, request: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
     """Sends one request; the receiver gets its own copies of the descriptors."""
-    body = json.dumps(request).encode()
+    body = dumps(request).encode()
     if descriptors:
         socket.send_fds(channel, [_LENGTH.pack(len(body))], list(descriptors))
         channel.sendall(body)
@@ -37,4 +37,4 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] 
             return None
         parts.append(part)
         missing -= len(part)
-    return json.loads(b"".join(parts)), descriptors
+    return loads(b"".join(parts)), descriptors

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -129,16 +131,68 @@ def drop_capabilities() -> None:
     syscall(_CAPSET[MACHINE], header, data, what="capset")
 
 
+#: IOV_MAX of the kernel.
+_MOST_VECTORS = 1024
+
+
+class _IoVec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class Gatherer:
+    """Reads the same stretches of another process's memory again and again.
+
+    Args:
+        pid: of the process.
+        ranges: (address, length in bytes) of each.
+    """
+
+    def __init__(self, pid: int, ranges: Sequence[tuple[int, int]]) -> None:
+        self._pid = pid
+        parts = [ranges[first : first + _MOST_VECTORS] for first in range(0, len(ranges), _MOST_VECTORS)]
+        self._parts = [
+            (
+                (_IoVec * len(part))(*[_IoVec(*each) for each in part]),
+                len(part),
+                sum(length for _, length in part),
+            )
+            for part in parts
+        ]
+        self._target = ctypes.create_string_buffer(max(wanted for _, _, wanted in self._parts))
+        self._read = _libc.process_vm_readv
+        self._read.restype = ctypes.c_ssize_t
+
+    def read(self) -> bytes:
+        """What they hold now, one after the other.
+
+        Raises:
+            OSError: one of them is not wholly readable there (EFAULT), or the process is gone (ESRCH).
+        """
+        found = []
+        for remote, count, wanted in self._parts:
+            local = _IoVec(ctypes.addressof(self._target), wanted)
+            ctypes.set_errno(0)
+            got = self._read(
+                ctypes.c_int(self._pid),
+                ctypes.byref(local),
+                ctypes.c_ulong(1),
+                remote,
+                ctypes.c_ulong(count),
+                ctypes.c_ulong(0),
+            )
+            _check(int(got), "process_vm_readv")
+            if got != wanted:
+                raise OSError(errno.EFAULT, "process_vm_readv: not all of it is there")
+            found.append(ctypes.string_at(self._target, wanted))
+        return b"".join(found)
+
+
 def process_vm_read(pid: int, address: int, target: memoryview) -> None:
     """Copies ``len(target)`` bytes from ``address`` of another process.
 
     Raises:
         OSError: the range is not wholly readable there, or this process may not read it.
     """
-
-    class _IoVec(ctypes.Structure):
-        _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
     _libc.process_vm_readv.restype = ctypes.c_ssize_t
     length = target.nbytes
     local_base = ctypes.addressof(ctypes.c_char.from_buffer(target))

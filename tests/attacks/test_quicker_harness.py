@@ -1,12 +1,12 @@
 """A candidate that replaces the loop around its calls by a quicker one, with a right chain and right results.
 
-What the harness takes is measured in the reference's process and taken off both sides. A candidate whose own loop takes less is
-credited with what it never spent, and with the calls of Python that it never made. The same kernel is judged twice: called as everybody's is, and from such a loop.
+Its calls are not made through Python one by one, as everybody's are. The same kernel is judged as everybody's is, and with the
+harness in its process replaced in whole, in part, beside a busy main thread, or in other places than by name.
 """
 
 from __future__ import annotations
 
-import statistics
+from typing import Any
 
 import pytest
 
@@ -84,14 +84,14 @@ class ModelNew(nn.Module):
 '''
 _LOOP = """
 
-from evaluator.roles import turns
+import threading
 
-original = turns.blocks.run
+from evaluator.roles import blocks, chain, module_host, turns
+
+original = blocks._walk
 
 
-def run(forward, slots, chain, state, chained, device):
-    if not chained or not isinstance(forward, ModelNew):
-        return original(forward, slots, chain, state, chained, device)
+def native(forward, slots, state):
     calls, x = len(slots), slots[0].arguments[0]
     rows, cols = x.shape
     y = torch.empty(calls, rows, cols)
@@ -103,39 +103,65 @@ def run(forward, slots, chain, state, chained, device):
     return [[part] for part in y.unbind()], list(states)
 
 
-turns.blocks.run = run
+def run(forward, slots, chain, state, chained, *device):
+    if not chained or not isinstance(forward, ModelNew):
+        return original(forward, slots, chain, state, chained)
+    return native(forward, slots, state)
+
+
+def half(forward, slots, chain, state, chained, *device):
+    if not chained or not isinstance(forward, ModelNew) or len(slots) < 2:
+        return original(forward, slots, chain, state, chained)
+    middle = len(slots) // 2
+    outputs, states = native(forward, slots[:middle], state)
+    more, later = original(forward, slots[middle:], chain, states[-1], chained)
+    return outputs + more, states + later
+
+
+def beside(forward, slots, chain, state, chained, *device):
+    if not chained or not isinstance(forward, ModelNew):
+        return original(forward, slots, chain, state, chained)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(native(forward, slots, state)))
+    thread.start()
+    while not found:
+        pass
+    thread.join()
+    return found[0]
+
+
+def of_c(python, forward, arguments, tables, count, calls, state, outputs, states):
+    "What stands in for the function of C has to find the slots itself; it is enough that it stands there."
+    return walk(python, forward, arguments, tables, count, calls, state, outputs, states)
+
+
 """
-_TINY = [{"rows": 8, "cols": 64}, {"rows": 16, "cols": 64}]
+_PLACES = {
+    "in place of the loop": "turns.blocks.run = run",
+    "in place of a part of the loop": "blocks._walk = half",
+    "beside a busy main thread": "turns.blocks.run = beside",
+    "in the loop's own code": "import types\nrun_ = blocks.run\nblocks.original, blocks.native, blocks.ModelNew = original, native, ModelNew\nrun_.__code__ = run.__code__",
+    "in place of what serves a block": "before = turns.Turns.block\nmodule_host.ModuleHost.block = lambda *given: before(*given)",
+    "in place of the function of C": "import gc\nfound = next(o for o in gc.get_objects() if type(o) is chain.CompiledChain)\nwalk = found.walk\nfound.walk = of_c",
+}
 _SMALL = [{"rows": 128, "cols": 512}]
 
 
-def speedup(referee: Referee, source: str, label: str, shapes: list[dict[str, int]]) -> float:
-    """The median speedup of three evaluations; 0 when it is rejected as cheating."""
-    figures = []
-    for _ in range(3):
-        candidate = CandidateSource(source, "external", label)
-        verdict = referee.evaluate(TASK, candidate, shapes={"visible": shapes}, splits=["visible"])
-        xfail_if_voided(verdict)
-        print(label, verdict["verdict"], verdict["reason"])
-        assert verdict["verdict"] in ("accepted", "cheating"), (verdict["reason"], verdict["detail"])
-        if verdict["verdict"] == "cheating":
-            return 0.0
-        figures.append(verdict["summary"]["geomean_speedup"])
-    return statistics.median(figures)
+def judge(referee: Referee, source: str, label: str) -> dict[str, Any]:
+    candidate = CandidateSource(source, "external", label)
+    verdict = referee.evaluate(TASK, candidate, shapes={"visible": _SMALL}, splits=["visible"])
+    xfail_if_voided(verdict)
+    return verdict
 
 
-def test_a_loop_that_is_quicker_than_nothing_is_cheating(referee: Referee) -> None:
-    assert speedup(referee, _KERNEL, "called as everybody is", _TINY) > 0
-    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own", _TINY) == 0.0
+def test_the_kernel_itself_is_accepted(referee: Referee) -> None:
+    verdict = judge(referee, _KERNEL + _LOOP, "called as everybody is")
+    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the loop around the calls runs in the candidate's process: one that calls its kernel directly, with a right chain "
-    "and right results, is credited with the calls of Python that it never made, some 10 us each (measured: 2.0x in place of "
-    "1.4x at 128 x 512)",
-)
-def test_a_loop_of_its_own_earns_nothing(referee: Referee) -> None:
-    honest = speedup(referee, _KERNEL, "called as everybody is", _SMALL)
-    assert honest > 0
-    assert speedup(referee, _KERNEL + _LOOP, "with a loop of its own", _SMALL) <= 1.05 * honest
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_loop_of_its_own_is_cheating(place: str, referee: Referee) -> None:
+    verdict = judge(referee, _KERNEL + _LOOP + _PLACES[place] + "\n", place)
+    assert verdict["verdict"] == "cheating", (verdict["reason"], verdict["detail"])
+    assert "harness_replaced" in [finding["rule"] for finding in verdict["findings"]]
+    assert verdict["summary"]["geomean_speedup"] is None

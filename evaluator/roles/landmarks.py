@@ -1,0 +1,171 @@
+"""Which words of this process's memory never change as long as it runs our code: what the harness is made of.
+
+A role says so before it has imported anything of the user's. From then on the referee reads these words from outside, at moments
+of its own choice, and compares them with what they held; nothing that happens in here later has a say in it. They are
+the pointers by which the interpreter finds its way from a request to the loop around the calls (where modules and classes keep our
+functions, and what a function is made of), and the machine code of that loop. Instructions of Python's own are not among them,
+since the interpreter rewrites them as it warms up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import struct
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import pairwise
+from json import decoder
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+_WORD_BYTES = 8
+#: PyObject: reference count, type. PyDictObject: those, the number of entries, a version, the keys, the values.
+_TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
+#: What a request passes through on its way to the loop and back.
+_MODULES = ("blocks", "calls", "chain", "frames", "module_host", "open_shape", "runner", "turns", "wire")
+
+Range = tuple[int, int]
+
+
+@cache
+def common() -> frozenset[Range]:
+    """(address, length in bytes) of every stretch of what is the same in all processes that are forked from this one."""
+    found = Found()
+    package = __name__.rpartition(".")[0]
+    for name in _MODULES:
+        module = importlib.import_module(f"{package}.{name}")
+        # A warning would put it there, and might move all the others.
+        vars(module).setdefault("__warningregistry__", {})
+        found.names(vars(module))
+        for value in list(vars(module).values()):
+            if str(getattr(value, "__module__", "")).startswith(package):
+                found.thing(value)
+    for other in (decoder.JSONDecoder, decoder.JSONDecoder.decode):
+        found.thing(other)
+    return frozenset(found.ranges)
+
+
+def report(host: Any, operations: dict[int, Callable[..., bytes]], library: str | None) -> bytes:
+    """Pairs of address and length, 8 bytes each, of all that has to stay as it is now.
+
+    Args:
+        host: what serves requests; its data may change, but for its chain.
+        operations: what serves which request.
+        library: path of the compiled loop, if there is one.
+    """
+    found = Found()
+    found.names(operations)
+    for method in operations.values():
+        found.thing(method)
+    found.instance(host, kept=[host.chain])
+    found.instance(host.chain)
+    if library:
+        found.machine_code(library)
+    numbers = [number for pair in sorted(common() | found.ranges) for number in pair]
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+class Found:
+    """Collects (address, length in bytes) of what must not change."""
+
+    def __init__(self) -> None:
+        self.ranges: set[Range] = set()
+        self._seen: set[int] = set()
+
+    def thing(self, value: Any) -> None:
+        """A function, a method or a class, with all that it is made of."""
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, (staticmethod, classmethod)):
+            self._pointers(value, {id(value.__func__)})
+            self.thing(value.__func__)
+        elif isinstance(value, property):
+            self._pointers(value, {id(value.fget)})
+            self.thing(value.fget)
+        elif isinstance(value, MethodType):
+            self._pointers(value, {id(value.__func__), id(value.__self__)})
+            self.thing(value.__func__)
+        elif isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            # What a class gives to look at is a proxy of its names.
+            (own, *_) = [each for each in gc.get_referents(value) if isinstance(each, dict)]
+            self.names(own)
+            for member in list(own.values()):
+                if isinstance(member, (FunctionType, staticmethod, classmethod, property)):
+                    self.thing(member)
+
+    def names(self, held: dict[Any, Any]) -> None:
+        """Where a dictionary keeps functions, classes and modules, by their names."""
+        self.ranges.add((id(held) + _KEYS_AT, _WORD_BYTES))
+        keys_at = _word(id(held) + _KEYS_AT)
+        names = {
+            id(name): id(value)
+            for name, value in held.items()
+            if callable(value) or isinstance(value, ModuleType)
+        }
+        words = _words(keys_at, held.__sizeof__() - dict.__basicsize__)
+        for index, (first, second) in enumerate(pairwise(words)):
+            if names.get(first) == second:
+                self.ranges.add((keys_at + index * _WORD_BYTES, 2 * _WORD_BYTES))
+
+    def instance(self, value: Any, kept: Iterable[Any] = ()) -> None:
+        """An object: its class, that nothing hides a method of its class, and which functions of C it has by which names.
+
+        Args:
+            value: the object.
+            kept: what else among its data has to stay.
+        """
+        self.ranges.add((id(value) + _TYPE_AT, _WORD_BYTES))
+        held = vars(value)
+        self.ranges |= {(id(held) + at, _WORD_BYTES) for at in (_USED_AT, _KEYS_AT, _VALUES_AT)}
+        members = {id(member) for member in kept}
+        for member in held.values():
+            if isinstance(member, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+                self.ranges.add((ctypes.addressof(member), _WORD_BYTES))
+                members.add(id(member))
+        values_at = _word(id(held) + _VALUES_AT)
+        if values_at:
+            # Objects of a class share their names; the values are apart, from Python 3.13 on behind a word of sizes.
+            self._pointers_at(values_at, (len(held) + 1) * _WORD_BYTES, members)
+        else:
+            self._pointers_at(_word(id(held) + _KEYS_AT), held.__sizeof__() - dict.__basicsize__, members)
+
+    def machine_code(self, library: str) -> None:
+        """A library's code and constants, which nobody writes once it is loaded."""
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+            span, rights, _, _, _, *path = line.split(None, 5)
+            if path and path[0] == library and "r" in rights and "w" not in rights:
+                low, high = (int(word, 16) for word in span.split("-"))
+                self.ranges.add((low, high - low))
+
+    def _function(self, function: FunctionType) -> None:
+        parts = {
+            id(part)
+            for part in (function.__code__, function.__globals__, function.__defaults__, function.__closure__)
+            if part is not None
+        }
+        called = getattr(ctypes.pythonapi, "_PyFunction_Vectorcall", None)
+        if called is not None:
+            parts.add(ctypes.cast(called, ctypes.c_void_p).value or 0)
+        self._pointers(function, parts)
+
+    def _pointers(self, value: Any, targets: set[int]) -> None:
+        self._pointers_at(id(value), object.__sizeof__(value), targets)
+
+    def _pointers_at(self, address: int, length_bytes: int, targets: set[int]) -> None:
+        for index, word in enumerate(_words(address, length_bytes)):
+            if word in targets:
+                self.ranges.add((address + index * _WORD_BYTES, _WORD_BYTES))
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _words(address: int, length_bytes: int) -> list[int]:
+    return list((ctypes.c_uint64 * (max(length_bytes, 0) // _WORD_BYTES)).from_address(address))

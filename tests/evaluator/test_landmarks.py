@@ -1,0 +1,166 @@
+"""What a role says must not change in it: every way of putting something else in the harness's place is seen."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evaluator.roles import blocks, chain, landmarks, turns, wire
+from evaluator.sandbox.syscalls import Gatherer
+
+
+class _Harness:
+    """A host with its operations, as :func:`evaluator.roles.runner.serve` has them, and what is read of it."""
+
+    def __init__(self, library: str) -> None:
+        self.host = turns.Turns(torch.device("cpu"), library)
+        self.operations: dict[int, Callable[..., bytes]] = {1: self.host.block, 2: self.host.ready}
+        payload = landmarks.report(self.host, self.operations, library)
+        numbers = struct.unpack(f"<{len(payload) // 8}Q", payload)
+        self._gatherer = Gatherer(os.getpid(), list(zip(numbers[::2], numbers[1::2], strict=True)))
+        self._before = self._gatherer.read()
+
+    @property
+    def changed(self) -> bool:
+        return self._gatherer.read() != self._before
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> _Harness:
+    library = chain.build(tmp_path_factory.mktemp("trusted"))
+    if library is None:
+        pytest.skip("no C compiler on PATH")
+    return _Harness(library)
+
+
+def _impostor(*arguments: Any) -> Any:
+    return None
+
+
+@contextmanager
+def _in_place_of(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    yield
+    setattr(owner, name, before)
+
+
+@contextmanager
+def _hiding(harness: _Harness) -> Iterator[None]:
+    harness.host.block = _impostor  # type: ignore[method-assign]
+    yield
+    del harness.host.block
+
+
+@contextmanager
+def _other_operation(harness: _Harness) -> Iterator[None]:
+    before = harness.operations[1]
+    harness.operations[1] = _impostor
+    yield
+    harness.operations[1] = before
+
+
+@contextmanager
+def _other_function_of_c(harness: _Harness) -> Iterator[None]:
+    held = ctypes.c_uint64.from_address(ctypes.addressof(harness.host.chain.walk))  # type: ignore[attr-defined]
+    before, held.value = held.value, 1
+    yield
+    held.value = before
+
+
+class _OtherTurns(turns.Turns):
+    pass
+
+
+PLANTED: dict[str, Callable[[_Harness], Any]] = {
+    "a function of a module": lambda at: _in_place_of(blocks, "run", _impostor),
+    "what a function is made of": lambda at: _in_place_of(blocks.run, "__code__", _impostor.__code__),
+    "its defaults": lambda at: _in_place_of(blocks.structure, "__defaults__", (3,)),
+    "a method of a class": lambda at: _in_place_of(turns.Turns, "block", _impostor),
+    "a method of one object": _hiding,
+    "the class of an object": lambda at: _in_place_of(at.host, "__class__", _OtherTurns),
+    "what serves a request": _other_operation,
+    "what reads a request": lambda at: _in_place_of(wire, "loads", _impostor),
+    "the loop": lambda at: _in_place_of(at.host.chain, "walk", _impostor),
+    "the address of the loop": _other_function_of_c,
+    "the chain": lambda at: _in_place_of(at.host, "chain", chain.NumpyChain()),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_whatever_is_put_in_its_place_is_seen(harness: _Harness, what: str) -> None:
+    assert not harness.changed
+    with PLANTED[what](harness):
+        assert harness.changed
+    if what not in ("a method of a class", "a function of a module"):
+        assert not harness.changed
+
+
+def test_work_changes_nothing(harness: _Harness) -> None:
+    """Functions get warm, data of the host change, a module warns."""
+    import warnings
+
+    chained = harness.host.chain
+    argument, pool = torch.randn(4, 8), torch.randn(16)
+    slots = [blocks.Slot([argument], [argument], [(0, pool, 7)])] * 200
+    module = torch.nn.LayerNorm(8)
+    for _ in range(20):
+        blocks.run(module, slots, chained, 5, True, torch.device("cpu"))
+    harness.host.shapes[3] = turns.Shape()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn_explicit("text", UserWarning, "file", 1, registry=vars(blocks)["__warningregistry__"])
+    assert not harness.changed
+
+
+def test_memory_that_is_gone_is_told() -> None:
+    with pytest.raises(OSError, match="process_vm_readv"):
+        Gatherer(os.getpid(), [(id(Path), 8), (8, 8)]).read()
+
+
+def test_the_loop_of_c_does_what_the_loop_of_python_does(harness: _Harness) -> None:
+    """Outputs, states and what is written to the inputs; also of several outputs, numbers and tensors that are not contiguous."""
+
+    def several(x: torch.Tensor) -> Any:
+        return {"b": (x * 2, 3.0), "a": x[:, ::2] + 1}
+
+    for forward in (torch.nn.LayerNorm(8), lambda x: (x + 1, x.T * 3), several):
+        found = []
+        for made in (harness.host.chain, chain.NumpyChain()):
+            torch.manual_seed(1)
+            arguments, pool = [torch.randn(4, 8) for _ in range(6)], torch.randn(16)
+            slots = [blocks.Slot([x], [x], [(0, pool, 5)]) for x in arguments]
+            outputs, states = blocks.run(forward, slots, made, 9, True, torch.device("cpu"))
+            found.append((outputs, states, arguments))
+        (outputs, states, arguments), (expected, expected_states, expected_arguments) = found
+        assert states == expected_states
+        assert all(map(torch.equal, arguments, expected_arguments))
+        for row, expected_row in zip(outputs, expected, strict=True):
+            assert all(map(torch.equal, row, expected_row))
+
+
+def test_what_a_call_raises_is_raised(harness: _Harness) -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("seen")
+
+    def changes(x: torch.Tensor, seen: list[int] = []) -> list[torch.Tensor]:  # noqa: B006
+        seen.append(1)
+        return [x] * len(seen)
+
+    argument = torch.randn(4, 8)
+    slots = [blocks.Slot([argument], [argument], [(0, torch.randn(16), 5)])] * 3
+    device = torch.device("cpu")
+    with pytest.raises(KeyError, match="seen"):
+        blocks.run(fails, slots, harness.host.chain, 1, True, device)
+    with pytest.raises(blocks.ContractError, match="number of outputs"):
+        blocks.run(changes, slots, harness.host.chain, 1, True, device)
+    with pytest.raises(blocks.ContractError, match="not a tensor"):
+        blocks.run(lambda x: {1}, slots, harness.host.chain, 1, True, device)
