@@ -303,7 +303,10 @@ def compile_unit(nvcc: str, arguments: list[str]) -> int | None:
 
 
 if __name__ == "__main__":
-    result = compile_unit(sys.argv[1], sys.argv[2:])
+    try:
+        result = compile_unit(sys.argv[1], sys.argv[2:])
+    except OSError:  # no room, no program of that name: nvcc says it in its own way
+        result = None
     if result is None:
         result = subprocess.run(sys.argv[1:], check=False).returncode
     sys.exit(result if result >= 0 else 1)

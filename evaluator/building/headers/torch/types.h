@@ -1,7 +1,7 @@
 // The part of torch/types.h that kernels use: tensors, factories, dispatch, checks. The whole one takes a C++ compiler
 // 12 s longer and nvcc 33 s (2 cores, torch 2.13). Whatever needs more is compiled again with torch's own header.
 #pragma once
-#define KERNELWRIGHT_WITHOUT_CONTEXT
+#define KERNELWRIGHT_SHORT
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -23,7 +23,7 @@
 #include <optional>
 #include <set>
 #include <unordered_set>
-#undef KERNELWRIGHT_WITHOUT_CONTEXT
+#undef KERNELWRIGHT_SHORT
 
 namespace torch {
 using namespace at;  // as torch's own header does
