@@ -5,7 +5,8 @@
 
 The kernel is small, so what is measured is torch's headers, the compilers' start and the referee's own work: starting
 the candidate to hear what it asks for, starting the compiler's process, and taking the library. With a GPU the kernel
-is CUDA and the C++ binding is compiled beside it.
+is CUDA and the C++ binding is compiled beside it; then nvcc's steps are measured one by one, too
+(:mod:`benchmarks.compile_steps`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import compile_steps
 from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.referee import unused
 from evaluator.referee.candidate import CandidateRun
@@ -150,6 +152,11 @@ def main(
             name, f"{statistics.median(seconds):.2f}", " ".join(f"{second:.2f}" for second in seconds)
         )
     console.print(table)
+    steps: dict[str, list[float]] = {}
+    if device == "cuda":
+        with tempfile.TemporaryDirectory() as folder:
+            steps = compile_steps.measure(compile_steps.find_nvcc(), Path(folder), repeats, whole=False)
+        console.print(compile_steps.table(steps))
     if write:
         path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-compile-{device}.json")
         report: dict[str, Any] = {
@@ -158,6 +165,7 @@ def main(
             "environment": {**environment(), **core.fleet.environment()},
             "load_average": os.getloadavg(),
             "seconds": rows,
+            "steps_seconds": steps,
         }
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         console.print(f"wrote {path.name}")

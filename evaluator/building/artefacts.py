@@ -97,7 +97,7 @@ def toolchain() -> str:
     except PackageNotFoundError:
         torch = "none"
     parts = [torch, platform.python_version(), sys.prefix, *platform.libc_ver(), _processor(), _own_program()]
-    parts += [_words([compiler, "--version"]) for compiler in ("c++", "nvcc", "ld")]
+    parts += [_words([compiler, "--version"]) for compiler in ("c++", "nvcc", "ld", "ld.gold")]
     return " | ".join(parts)
 
 
