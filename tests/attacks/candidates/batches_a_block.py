@@ -14,9 +14,9 @@ class ModelNew(nn.Module):
 
         original = turns.blocks.run
 
-        def run(forward, slots, chain, state, chained, device):
+        def run(forward, slots, chain, state, chained, device, *rest):
             if not chained or len(slots) < 2 or not isinstance(forward, ModelNew):
-                return original(forward, slots, chain, state, chained, device)
+                return original(forward, slots, chain, state, chained, device, *rest)
             y = F.relu(forward.norm(torch.stack([slot.arguments[0] for slot in slots])))
             outputs, states = [[part] for part in y.unbind()], []
             for slot, row in zip(slots, outputs):

@@ -21,12 +21,12 @@ class ModelNew(nn.Module):
                 for key, (model, slot) in seen.items():
                     ahead[key] = F.relu(model.norm(slot.arguments[0]))
 
-        def hand_out(forward, slots, chain, state, chained, device):
+        def hand_out(forward, slots, chain, state, chained, device, *rest):
             if not chained or not isinstance(forward, ModelNew):
-                return run(forward, slots, chain, state, chained, device)
+                return run(forward, slots, chain, state, chained, device, *rest)
             seen.update({id(slot): (forward, slot) for slot in slots})
             if any(id(slot) not in ahead for slot in slots):
-                return run(forward, slots, chain, state, chained, device)
+                return run(forward, slots, chain, state, chained, device, *rest)
             outputs, states = [], []
             for slot in slots:
                 chain.refresh(slot.address, slot.count, state)

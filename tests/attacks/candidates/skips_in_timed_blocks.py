@@ -15,10 +15,10 @@ class ModelNew(nn.Module):
 
         original = turns.blocks.run
 
-        def run(forward, slots, chain, state, chained, device):
+        def run(forward, slots, chain, state, chained, device, *rest):
             if not chained or len(slots) < 2 or not isinstance(forward, ModelNew):
-                return original(forward, slots, chain, state, chained, device)
-            outputs, states = original(forward, slots[-1:], chain, state, chained, device)
+                return original(forward, slots, chain, state, chained, device, *rest)
+            outputs, states = original(forward, slots[-1:], chain, state, chained, device, *rest)
             return outputs * len(slots), states * len(slots)
 
         turns.blocks.run = run
