@@ -85,7 +85,7 @@ def _other_function_of_c(harness: _Harness) -> Iterator[None]:
     held.value = before
 
 
-class _zip(zip):  # noqa: N801
+class _zip(zip):
     pass
 
 
