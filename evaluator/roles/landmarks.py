@@ -9,6 +9,7 @@ since the interpreter rewrites them as it warms up.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import importlib
@@ -27,6 +28,9 @@ _TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
 #: What a request passes through on its way to the loop and back.
 _MODULES = ("blocks", "calls", "chain", "frames", "module_host", "open_shape", "runner", "turns", "wire")
 
+#: Debuggers and loggers put others in their place.
+_REPLACED_BY_HONEST = frozenset({"__import__", "breakpoint", "help", "input", "open", "print"})
+
 Range = tuple[int, int]
 
 
@@ -43,6 +47,8 @@ def common() -> frozenset[Range]:
         for value in list(vars(module).values()):
             if str(getattr(value, "__module__", "")).startswith(package):
                 found.thing(value)
+    # Few add names to these, and a dictionary of this size does not move for some.
+    found.entries(vars(builtins), but=_REPLACED_BY_HONEST)
     for other in (decoder.JSONDecoder, decoder.JSONDecoder.decode):
         found.thing(other)
     return frozenset(found.ranges)
@@ -64,8 +70,20 @@ def report(host: Any, operations: dict[int, Callable[..., bytes]], library: str 
     found.instance(host.chain)
     if library:
         found.machine_code(library)
-    numbers = [number for pair in sorted(common() | found.ranges) for number in pair]
+    numbers = [number for pair in _joined(common() | found.ranges) for number in pair]
     return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def _joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same bytes in as few stretches as possible: each takes the kernel half a microsecond to find."""
+    joined: list[Range] = []
+    for address, length_bytes in sorted(ranges):
+        if joined and address <= joined[-1][0] + joined[-1][1]:
+            begin, held_bytes = joined[-1]
+            joined[-1] = (begin, max(held_bytes, address + length_bytes - begin))
+        else:
+            joined.append((address, length_bytes))
+    return joined
 
 
 class Found:
@@ -100,13 +118,18 @@ class Found:
                     self.thing(member)
 
     def names(self, held: dict[Any, Any]) -> None:
-        """Where a dictionary keeps functions, classes and modules, by their names."""
+        """Where a dictionary keeps functions, classes and modules, by their names; a new name could hide another one."""
+        self.ranges.add((id(held) + _USED_AT, _WORD_BYTES))
+        self.entries(held)
+
+    def entries(self, held: dict[Any, Any], but: frozenset[str] = frozenset()) -> None:
+        """The same where names may be added, without some of them."""
         self.ranges.add((id(held) + _KEYS_AT, _WORD_BYTES))
         keys_at = _word(id(held) + _KEYS_AT)
         names = {
             id(name): id(value)
             for name, value in held.items()
-            if callable(value) or isinstance(value, ModuleType)
+            if (callable(value) or isinstance(value, ModuleType)) and name not in but
         }
         words = _words(keys_at, held.__sizeof__() - dict.__basicsize__)
         for index, (first, second) in enumerate(pairwise(words)):

@@ -140,9 +140,19 @@ _PLACES = {
     "in place of the loop": "turns.blocks.run = run",
     "in place of a part of the loop": "blocks._walk = half",
     "beside a busy main thread": "turns.blocks.run = beside",
-    "in the loop's own code": "import types\nrun_ = blocks.run\nblocks.original, blocks.native, blocks.ModelNew = original, native, ModelNew\nrun_.__code__ = run.__code__",
-    "in place of what serves a block": "before = turns.Turns.block\nmodule_host.ModuleHost.block = lambda *given: before(*given)",
-    "in place of the function of C": "import gc\nfound = next(o for o in gc.get_objects() if type(o) is chain.CompiledChain)\nwalk = found.walk\nfound.walk = of_c",
+    "in the loop's own code": """
+blocks.original, blocks.native, blocks.ModelNew = original, native, ModelNew
+blocks.run.__code__ = run.__code__
+""",
+    "hiding a method of the host": """
+module_host.ModuleHost._slots_of = lambda self, *given: turns.Turns._slots_of(self, *given)
+""",
+    "in place of the function of C": """
+import gc
+found = next(each for each in gc.get_objects() if type(each) is chain.CompiledChain)
+walk = found.walk
+found.walk = of_c
+""",
 }
 _SMALL = [{"rows": 128, "cols": 512}]
 
