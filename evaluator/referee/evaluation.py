@@ -99,6 +99,7 @@ class Evaluation:
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
+        self._others_aa: dict[str, Any] | None = None
         #: Timed outputs whose values nobody has looked at yet.
         self._unseen: list[Checker] = []
 
@@ -382,10 +383,10 @@ class Evaluation:
         """Once per session."""
         if self.session.aa is None and not self._confirms:
             # Of another referee of this device, for the same task, a moment ago: the clock is dear.
-            self.session.aa = self.fleet.baseline_store.agreement(
+            self._others_aa = self.fleet.baseline_store.agreement(
                 self.fleet.environment(), self.request.task.sha256
             )
-        if self.session.aa is None and timed:
+        if self.session.aa is None and self._others_aa is None and timed:
             target_us = self.fleet.device.block_target_us / 4
             shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
             self.session.aa = calibration.gate(self.session, shape, self.progress)
@@ -452,7 +453,7 @@ class Evaluation:
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
                 "pairs": min((max(len(r.pairs), 1) for r in results if r.timed), default=0),
-                "aa": self.session.aa,
+                "aa": self.session.aa or self._others_aa,
                 "throttle": pairs.over_all([r.clock for r in results]),
             },
             setup_s=self.candidate.setup_s,
