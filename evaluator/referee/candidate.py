@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource
 
 _log = logging.getLogger(__name__)
-
 _LOAD_SECONDS = 60.0
 #: Of a process that only compiles ahead; what it has not done by then is done by the one that is judged.
 _REHEARSAL_SECONDS = 30.0
@@ -338,11 +338,8 @@ class CandidateRun:
     def rehearse(self, shapes: Sequence[OpenShape], architecture: str) -> None:
         """Has a process without a device compile its Triton kernels for these shapes, and keeps what comes of it.
 
-        Nobody waits for the device meanwhile, and whoever times may go on. What does not work in it shows on the device.
-
-        Args:
-            shapes: of the session, open.
-            architecture: of the device for which it compiles.
+        Nobody waits for the device meanwhile, and whoever times may go on. What does not work in it shows on the device, which
+        is of the ``architecture``.
         """
         source = self.candidate.source
         if not shapes or not interpreted.imports_triton(source) or any(word in source for word in _COMPILES):
@@ -353,13 +350,10 @@ class CandidateRun:
         process = self._fork("compile")
         process.expires_at = min(self.expires_at, started + _REHEARSAL_SECONDS)
         try:
-            try:
+            with suppress(RoleReported):  # what came before is of use all the same
                 self._load(process, files=self.fleet.triton_basics(), rehearses=architecture)
                 for shape in shapes:
                     self.call_on_host(process, shape)
-            except RoleReported as failure:
-                # What came before is of use all the same.
-                _log.info("a rehearsal did not come to its end: %s", failure)
             self._keep_files_of(process)
         except RoleFailure as failure:
             _log.info("a rehearsal came to nothing: %s", failure)

@@ -123,14 +123,14 @@ class RefereeCore:
         if evaluation.again == "wider" and self.fleet.room.widen(request.task.sha256):
             return self._judge(_rest(request, verdict), progress, alone=alone)
         if evaluation.again == "alone" and not alone:
-            self._close_idle()
+            self._close_idle(in_use=0)
             return self._judge(_rest(request, verdict), progress, alone=True)
         return as_json(verdict)
 
-    def _close_idle(self) -> None:
-        """Closes every task but the one in use, for the memory of its reference."""
-        for sha256 in list(self._sessions)[:-1]:
-            self._sessions.pop(sha256).close()
+    def _close_idle(self, in_use: int = 1) -> None:
+        """Closes every task but the one in use, which is the last, for the memory of their references."""
+        while len(self._sessions) > in_use:
+            self._sessions.popitem(last=False)[1].close()
 
     def _drop(self, task: TaskSource) -> None:
         session = self._sessions.pop(task.sha256, None)

@@ -159,8 +159,10 @@ def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> t
     """The candidate's call on a content, and its outputs, which have the right form."""
     # The first call of a process may load libraries or compile.
     deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
+    paused_s = side.process.paused_s
     block = side.call([content.contents], deadline_s, poison=1 + secrets.randbelow(254), keep=True)
-    outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9
+    paused_s = side.process.paused_s - paused_s
+    outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9 - paused_s
     spans = _checked_outputs(side, block, content)
     if not side.holds(0, content.contents):
         raise Rejected(

@@ -118,10 +118,6 @@ class DeviceSide(Side):
         each_bytes = sum(meta.span_bytes for meta in metas)
         return min(self.slot_count, self._memory().size.calls(each_bytes))
 
-    def most_untimed(self, metas: tuple[TensorMeta, ...]) -> int:
-        """See :meth:`Side.most_untimed`."""
-        return min(self.slot_count, self._memory().size.copies(metas))
-
     # -- contents ----------------------------------------------------------------------------------------------
 
     def own(self) -> None:

@@ -6,13 +6,13 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
-from evaluator.integrity.investigation import Explanation, Investigation
+from evaluator.integrity.investigation import Investigation
 from evaluator.referee import calibration, measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
@@ -22,6 +22,8 @@ from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.room import had_its_part
+from evaluator.referee.run_state import RunState, Stages
+from evaluator.referee.shape_results import captured_fields, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.roles import runner
@@ -30,7 +32,7 @@ from evaluator.shapes.space import Dims, check_shape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from evaluator.timing.statistics import summarize
-from evaluator.verdict import NO_ROOM, Finding, KernelShare, ShapeResult, Verdict
+from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
 #: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
@@ -39,8 +41,6 @@ _INTERPRETED = (
     "its Triton kernels ran in Triton's interpreter on the CPU, which shows whether they are right and says nothing "
     "about their speed"
 )
-
-
 _COMPILED_BEFORE = "its process was given what its compilers had made in an earlier one: the first call did not wait for them"
 
 
@@ -54,22 +54,6 @@ class Request:
     splits: tuple[str, ...] = ("visible", "adversarial")
     shapes: dict[str, list[Dims]] | None = None
     deadline_s: float = 900.0
-
-
-@dataclass
-class _Run:
-    findings: list[Finding] = field(default_factory=list)
-    stages_s: dict[str, float] = field(default_factory=dict)
-    results: list[ShapeResult] = field(default_factory=list)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-    kernels: tuple[KernelShare, ...] = ()
-
-    def explain(self, explanation: Explanation) -> None:
-        """Takes over what was found out about a correct candidate; its seconds lie within those of other stages."""
-        self.findings += explanation.findings
-        self.labels, self.kernels = explanation.labels, explanation.kernels
-        self.stages_s["integrity"] = explanation.elapsed_s
 
 
 class Evaluation:
@@ -93,12 +77,13 @@ class Evaluation:
         self.session = session
         self.request = request
         self.progress = progress
-        self.run_state = _Run()
+        self.run_state = RunState()
         self._started = time.monotonic()
         expires_at = self._started + request.deadline_s
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
+        self._others_aa: dict[str, Any] | None = None
         #: Timed outputs whose values nobody has looked at yet.
         self._unseen: list[Checker] = []
 
@@ -153,7 +138,7 @@ class Evaluation:
     # -- stages ------------------------------------------------------------------------------------------------
 
     def _judge(self) -> tuple[str, str, str]:
-        clock = _Stages(self.run_state.stages_s)
+        clock = Stages(self.run_state.stages_s)
         self.progress("compile", 0, 1, "building the candidate")
         self.candidate.build_ahead()
         if self.fleet.rehearses:
@@ -163,8 +148,7 @@ class Evaluation:
             opened = self._prepare(clock, way)
         if self.candidate.interpreted:
             self.run_state.findings.append(Finding("interpreted", "info", _INTERPRETED))
-            for split in opened:
-                self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
+            self._add_untimed(opened, tuple(opened))
             return "accepted", self._reason(), ""
         timed = [(split, shape) for split in opened if split not in _UNTIMED for shape in opened[split]]
         shapes = [shape for _, shape in timed]
@@ -182,10 +166,13 @@ class Evaluation:
             clock.lap("baseline_compile")
         self._look_at_timed_outputs()
         clock.lap("verification")
-        for split in opened:
-            if split in _UNTIMED:
-                self.run_state.results += [self._untimed(split, shape) for shape in opened[split]]
+        self._add_untimed(opened, _UNTIMED)
         return "accepted", self._reason(), ""
+
+    def _add_untimed(self, opened: dict[str, list[OpenShape]], splits: tuple[str, ...]) -> None:
+        run = self.run_state
+        for split in splits:
+            run.results += [untimed_result(split, at, run.outcomes[at.key]) for at in opened.get(split, [])]
 
     @contextmanager
     def _computing(self, *, lets_in: bool = True) -> Iterator[GivingWay]:
@@ -201,7 +188,7 @@ class Evaluation:
                 if self.candidate.process is not None:
                     self.candidate.process.meanwhile = None
 
-    def _prepare(self, clock: _Stages, way: GivingWay) -> dict[str, list[OpenShape]]:
+    def _prepare(self, clock: Stages, way: GivingWay) -> dict[str, list[OpenShape]]:
         """Everything before the clock: reference, build, load, correctness.
 
         Every shape is opened before the candidate starts: what memory is left is the candidate's, not the reference's.
@@ -221,9 +208,7 @@ class Evaluation:
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
-            self.control.begin(
-                [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
-            )
+            self.control.begin([at for split in opened if split not in _UNTIMED for at in opened[split]])
         self._check_all(every, way)
         self.candidate.keep_files()
         self.control.join()
@@ -234,7 +219,7 @@ class Evaluation:
         """What the baselines need before the clock."""
         self.session.compile_baselines(shapes, self.progress, every=self._confirms, between=way.between)
 
-    def _clocked(self, timed: list[tuple[str, OpenShape]], clock: _Stages) -> bool:
+    def _clocked(self, timed: list[tuple[str, OpenShape]], clock: Stages) -> bool:
         """What needs the device's clock; False if something has to be done first for which nobody should wait: baselines are to
         be compiled after all, or a GPU's control is not ready, since only now it is known which baseline is the best.
         """
@@ -245,8 +230,7 @@ class Evaluation:
             clock.lap("waiting")
             ranked = self.session.rank_baselines(shapes, self.progress)
             clock.lap("baselines")
-            ranked = ranked and not unknown
-            if ranked:
+            if ranked := ranked and not unknown:
                 if self._confirms:
                     # Its memory is needed by processes that are as young as those they are compared with.
                     self.candidate.end_process()
@@ -332,7 +316,7 @@ class Evaluation:
                 clock.next(effort),
                 unseen=self._unseen,
             )
-            self.run_state.results.append(_timed(split, shape, outcome, timing))
+            self.run_state.results.append(timed_result(split, shape, outcome, timing))
 
     def _ready_control(self, shapes: list[OpenShape]) -> None:
         """GPU only: the control of a `screen`, as far as it could not be made ready beside the checks."""
@@ -367,25 +351,20 @@ class Evaluation:
         effort = measure.effort_for(self.request.effort, gpu=gpu)
         pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu, warm=True)
         for (split, _), at in zip(timed, todo, strict=True):
-            result = _timed(split, at.shape, at.outcome, pairs.figure(at.eager))
+            result = timed_result(split, at.shape, at.outcome, pairs.figure(at.eager))
             result = replace(result, warm=at.warm)
             if gpu:
-                result = replace(result, captured=_captured(at))
+                result = replace(result, captured=captured_fields(at))
             self.run_state.results.append(result)
-
-    def _untimed(self, split: str, shape: OpenShape) -> ShapeResult:
-        outcome = self.run_state.outcomes[shape.key]
-        error = {"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs}
-        return ShapeResult(shape.dims, split, shape.output_metas[0].dtype, True, error)
 
     def _aa(self, timed: Sequence[OpenShape]) -> None:
         """Once per session."""
         if self.session.aa is None and not self._confirms:
             # Of another referee of this device, for the same task, a moment ago: the clock is dear.
-            self.session.aa = self.fleet.baseline_store.agreement(
+            self._others_aa = self.fleet.baseline_store.agreement(
                 self.fleet.environment(), self.request.task.sha256
             )
-        if self.session.aa is None and timed:
+        if self.session.aa is None and self._others_aa is None and timed:
             target_us = self.fleet.device.block_target_us / 4
             shape = min(timed, key=lambda s: abs(s.best.median_us - target_us))
             self.session.aa = calibration.gate(self.session, shape, self.progress)
@@ -452,7 +431,7 @@ class Evaluation:
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
                 "pairs": min((max(len(r.pairs), 1) for r in results if r.timed), default=0),
-                "aa": self.session.aa,
+                "aa": self.session.aa or self._others_aa,
                 "throttle": pairs.over_all([r.clock for r in results]),
             },
             setup_s=self.candidate.setup_s,
@@ -464,48 +443,6 @@ class Evaluation:
             labels=run.labels if accepted else (),
             kernels=run.kernels if accepted else (),
         )
-
-
-def _timed(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timing) -> ShapeResult:
-    return ShapeResult(
-        dims=shape.dims,
-        split=split,
-        dtype=shape.output_metas[0].dtype,
-        correct=True,
-        error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
-        timed=True,
-        baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
-        best_baseline=timing.baseline,
-        baseline_us=timing.baseline_us,
-        candidate_us=timing.candidate_us,
-        speedup=timing.speedup,
-        ci95=timing.ci95,
-        decision=timing.decision,
-        log_ratios=timing.log_ratios,
-        disturbed_quads=timing.disturbed,
-        clock=timing.clock,
-        cycles=timing.cycles,
-        pairs=timing.pairs,
-    )
-
-
-def _captured(at: pairs.Timed) -> dict[str, Any]:
-    if len(at.captured) < pairs.LEAST:
-        return {"why_not": at.why_not or "it could not be measured in enough pairs of processes"}
-    return pairs.figure(at.captured).as_fields()
-
-
-class _Stages:
-    """Seconds per stage, in order."""
-
-    def __init__(self, target: dict[str, float]) -> None:
-        self._target = target
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self._target[name] = self._target.get(name, 0.0) + now - self._last
-        self._last = now
 
 
 def _words(dims: Dims) -> str:

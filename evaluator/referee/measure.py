@@ -62,7 +62,7 @@ EFFORTS_GPU = {
     # Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
     "screen": Effort((6, 12, 24), 0.015, 0.25, True),
     # Python between launches makes a quad of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
-    "confirm": Effort((6, 12, 24), 0.008, 0.3, blocks=4.0),
+    "confirm": Effort((6, 12, 24), 0.008, 0.25, blocks=4.0),
 }
 #: Of replays of a CUDA graph in one of several pairs; a quad differs by 0.2 to 1 %.
 EFFORT_CAPTURED = Effort((6, 12), 0.003, 0.2, blocks=2.0)

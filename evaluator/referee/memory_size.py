@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evaluator.content.pools import TensorInput
-from evaluator.roles.frames import TensorMeta
 
 #: So that replays of kernels of some microseconds fill a block; slots are made when they are needed.
 MOST_SLOTS = 1024
@@ -27,7 +26,7 @@ _TEMPORARIES = 8
 #: Torch's pool takes pieces of 2 and 20 MiB from it, for each stream.
 _LEAST_OUTPUTS_BYTES = 256 << 20
 _LEAST_INPUTS_BYTES = 16 << 20
-_ALIGNMENT, _GAP_BYTES, _COPY_GAP_BYTES = 64, 64, 512
+_ALIGNMENT, _GAP_BYTES = 64, 64
 #: A referee's regions are its reference's, its candidate's, the control's and what is kept of a process that has ended: of a
 #: referee's part of a GPU they may take two thirds. The rest is for contexts (0.5 GiB each) and what modules allocate.
 _PROCESSES = 4
@@ -65,11 +64,6 @@ class MemorySize:
     def calls(self, each_bytes: int) -> int:
         """Of how many timed calls with outputs of so many bytes all can be kept; at least one is tried."""
         return max(1, self.outputs_bytes // _OUTPUT_PARTS // max(each_bytes, 1))
-
-    def copies(self, metas: Sequence[TensorMeta]) -> int:
-        """Of how many untimed calls the outputs can be kept: they are copied behind the pool. At least one is tried."""
-        each_bytes = sum(meta.span_bytes + _COPY_GAP_BYTES for meta in metas)
-        return max(1, int(self.outputs_bytes * (1 - POOL_SHARE)) // each_bytes)
 
 
 @dataclass(frozen=True)

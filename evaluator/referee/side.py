@@ -18,7 +18,6 @@ from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.block import Block
-from evaluator.referee.memory_size import ShapeNeeds, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
@@ -194,15 +193,6 @@ class Side:
         """The longest block: as many calls as there are slots, if all their outputs can be kept."""
         return self.slot_count
 
-    def needs(self, metas: tuple[TensorMeta, ...]) -> ShapeNeeds:
-        """What a process needs in which this shape is to be timed in blocks as long as here."""
-        each_bytes = sum(meta.span_bytes for meta in metas)
-        return ShapeNeeds(slot_bytes(self.inputs.tensors), each_bytes, self.most_calls(metas))
-
-    def most_untimed(self, metas: tuple[TensorMeta, ...]) -> int:
-        """Of how many untimed calls in one block all outputs can be kept."""
-        return self.slot_count
-
     def null_ns(
         self,
         calls: int,
@@ -354,12 +344,11 @@ class Side:
             "same_slot": same_slot,
         }
         sequence = process.send(runner.BLOCK, request)
-        paused_s = process.paused_s
         started = time.perf_counter_ns()
         process.thaw()
         glance()
         payload = process.receive(runner.BLOCK, sequence, deadline_s)
-        elapsed_ns = process.freeze() - started - int((process.paused_s - paused_s) * 1e9)
+        elapsed_ns = process.freeze() - started
         report = self._report(payload, calls)
         return Block(report, calls, first_state, elapsed_ns, variant)
 

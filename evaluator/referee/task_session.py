@@ -16,7 +16,7 @@ from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.kept_files import take
-from evaluator.referee.memory_size import MemorySize, of_shapes
+from evaluator.referee.memory_size import MemorySize, ShapeNeeds, of_shapes, slot_bytes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
 from evaluator.referee.side import Side
@@ -199,7 +199,14 @@ class TaskSession:
 
     def memory_of_others(self) -> MemorySize:
         """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""
-        needs = [shape.side.needs(shape.output_metas) for shape in self.shapes.values()]
+        needs = [
+            ShapeNeeds(
+                slot_bytes(shape.inputs.tensors),
+                sum(meta.span_bytes for meta in shape.output_metas),
+                shape.side.most_calls(shape.output_metas),
+            )
+            for shape in self.shapes.values()
+        ]
         return of_shapes(needs, self.memory)
 
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:

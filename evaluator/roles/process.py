@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from evaluator.errors import ProtocolViolation, RoleExited, RoleFailure, RoleReported, RoleTimeout
 from evaluator.roles import frames, runner, wire
 from evaluator.roles.drain import MAX_OUTPUT_BYTES, OutputDrain
+from evaluator.roles.sessions import members_of
 from evaluator.sandbox import syscalls
 
 _WORDS = {
@@ -79,9 +81,8 @@ class RoleProcess:
         self.expires_at = math.inf
         #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.lent_memory.ProcessMemory`.
         self.memory: Any = None
-        #: Called every now and then while its answer is waited for, with this process; returns for how many seconds it was stopped.
+        #: Called now and then while an answer is waited for; returns for how many seconds it stopped the process. And their sum.
         self.meanwhile: Callable[[RoleProcess], float] | None = None
-        #: Seconds for which it has been stopped in the middle of a request, for others.
         self.paused_s = 0.0
         #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
         self.pinned = False
@@ -193,9 +194,11 @@ class RoleProcess:
             if not ready:
                 if self.meanwhile is not None:
                     paused_s = self.meanwhile(self)
-                    self.paused_s += paused_s
-                    limit += paused_s
-                    remaining += paused_s
+                    self.paused_s, limit, remaining = (
+                        self.paused_s + paused_s,
+                        limit + paused_s,
+                        remaining + paused_s,
+                    )
                 if time.monotonic() > look_at:
                     look_at = time.monotonic() + 1.0
                     self._check_folder()
@@ -365,26 +368,19 @@ class RoleProcess:
     def stop_others(self) -> int:
         """Stops every other process of the sandbox and returns how many there are (0 for an honest candidate)."""
         if not self._namespaced:
-            others = [pid for pid in self._session_members() if pid != self.pid]
-            for pid in others:
-                try:
-                    os.kill(pid, signal.SIGSTOP)
-                except ProcessLookupError:
-                    continue
-            return len(others)
+            return self._signal_others(signal.SIGSTOP)
         return self._ask_init(b"?") and self._ask_init(b"S")
 
     def continue_others(self) -> None:
         """Lets those go on that :meth:`stop_others` has stopped."""
-        if self._namespaced:
-            self._ask_init(b"C")
-            return
-        for pid in self._session_members():
-            if pid != self.pid:
-                try:
-                    os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    continue
+        _ = self._ask_init(b"C") if self._namespaced else self._signal_others(signal.SIGCONT)
+
+    def _signal_others(self, number: int) -> int:
+        others = [pid for pid in members_of(self.pid) if pid != self.pid]
+        for pid in others:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return len(others)
 
     def _ask_init(self, command: bytes) -> int:
         self._control.settimeout(_FREEZE_SECONDS)
@@ -396,23 +392,6 @@ class RoleProcess:
         if len(answer) != 5 or answer[:1] != b"A":
             raise self._ended()
         return int.from_bytes(answer[1:], "little")
-
-    def _session_members(self) -> list[int]:
-        members: list[int] = []
-        if self.pid <= 1:
-            # Not known yet. Session 0 belongs to the kernel and to whoever started this machine: never match it.
-            return members
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == self.pid:
-                members.append(int(name))
-        return members
 
     def read_memory(self, address: int, length_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A private copy of the process's memory; freeze it first.
@@ -452,13 +431,11 @@ class RoleProcess:
         self.dead = True
         victims = [self._init_pid, self.pid]
         if not self._namespaced:
-            victims += self._session_members()
+            victims += members_of(self.pid)
         for pid in victims:
             if pid > 1:
-                try:
+                with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
 
     def close(self) -> None:
         """Kills the process and closes the lines to it."""

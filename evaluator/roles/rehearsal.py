@@ -25,11 +25,20 @@ def prepare(architecture: str) -> None:
         architecture: such as ``9.0``.
     """
     try:
+        from triton.runtime.autotuner import Autotuner
         from triton.runtime.driver import driver
     except ModuleNotFoundError:
         return
+    # Which configuration is the fastest is found out on the device alone, and not read from a file of ours.
+    Autotuner.check_disk_cache = _forgotten
     major, minor = (int(part) for part in architecture.split("."))
     driver.set_active(_Driver(major, minor))
+
+
+def _forgotten(tuner: Any, tuning_key: Any, configurations: Any, benchmark: Callable[[], None]) -> bool:
+    """In place of the autotuner's own file of results."""
+    benchmark()
+    return False
 
 
 class _Utilities:

@@ -123,3 +123,24 @@ def test_a_second_referee_loads_the_contenders_and_checks_them(
     assert loaded == {baseline.name for baseline in first.baselines}
     assert third.best.median_us > 2 * leader["median_us"]
     assert json.loads(file.read_text(encoding="utf-8")) != kept
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_compilers_made_of_a_task_serves_every_referee_of_a_batch(tmp_path: Path) -> None:
+    """Each has a work folder of its own; the second one finds libraries there before it has compiled anything."""
+    libraries = []
+    for name in ("one", "other"):
+        core = RefereeCore("cpu", tmp_path / name, "landlock", tmp_path / "verdicts", referees=2)
+        try:
+            with core.fleet.device_lock.shared():
+                session = core.session(TASK)
+                folder = core.fleet.store / session.folder
+                before = {path.name for path in folder.rglob("*.so")}
+                session.compile_baselines([session.open(DIMS)], lambda *_: None)
+                libraries.append((before, {path.name for path in folder.rglob("*.so")}))
+        finally:
+            core.close()
+    (nothing, made), (found, after) = libraries
+    assert not nothing and made
+    assert found == after == made

@@ -16,10 +16,9 @@ from evaluator.batch.places import referees_in, sensible_jobs
 from evaluator.errors import DeviceFull
 from evaluator.referee import lent_memory
 from evaluator.referee.lent_memory import Lender, ProcessMemory
-from evaluator.referee.memory_size import MOST_SLOTS, MemorySize, ShapeNeeds, of_shapes, usual
+from evaluator.referee.memory_size import MOST_SLOTS, POOL_SHARE, MemorySize, ShapeNeeds, of_shapes, usual
 from evaluator.referee.room import Room, had_its_part
 from evaluator.roles import device_memory
-from evaluator.roles.frames import TensorMeta
 
 GIB, MIB = 1 << 30, 1 << 20
 H200_BYTES = 140 * GIB
@@ -74,9 +73,10 @@ def test_a_candidate_gets_as_many_calls_as_the_reference(
 
 
 def test_checks_have_room_for_the_copies_that_they_make() -> None:
-    one = shape(MOST, 4096, 200 * MIB)
-    metas = [TensorMeta("float32", (50 * MIB,), (1,))]
-    assert of_shapes([one], MOST).copies(metas) >= 3
+    """Behind the pool: those of a call, and once more those of the two before it."""
+    outputs_bytes = 200 * MIB
+    size = of_shapes([shape(MOST, 4096, outputs_bytes)], MOST)
+    assert size.outputs_bytes * (1 - POOL_SHARE) >= 3 * outputs_bytes
 
 
 def test_what_fits_a_share_is_never_refused_for_the_number_of_referees() -> None:

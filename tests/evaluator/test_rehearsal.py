@@ -35,6 +35,28 @@ triton.knobs.compilation.listener = _seen
 """
 
 
+AUTOTUNED = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.autotune([triton.Config({"BLOCK": size}) for size in (512, 1024)], key=["cols"], cache_results=True)
+@triton.jit
+def _sum(x, y, cols, BLOCK: tl.constexpr):
+    row, place = tl.program_id(0), tl.arange(0, BLOCK)
+    tl.store(y + row, tl.sum(tl.load(x + row * cols + place, place < cols, 0.0)))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+        _sum[(x.shape[0],)](x, y, x.shape[1])
+        return y
+"""
+
+
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
     """A referee whose compile role is that of a GPU machine: without a device, and without Triton's interpreter."""
@@ -106,3 +128,12 @@ def test_what_fails_without_a_device_costs_nothing_but_time(core: RefereeCore) -
         run = run_of(core, source)
         run.rehearse(open_shapes, "9.0")
         assert not core.fleet.kept_files.get(run._files_key)
+
+
+def test_an_autotuner_gets_all_its_kernels_and_no_opinion(core: RefereeCore) -> None:
+    open_shapes = shapes(core)
+    run = run_of(core, AUTOTUNED)
+    run.rehearse(open_shapes[:1], "9.0")
+    files = core.fleet.kept_files.get(run._files_key)
+    assert files.count(b'.cubin"') >= 2
+    assert b".autotune.json" not in files
