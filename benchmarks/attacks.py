@@ -85,6 +85,7 @@ def honest(core: RefereeCore) -> str:
 def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     only: Annotated[str, typer.Option(help="Files whose name contains this.")] = "",
+    begin: Annotated[str, typer.Option(help="The first file, to go on where --limit ended.")] = "",
     limit: Annotated[float, typer.Option(help="Begin no new file after so many seconds.")] = 1e9,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
@@ -97,7 +98,9 @@ def main(
         core = RefereeCore(device, Path(folder), "landlock")
         try:
             before = honest(core)
-            for path in planted(device):
+            every = planted(device)
+            stems = [path.stem for path in every]
+            for path in every[stems.index(begin) if begin else 0 :]:
                 if only not in path.stem:
                     continue
                 if time.monotonic() - started > limit:

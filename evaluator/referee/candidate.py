@@ -440,7 +440,7 @@ class CandidateRun:
         tf32 = self.name != "candidate" and self.session.precision != "fp32"
         return {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
 
-    def end_process(self) -> None:
+    def close(self) -> None:
         """Ends the candidate's process; it may be started :meth:`again`."""
         if self.process is not None:
             self.process.close()
@@ -448,7 +448,3 @@ class CandidateRun:
         for side in self.sides.values():
             side.release()
         self.sides = {}
-
-    def close(self) -> None:
-        """Ends the candidate's process."""
-        self.end_process()

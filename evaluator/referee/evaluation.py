@@ -21,7 +21,7 @@ from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.room import had_its_part
+from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
@@ -60,13 +60,7 @@ class Evaluation:
     """Runs one :class:`Request` and words the verdict; never raises for what a role does."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        session: TaskSession,
-        request: Request,
-        progress: Progress,
-        *,
-        alone: bool = False,
+        self, fleet: Fleet, session: TaskSession, request: Request, progress: Progress, *, alone: bool = False
     ) -> None:
         self.fleet = fleet
         #: No other evaluation computes on the device meanwhile.
@@ -99,12 +93,14 @@ class Evaluation:
         except RoleFailure as failure:
             word, reason, detail = failure.word, failure.sentence, failure.detail
             ran_out = self.fleet.keeper is not None and failure.word == "out_of_memory"
+            at_fault = not ran_out or self._was_at_fault(failure)
             if failure.role == "reference":
                 word = word if word == "not_judged" else "task_rejected"
                 reason = f"the reference itself failed: {reason}"
             elif failure.role == "control":
-                word, reason = "not_judged", f"the baseline could not be timed beside the candidate: {reason}"
-            if ran_out and not self._was_at_fault(failure):
+                word = "out_of_memory" if ran_out and not self.again else "not_judged"
+                reason = f"the baseline could not be timed beside the candidate: {reason}"
+            if not at_fault:
                 word, reason, detail = self._no_room(reason)
         except SandboxUnavailable as failure:
             word, reason, detail = "not_judged", str(failure), ""
@@ -119,12 +115,15 @@ class Evaluation:
     # -- memory ------------------------------------------------------------------------------------------------
 
     def _was_at_fault(self, failure: RoleFailure) -> bool:
-        """GPU only: whether a process that ran out of memory asked for too much, rather than found too little."""
+        """GPU only: whether a process that ran out of memory or left a baseline without, asked for too much."""
         if runner.TOO_SMALL in failure.sentence:
             self.again = "wider" if self.session.memory != self.fleet.room.most else ""
             return True
         assert self.fleet.keeper is not None
         self.control.close()
+        if failure.role == "control":
+            process = self.candidate.process
+            return process is not None and held_most(self.fleet.keeper, process)
         ended = [self.candidate.process, self.session.process if failure.role == "reference" else None]
         return had_its_part(self.fleet.keeper, [process for process in ended if process is not None])
 
@@ -233,7 +232,7 @@ class Evaluation:
             if ranked := ranked and not unknown:
                 if self._confirms:
                     # Its memory is needed by processes that are as young as those they are compared with.
-                    self.candidate.end_process()
+                    self.candidate.close()
                 self._aa(shapes)
                 clock.lap("aa")
                 (self._time_in_pairs if self._confirms else self._time_all)(timed)

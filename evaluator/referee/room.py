@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evaluator.devices import Device
@@ -49,17 +50,30 @@ def had_its_part(lender: Lender, ended: list[RoleProcess]) -> bool:
 
     What is free once they are gone was theirs to take. What they say of it themselves is not asked.
     """
+    return _comes_free(lender, ended, lambda free_bytes, total_bytes: free_bytes >= _PART * total_bytes)
+
+
+def held_most(lender: Lender, process: RoleProcess) -> bool:
+    """Whether a process held more than half of the device's memory; ends it."""
+    before_bytes, _ = lender.free_bytes()
+    return _comes_free(
+        lender, [process], lambda free_bytes, total_bytes: free_bytes - before_bytes > total_bytes / 2
+    )
+
+
+def _comes_free(lender: Lender, ended: list[RoleProcess], enough: Callable[[int, int], bool]) -> bool:
+    """Ends processes, and says whether what is free then (of all there is) is enough."""
     for process in ended:
         end = process.watch_end()
         process.close()
         _wait(end, process.pid)
     # Contexts' memory comes back a moment after their processes.
     until = time.monotonic() + _END_SECONDS / 10
-    while True:
-        free_bytes, total_bytes = lender.free_bytes()
-        if free_bytes >= _PART * total_bytes or time.monotonic() > until:
-            return free_bytes >= _PART * total_bytes
+    while not enough(*lender.free_bytes()):
+        if time.monotonic() > until:
+            return False
         time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def _wait(end: int, pid: int) -> None:

@@ -211,21 +211,19 @@ class Side:
             again: measure it once more; otherwise a GPU goes by what was seen so far.
             same_slot: whether all of them use the first slot.
         """
-        slots = 1 if same_slot else calls
-        self.ready(deadline_s, warm=runner.NULL, poison=0, captured=captured, calls=slots)
-        self.fill(slots)
-        block = self.block(
-            calls, deadline_s, variant=runner.NULL, chained=True, captured=captured, same_slot=same_slot
-        )
-        return block.elapsed_ns
+        return self._takes_ns(runner.NULL, calls, deadline_s, captured=captured, same_slot=same_slot)
 
     def least_ns(self, calls: int, deadline_s: float, *, same_slot: bool = False) -> int:
         """What a block of so many calls takes when the module only makes a tensor and returns it."""
+        return self._takes_ns(runner.LEAST, calls, deadline_s, captured=False, same_slot=same_slot)
+
+    def _takes_ns(self, variant: str, calls: int, seconds: float, *, captured: bool, same_slot: bool) -> int:
         slots = 1 if same_slot else calls
-        self.ready(deadline_s, warm=runner.LEAST, poison=0, calls=slots)
+        self.ready(seconds, warm=variant, poison=0, captured=captured, calls=slots)
         self.fill(slots)
-        block = self.block(calls, deadline_s, variant=runner.LEAST, chained=True, same_slot=same_slot)
-        return block.elapsed_ns
+        return self.block(
+            calls, seconds, variant=variant, chained=True, captured=captured, same_slot=same_slot
+        ).elapsed_ns
 
     def capture(self, variant: str, calls: int, deadline_s: float, *, same_slot: bool = False) -> None:
         """GPU only: has the process record so many chained calls of a variant as a CUDA graph.
@@ -386,7 +384,6 @@ class Side:
         ]
 
     def _oracle_room_bytes(self) -> int:
-        """How much the oracle's results may take at once."""
         return _ORACLE_BYTES
 
     def most_kinds(self, metas: tuple[TensorMeta, ...]) -> int:

@@ -125,7 +125,8 @@ def _describe(error: BaseException) -> bytes:
     kind = RUNTIME
     name = type(error).__name__
     message = str(error)
-    if isinstance(error, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in message:
+    memory = ("can't allocate memory", "CUDA error: out of memory")
+    if isinstance(error, MemoryError) or "OutOfMemory" in name or any(words in message for words in memory):
         kind = MEMORY
     elif isinstance(error, ContractError):
         kind = CONTRACT

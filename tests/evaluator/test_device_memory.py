@@ -17,7 +17,7 @@ from evaluator.errors import DeviceFull
 from evaluator.referee import lent_memory
 from evaluator.referee.lent_memory import Lender, ProcessMemory
 from evaluator.referee.memory_size import MOST_SLOTS, POOL_SHARE, MemorySize, ShapeNeeds, of_shapes, usual
-from evaluator.referee.room import Room, had_its_part
+from evaluator.referee.room import Room, had_its_part, held_most
 from evaluator.roles import device_memory
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -255,6 +255,17 @@ def test_who_ran_out_of_memory_is_blamed_only_if_there_was_enough(
     driver.free_bytes -= of_others_gib * GIB
     process: Any = Role(driver, its_own_gib * GIB)
     assert had_its_part(Lender(None), [process]) == at_fault
+
+
+@pytest.mark.parametrize(
+    ("its_own_gib", "of_others_gib", "most"), [(6, 3, True), (4, 5, False), (1, 9, False)]
+)
+def test_who_left_no_memory_for_the_baseline_held_most_of_it(
+    driver: Driver, its_own_gib: int, of_others_gib: int, most: bool
+) -> None:
+    driver.free_bytes -= of_others_gib * GIB
+    process: Any = Role(driver, its_own_gib * GIB)
+    assert held_most(Lender(None), process) == most
 
 
 # -- how many ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Sleeps in blocks of one or sixteen calls, from which a first guess of its speed is made."""
 
-# expects: accepted
-# gains: nothing
+# expects: cheating harness_replaced
 import time
 
 import torch

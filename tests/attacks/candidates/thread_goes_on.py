@@ -1,6 +1,6 @@
 """E2: a thread goes on computing after the call has returned; the answer does not depend on it."""
 
-# expects: accepted
+# expects: accepted|runtime_error
 # gains: nothing
 import threading
 

@@ -2,6 +2,7 @@
 
 # expects: accepted
 # gains: nothing
+import gc
 import time
 
 import torch
@@ -13,19 +14,15 @@ class ModelNew(nn.Module):
     def __init__(self, cols):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
-        from evaluator.roles import turns
-
-        poison = turns.blocks.poison_allocations
         matrix = torch.randn(256, 256)
 
-        def heated(byte):
-            poison(byte)
+        def heated(phase, facts):
             until = time.perf_counter() + 0.01
-            while time.perf_counter() < until:
+            while phase == "start" and time.perf_counter() < until:
                 matrix @ matrix
 
-        if poison.__module__.startswith("evaluator"):
-            turns.blocks.poison_allocations = heated
+        # The harness collects garbage before each turn, and never in one.
+        gc.callbacks[:] = [heated]
 
     def forward(self, x):
         return F.relu(self.norm(x))
