@@ -17,8 +17,8 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 65536, default=4096),
     "segments": Dim(1, 4096, default=256),
+    "mean_rows": Dim(1, 64, default=16),
     "channels": Dim(1, 512, default=64),
 }
 
@@ -37,7 +37,8 @@ class Model(nn.Module):
         return largest.masked_fill(empty, 0.0), first.masked_fill(empty, -1)
 
 
-def get_inputs(rows: int = 4096, segments: int = 256, channels: int = 64) -> list[torch.Tensor]:
+def get_inputs(segments: int = 256, mean_rows: int = 16, channels: int = 64) -> list[torch.Tensor]:
+    rows = segments * mean_rows
     inner = torch.randint(0, rows + 1, (segments - 1,)).sort().values
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), inner, torch.full((1,), rows)])
     return [torch.randn(rows, channels), offsets]
