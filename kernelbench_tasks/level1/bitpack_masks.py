@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 16384, default=512), "cols": Dim(32, 32768, multiple_of=32, default=2048)}
+DIMS = {"rows": Dim(1, 8192, default=512), "cols": Dim(32, 16384, multiple_of=32, default=2048)}
 
 
 class Model(nn.Module):

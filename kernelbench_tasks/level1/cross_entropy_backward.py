@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 2048, default=64),
+    "rows": Dim(1, 1024, default=64),
     "classes": Dim(8, 151936, default=4096),
     "dtype": Choice("float32", "bfloat16"),
 }

@@ -18,7 +18,7 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=256),
+    "rows": Dim(1, 4096, default=256),
     "cols": Dim(16, 16384, multiple_of=16, default=1024),
     "dtype": Choice("float32", "bfloat16"),
 }

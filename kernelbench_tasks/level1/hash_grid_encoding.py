@@ -31,7 +31,9 @@ class Model(nn.Module):
     def __init__(self, levels: int, log_table: int):
         super().__init__()
         self.table = nn.Parameter(torch.randn(levels, 2**log_table, FEATURES))
-        self.register_buffer("resolution", torch.tensor([int(BASE * GROWTH**level) for level in range(levels)]))
+        self.register_buffer(
+            "resolution", torch.tensor([int(BASE * GROWTH**level) for level in range(levels)])
+        )
         corners = torch.tensor([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)])
         self.register_buffer("corners", corners)
         self.register_buffer("primes", torch.tensor(PRIMES))

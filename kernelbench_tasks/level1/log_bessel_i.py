@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"count": Dim(1, 524288, default=8192)}
+DIMS = {"count": Dim(1, 262144, default=8192)}
 #: With arguments up to 48 the largest term stands at 24 or before and the rest beyond this one is below float64's spacing.
 TERMS = 112
 

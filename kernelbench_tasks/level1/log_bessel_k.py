@@ -19,7 +19,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"count": Dim(1, 524288, default=8192)}
+DIMS = {"count": Dim(1, 262144, default=8192)}
 #: Narrower than the peak for arguments up to 48, and far enough for orders up to 48.
 STEP, NODES = 0.0625, 144
 

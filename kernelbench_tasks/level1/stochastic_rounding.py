@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 16384, default=512), "cols": Dim(2, 8192, default=1024)}
+DIMS = {"rows": Dim(1, 8192, default=512), "cols": Dim(2, 8192, default=1024)}
 MASK = 0xFFFFFFFF
 
 

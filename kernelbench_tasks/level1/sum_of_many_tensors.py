@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"count": Dim(1, 2048, default=256), "width": Dim(4, 256, multiple_of=4, default=64)}
+DIMS = {"count": Dim(1, 2048, default=128), "width": Dim(4, 256, multiple_of=4, default=64)}
 
 
 class Model(nn.Module):
@@ -26,9 +26,18 @@ class Model(nn.Module):
         return torch.stack([tensor.sum() for tensor in tensors])
 
 
-def get_inputs(count: int = 256, width: int = 64) -> list[list[torch.Tensor]]:
+def get_inputs(count: int = 128, width: int = 64) -> list[list[torch.Tensor]]:
     # The shapes of a layer of a transformer, again and again: norms, biases and few large matrices.
-    layer = [(width,), (width,), (3 * width,), (width,), (width // 4, width), (width,), (4 * width,), (width, width)]
+    layer = [
+        (width,),
+        (width,),
+        (3 * width,),
+        (width,),
+        (width // 4, width),
+        (width,),
+        (4 * width,),
+        (width, width),
+    ]
     return [[torch.randn(layer[index % len(layer)]) for index in range(count)]]
 
 

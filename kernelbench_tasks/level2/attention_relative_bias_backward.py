@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 4, default=2),
-    "heads": Dim(1, 8, default=4),
+    "batch": Dim(1, 2, default=2),
+    "heads": Dim(1, 6, default=4),
     "length": Dim(2, 1024, default=150),
     "lanes": Dim(8, 64, multiple_of=8, default=32),
     "reach": Dim(1, 128, default=32),

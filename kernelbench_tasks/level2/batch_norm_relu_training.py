@@ -39,7 +39,13 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         normed = F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, training=self.training, momentum=0.1
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=self.training,
+            momentum=0.1,
         )
         return F.relu(normed + residual)
 

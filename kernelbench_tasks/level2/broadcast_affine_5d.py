@@ -17,7 +17,7 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=3),
+    "batch": Dim(1, 8, default=3),
     "channels": Dim(1, 64, default=10),
     "depth": Dim(1, 32, default=7),
     "height": Dim(1, 128, default=37),

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "batch": Dim(1, 4, default=1),
-    "key_heads": Dim(1, 4, default=2),
+    "batch": Dim(1, 2, default=1),
+    "key_heads": Dim(1, 2, default=2),
     "group": Dim(1, 4, default=2),
     "length": Dim(2, 2048, default=200),
     "lanes": Dim(16, 128, multiple_of=16, default=64),
@@ -35,7 +35,12 @@ class Model(nn.Module):
 
 
 def get_inputs(
-    batch: int = 1, key_heads: int = 2, group: int = 2, length: int = 200, lanes: int = 64, dtype: str = "float32"
+    batch: int = 1,
+    key_heads: int = 2,
+    group: int = 2,
+    length: int = 200,
+    lanes: int = 64,
+    dtype: str = "float32",
 ) -> list[torch.Tensor]:
     kind = getattr(torch, dtype)
     few = (batch, key_heads, length, lanes)

@@ -34,7 +34,12 @@ class Model(nn.Module):
 
 
 def get_inputs(
-    batch: int = 2, queries: int = 1024, keys: int = 77, heads: int = 4, lanes: int = 72, dtype: str = "float32"
+    batch: int = 2,
+    queries: int = 1024,
+    keys: int = 77,
+    heads: int = 4,
+    lanes: int = 72,
+    dtype: str = "float32",
 ) -> list[torch.Tensor]:
     kind = getattr(torch, dtype)
     few = (batch, heads, keys, lanes)

@@ -51,7 +51,12 @@ class Model(nn.Module):
 
 
 def get_inputs(
-    batch: int = 4, length: int = 1000, key_heads: int = 2, group: int = 4, lanes: int = 64, dtype: str = "float32"
+    batch: int = 4,
+    length: int = 1000,
+    key_heads: int = 2,
+    group: int = 4,
+    lanes: int = 64,
+    dtype: str = "float32",
 ) -> list[torch.Tensor]:
     kind = getattr(torch, dtype)
     query = 2.0 * torch.randn(batch, key_heads * group, lanes, dtype=kind)

@@ -1,7 +1,7 @@
 """Attention over the edges of a graph, forward and backward.
 
     s[e] = leaky_relu(a[h] . x[source[e], h] + b[h] . x[target[e], h]),   w = softmax of s over the edges into a target
-    y[t, h] = sum over edges e into t of w[e, h] * x[source[e], h]
+    y[t, h] = x[t, h] + sum over edges e into t of w[e, h] * x[source[e], h]
 
 Graph attention networks: molecules, citations, roads, social graphs.
 
@@ -44,7 +44,7 @@ class Model(nn.Module):
         weight = torch.exp(score - largest[target])
         total = torch.zeros_like(largest).index_add(0, target, weight)
         weight = weight / total[target]
-        return torch.zeros_like(x).index_add(0, target, weight.unsqueeze(-1) * x[source])
+        return x.index_add(0, target, weight.unsqueeze(-1) * x[source])
 
 
 def get_inputs(nodes: int = 300, edges: int = 2000, heads: int = 4, lanes: int = 16) -> list[torch.Tensor]:

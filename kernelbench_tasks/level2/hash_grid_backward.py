@@ -34,7 +34,9 @@ class Model(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.randn(levels, 2**log_table, FEATURES))
         self.project = nn.Parameter(torch.randn(outputs, levels * FEATURES) * (levels * FEATURES) ** -0.5)
-        self.register_buffer("resolution", torch.tensor([int(BASE * GROWTH**level) for level in range(levels)]))
+        self.register_buffer(
+            "resolution", torch.tensor([int(BASE * GROWTH**level) for level in range(levels)])
+        )
         self.register_buffer("corners", torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,11 @@ class Model(nn.Module):
         q, k, v = packed.unflatten(-1, (-1, lanes)).split(self.split, dim=1)
         q = F.rms_norm(q, (lanes,), self.query_weight, 1e-6)
         k = F.rms_norm(k, (lanes,), self.key_weight, 1e-6)
-        return self._rotate(q, position), self._rotate(k, position), v.clone(memory_format=torch.contiguous_format)
+        return (
+            self._rotate(q, position),
+            self._rotate(k, position),
+            v.clone(memory_format=torch.contiguous_format),
+        )
 
     def _rotate(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         cos, sin = self.cos[position].unsqueeze(1), self.sin[position].unsqueeze(1)

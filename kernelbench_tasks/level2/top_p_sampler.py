@@ -18,7 +18,11 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 256, default=16), "vocabulary": Dim(64, 151936, default=8192), "k": Dim(2, 64, default=40)}
+DIMS = {
+    "rows": Dim(1, 256, default=16),
+    "vocabulary": Dim(64, 151936, default=8192),
+    "k": Dim(2, 64, default=40),
+}
 SHARE = 0.9
 
 

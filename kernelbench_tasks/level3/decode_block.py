@@ -83,7 +83,12 @@ class Model(nn.Module):
 
 
 def get_inputs(
-    batch: int = 2, length: int = 300, key_heads: int = 2, group: int = 2, lanes: int = 64, dtype: str = "float32"
+    batch: int = 2,
+    length: int = 300,
+    key_heads: int = 2,
+    group: int = 2,
+    lanes: int = 64,
+    dtype: str = "float32",
 ) -> list[torch.Tensor]:
     kind = getattr(torch, dtype)
     cache = (batch, key_heads, length, lanes)
@@ -96,6 +101,11 @@ def get_inputs(
 
 
 def get_init_inputs(
-    length: int = 300, key_heads: int = 2, group: int = 2, lanes: int = 64, middle: int = 672, dtype: str = "float32"
+    length: int = 300,
+    key_heads: int = 2,
+    group: int = 2,
+    lanes: int = 64,
+    middle: int = 672,
+    dtype: str = "float32",
 ) -> list[int | str]:
     return [length, key_heads, group, lanes, middle, dtype]

@@ -34,7 +34,9 @@ class Model(nn.Module):
         kind = getattr(torch, dtype)
         self.expand_key = nn.Parameter(torch.randn(heads, lanes, latent, dtype=kind) * latent**-0.5)
         self.expand_value = nn.Parameter(torch.randn(heads, latent, lanes, dtype=kind) * latent**-0.5)
-        self.out = nn.Parameter(torch.randn(heads * lanes, heads * lanes, dtype=kind) * (heads * lanes) ** -0.5)
+        self.out = nn.Parameter(
+            torch.randn(heads * lanes, heads * lanes, dtype=kind) * (heads * lanes) ** -0.5
+        )
         self.scale = (lanes + ROPE) ** -0.5
 
     def forward(
@@ -51,7 +53,12 @@ class Model(nn.Module):
 
 
 def get_inputs(
-    batch: int = 2, length: int = 300, heads: int = 8, lanes: int = 32, latent: int = 128, dtype: str = "float32"
+    batch: int = 2,
+    length: int = 300,
+    heads: int = 8,
+    lanes: int = 32,
+    latent: int = 128,
+    dtype: str = "float32",
 ) -> list[torch.Tensor]:
     kind = getattr(torch, dtype)
     return [
@@ -62,5 +69,7 @@ def get_inputs(
     ]
 
 
-def get_init_inputs(heads: int = 8, lanes: int = 32, latent: int = 128, dtype: str = "float32") -> list[int | str]:
+def get_init_inputs(
+    heads: int = 8, lanes: int = 32, latent: int = 128, dtype: str = "float32"
+) -> list[int | str]:
     return [heads, lanes, latent, dtype]

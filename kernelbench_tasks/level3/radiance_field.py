@@ -37,7 +37,9 @@ class Model(nn.Module):
         self.b = nn.Parameter(torch.randn(GEOMETRY, hidden) * (2 / hidden) ** 0.5)
         self.c = nn.Parameter(torch.randn(hidden, GEOMETRY - 1 + 9) * (2 / (GEOMETRY + 8)) ** 0.5)
         self.d = nn.Parameter(torch.randn(3, hidden) * (2 / hidden) ** 0.5)
-        self.register_buffer("resolution", torch.tensor([int(BASE * GROWTH**level) for level in range(levels)]))
+        self.register_buffer(
+            "resolution", torch.tensor([int(BASE * GROWTH**level) for level in range(levels)])
+        )
         self.register_buffer("corners", torch.tensor([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)]))
         self.register_buffer("primes", torch.tensor([1, 2654435761, 805459861]))
 

@@ -116,6 +116,10 @@ class Opened:
 
         return [*tree_map(put, self.form), *left]
 
+    def remember_buffers(self) -> None:
+        """Calls start from the buffers as they are now."""
+        self.initial = [tensor.clone() for tensor in calls.members(self.model, self.spec)[1]]
+
     def call(self, contents: list[torch.Tensor]) -> list[torch.Tensor]:
         """All outputs of one call: the module's own, gradients, buffers."""
         call = calls.make(self.model, self.model, self.spec, self.initial)
@@ -164,7 +168,9 @@ def opened(module: ModuleType, sizes: dict[str, Any], seed: int = 0) -> Opened:
     model.train(training)
     draws = [named(module.get_inputs, sizes) for _ in range(_DRAWS)]
     leaves = [tensors_in(draw) for draw in draws]
-    tensors = [TensorInput(meta_of(same[0]), [span(t).copy() for t in same]) for same in zip(*leaves, strict=True)]
+    tensors = [
+        TensorInput(meta_of(same[0]), [span(t).copy() for t in same]) for same in zip(*leaves, strict=True)
+    ]
     spec = calls.CallSpec(training=training)
     given = len(tensors)
     if backward:
