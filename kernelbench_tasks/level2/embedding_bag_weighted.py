@@ -21,7 +21,7 @@ from kernelbench_tasks import Dim
 DIMS = {
     "bags": Dim(1, 16384, default=512),
     "mean_ids": Dim(1, 32, default=10),
-    "entries": Dim(2, 262144, default=10000),
+    "entries": Dim(2, 131072, default=10000),
     "width": Dim(1, 256, default=64),
 }
 DENSE = 13

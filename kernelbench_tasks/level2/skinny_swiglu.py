@@ -20,8 +20,8 @@ from kernelbench_tasks import Choice, Dim
 
 DIMS = {
     "rows": Dim(1, 32, default=4),
-    "inner": Dim(8, 8192, default=1024),
-    "cols": Dim(8, 8192, default=1536),
+    "inner": Dim(8, 4096, default=1024),
+    "cols": Dim(8, 4096, default=1536),
     "dtype": Choice("float32", "bfloat16"),
 }
 

@@ -23,7 +23,7 @@ from kernelbench_tasks import Choice, Dim
 DIMS = {
     "batch": Dim(1, 16, default=2),
     "length": Dim(1, 4096, default=300),
-    "key_heads": Dim(1, 8, default=2),
+    "key_heads": Dim(1, 4, default=2),
     "group": Dim(1, 4, default=2),
     "lanes": Dim(16, 128, multiple_of=16, default=64),
     "middle": Dim(16, 4096, multiple_of=16, default=672),

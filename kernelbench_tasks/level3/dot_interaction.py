@@ -22,7 +22,7 @@ from kernelbench_tasks import Dim
 DIMS = {
     "batch": Dim(1, 8192, default=256),
     "tables": Dim(1, 40, default=26),
-    "entries": Dim(2, 16384, default=1000),
+    "entries": Dim(2, 8192, default=1000),
     "width": Dim(4, 128, default=16),
 }
 DENSE, HIDDEN = 13, 96

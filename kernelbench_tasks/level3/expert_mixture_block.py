@@ -21,8 +21,8 @@ from kernelbench_tasks import Dim
 
 DIMS = {
     "tokens": Dim(1, 2048, default=64),
-    "width": Dim(8, 1024, default=192),
-    "middle": Dim(8, 1024, default=160),
+    "width": Dim(8, 512, default=192),
+    "middle": Dim(8, 512, default=160),
     "experts": Dim(4, 32, default=8),
     "k": Dim(1, 4, default=2),
 }

@@ -171,7 +171,8 @@ def opened(module: ModuleType, sizes: dict[str, Any], seed: int = 0) -> Opened:
     tensors = [
         TensorInput(meta_of(same[0]), [span(t).copy() for t in same]) for same in zip(*leaves, strict=True)
     ]
-    spec = calls.CallSpec(training=training)
+    buffers = tuple(name for name, _ in model.named_buffers()) if training else ()
+    spec = calls.CallSpec(training=training, buffers=buffers)
     given = len(tensors)
     if backward:
         with torch.enable_grad():
@@ -180,7 +181,6 @@ def opened(module: ModuleType, sizes: dict[str, Any], seed: int = 0) -> Opened:
             )
         differentiable = tuple(i for i, output in enumerate(outputs) if output.requires_grad)
         trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
-        buffers = tuple(name for name, _ in model.named_buffers()) if training else ()
         spec = calls.CallSpec(training, True, differentiable, trained, buffers)
         for index in differentiable:
             like = [torch.randn_like(outputs[index], requires_grad=False).detach() for _ in range(_DRAWS)]
