@@ -10,7 +10,7 @@ each half byte. In registers a code becomes a 16-bit float by a shift or a byte 
 its exponent.
 
 Operations: 2 * rows * inner * cols. Bytes: 0.53 * inner * cols for the weights. Source: OCP Microscaling Formats (MX)
-Specification v1.0, sections 5.3.3 and 6.3; Rouhani et al., "Microscaling Data Formats for Deep Learning", arXiv 2310.10537.
+Specification v1.0; Rouhani et al., "Microscaling Data Formats for Deep Learning", arXiv 2310.10537.
 """
 
 import torch
