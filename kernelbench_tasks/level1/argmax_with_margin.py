@@ -4,8 +4,9 @@
 
 Greedy decoding with a confidence, active learning, early exit, speculative decoding.
 
-Where time is lost: a library finds the two largest by a general selection (several passes and sort buffers), and maximum and
-index by another kernel. One pass that carries two values and an index reads the logits once and writes next to nothing.
+Where time is lost: a library finds the two largest by a general selection (several passes and sort buffers), and
+maximum and index by another kernel. One pass that carries two values and an index reads the logits once and writes next
+to nothing.
 
 Bytes: 4 per element at float32, plus 12 per row. Source: PyTorch documentation of torch.topk and torch.argmax; margin
 sampling as in Scheffer, Decomain, Wrobel, "Active Hidden Markov Models for Information Extraction", 2001.

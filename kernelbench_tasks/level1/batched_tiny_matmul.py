@@ -2,13 +2,16 @@
 
     c[n] = a[n] @ b[n]
 
-Element matrices of finite elements, Jacobians of robots and of camera poses, per-atom blocks in chemistry, Kalman filters.
+Element matrices of finite elements, Jacobians of robots and of camera poses, per-atom blocks in chemistry, Kalman
+filters.
 
-Where time is lost: a library's batched product works in tiles of 16 to 64, so for a 5 x 7 x 3 product almost all of each tile is
-padding. It is a matter of bandwidth: a thread or a few lanes per product, loads in vectors across products.
+Where time is lost: a library's batched product works in tiles of 16 to 64, so for a 5 x 7 x 3 product almost all of
+each tile is padding. It is a matter of bandwidth: a thread or a few lanes per product, loads in vectors across
+products.
 
 Operations: 2 * batch * rows * inner * cols. Bytes at float32: 4 * batch * (rows * inner + inner * cols + rows * cols).
-Source: Dongarra et al., "The Design and Performance of Batched BLAS on Modern High-Performance Computing Systems", 2017.
+Source: Dongarra et al., "The Design and Performance of Batched BLAS on Modern High-Performance Computing Systems",
+2017.
 """
 
 import torch

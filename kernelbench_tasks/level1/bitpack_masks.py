@@ -4,12 +4,12 @@
 
 Dropout and attention masks kept for the backward pass, sieves of sparse formats, bloom filters, bitmap indexes.
 
-Where time is lost: eager widens each flag to 64 bits to shift it, 8 bytes for each bit that is kept, and counts in another
-pass over the flags. A vote of a warp, or a comparison of a vector register, makes a word of 32 flags in one instruction and
-the count is one more.
+Where time is lost: eager widens each flag to 64 bits to shift it, 8 bytes for each bit that is kept, and counts in
+another pass over the flags. A vote of a warp, or a comparison of a vector register, makes a word of 32 flags in one
+instruction and the count is one more.
 
-Bytes: 1 per flag, plus 4 per word and 8 per row. Source: Warren, "Hacker's Delight", chapter 5; CUDA C++ Programming Guide,
-warp vote functions.
+Bytes: 1 per flag, plus 4 per word and 8 per row. Source: Warren, "Hacker's Delight", chapter 5; CUDA C++ Programming
+Guide, warp vote functions.
 """
 
 import torch

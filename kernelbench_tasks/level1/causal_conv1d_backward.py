@@ -5,11 +5,13 @@
 
 Training of state-space language models and of convolutional speech models.
 
-Where time is lost: libraries have slow paths for one channel per group, above all for the gradient of the weight: a sum over
-batch and time for each of a few taps. All three gradients need x and dy once, in windows that slide through registers.
+Where time is lost: libraries have slow paths for one channel per group, above all for the gradient of the weight: a sum
+over batch and time for each of a few taps. All three gradients need x and dy once, in windows that slide through
+registers.
 
-Bytes at float32: 8 per element forward, 12 backward. Source: Gu, Dao, "Mamba: Linear-Time Sequence Modeling with Selective
-State Spaces", arXiv 2312.00752; Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", arXiv 1901.10430.
+Bytes at float32: 8 per element forward, 12 backward. Source: Gu, Dao, "Mamba: Linear-Time Sequence Modeling with
+Selective State Spaces", arXiv 2312.00752; Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions",
+arXiv 1901.10430.
 """
 
 import torch

@@ -4,12 +4,12 @@
 
 Complex-valued networks (a modReLU that is smooth), models of power amplifiers and of transmitters, equalizers.
 
-Where time is lost: eager computes the absolute value with a hypotenuse in a pass of its own, then scales and multiplies in
-two more; compilers leave complex numbers to eager kernels. As pairs of floats it is a handful of multiplications for 16 bytes
-moved.
+Where time is lost: eager computes the absolute value with a hypotenuse in a pass of its own, then scales and multiplies
+in two more; compilers leave complex numbers to eager kernels. As pairs of floats it is a handful of multiplications for
+16 bytes moved.
 
-Bytes: 16 per element at complex64, plus 8 per channel. Source: Arjovsky, Shah, Bengio, "Unitary Evolution Recurrent Neural
-Networks", arXiv 1511.06464; Rapp, "Effects of HPA-nonlinearity on a 4-DPSK/OFDM signal", 1991.
+Bytes: 16 per element at complex64, plus 8 per channel. Source: Arjovsky, Shah, Bengio, "Unitary Evolution Recurrent
+Neural Networks", arXiv 1511.06464; Rapp, "Effects of HPA-nonlinearity on a 4-DPSK/OFDM signal", 1991.
 """
 
 import torch

@@ -4,9 +4,9 @@
 
 The last layer in training a language model: logits of 32 to 150 thousand classes are the largest tensor of the step.
 
-Where time is lost: forward writes all log-probabilities, of which the loss reads few, and backward reads them to write a
-gradient of the same size. The gradient needs the logits and two numbers a row; a forward pass that keeps only those saves a
-third of the traffic and half of the memory.
+Where time is lost: forward writes all log-probabilities, of which the loss reads few, and backward reads them to write
+a gradient of the same size. The gradient needs the logits and two numbers a row; a forward pass that keeps only those
+saves a third of the traffic and half of the memory.
 
 Bytes: 12 per logit at float32. Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision",
 arXiv 1512.00567; Hsu et al., "Liger Kernel", arXiv 2410.10989.

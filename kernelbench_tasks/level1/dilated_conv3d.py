@@ -2,12 +2,12 @@
 
     y[n, k, t, i, j] = bias[k] + sum over c, q, r, s of w[k, c, q, r, s] * x[n, c, t + q - 1, i + d (r - 1), j + d (s - 1)]
 
-Short clips of video, stacks of slices in medical images, weather fields on a few pressure levels: three to eight slices,
-dilated in the plane to see far.
+Short clips of video, stacks of slices in medical images, weather fields on a few pressure levels: three to eight
+slices, dilated in the plane to see far.
 
-Where time is lost: libraries have few algorithms in three dimensions and fewer with dilation; they fall back on copies into
-columns, 27 per voxel. The depth is so small that all slices of a tile fit the nearest memory, and dilation is only an
-address.
+Where time is lost: libraries have few algorithms in three dimensions and fewer with dilation; they fall back on copies
+into columns, 27 per voxel. The depth is so small that all slices of a tile fit the nearest memory, and dilation is only
+an address.
 
 Operations: 54 * outputs * channels. Bytes at float32: 4 per voxel and weight. Source: Yu, Koltun, "Multi-Scale Context
 Aggregation by Dilated Convolutions", arXiv 1511.07122.

@@ -5,9 +5,9 @@
 
 Training of recommender models and of text classifiers.
 
-Where time is lost: the same few ids occur again and again, so atomic additions into the gradient queue up at a few rows, and the
-rest of the gradient, nearly all of it, is zeros that must be written. Sorting by id, or aggregating in shared memory what
-repeats, trades traffic for order.
+Where time is lost: the same few ids occur again and again, so atomic additions into the gradient queue up at a few
+rows, and the rest of the gradient, nearly all of it, is zeros that must be written. Sorting by id, or aggregating in
+shared memory what repeats, trades traffic for order.
 
 Bytes at float32: 4 * (3 * ids + table rows) * width. Source: Naumov et al., "Deep Learning Recommendation Model for
 Personalization and Recommendation Systems", arXiv 1906.00091; FBGEMM documentation on table batched embeddings.

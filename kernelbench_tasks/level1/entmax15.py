@@ -4,10 +4,12 @@
 
 Sparse attention whose gradient does not stop, alignment in translation, interpretable selection.
 
-Where time is lost: the exact algorithm sorts the rows and takes two running sums, fifteen passes in all. Tau is the root of a
-smooth, decreasing function: a few Newton or bisection steps in registers over a row that is read once give it to full precision.
+Where time is lost: the exact algorithm sorts the rows and takes two running sums, fifteen passes in all. Tau is the
+root of a smooth, decreasing function: a few Newton or bisection steps in registers over a row that is read once give it
+to full precision.
 
-Bytes: 8 per element at float32. Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", arXiv 1905.05702.
+Bytes: 8 per element at float32. Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", arXiv
+1905.05702.
 """
 
 import torch

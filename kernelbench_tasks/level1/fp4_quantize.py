@@ -4,11 +4,12 @@
 
 The format of FP4 matrix units, for weights once and for activations before every product.
 
-Where time is lost: there is no four-bit dtype to convert to, so eager compares each element with seven borders, writes the
-codes as 64-bit integers, shifts and joins them: dozens of transfers. Rounding follows from a few bits of the number,
-and eight codes fit a register; the tensor need be read once.
+Where time is lost: there is no four-bit dtype to convert to, so eager compares each element with seven borders, writes
+the codes as 64-bit integers, shifts and joins them: dozens of transfers. Rounding follows from a few bits of the
+number, and eight codes fit a register; the tensor need be read once.
 
-Bytes: 4.5 per element at float32, plus 1 per block. Source: OCP Microscaling Formats (MX) Specification v1.0 (E2M1); NVIDIA, "Introducing NVFP4 for Efficient and Accurate Low-Precision Inference", 2025.
+Bytes: 4.5 per element at float32, plus 1 per block. Source: OCP Microscaling Formats (MX) Specification v1.0 (E2M1);
+NVIDIA, "Introducing NVFP4 for Efficient and Accurate Low-Precision Inference", 2025.
 """
 
 import torch

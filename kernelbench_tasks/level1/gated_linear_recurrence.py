@@ -2,12 +2,12 @@
 
     h[t] = a[t] * h[t - 1] + b[t],   h[-1] = 0,   a = sigmoid(gate)
 
-The core of state-space and linear recurrent language models (S4, Mamba, RG-LRU), of exponential smoothing with a varying
-rate and of eligibility traces.
+The core of state-space and linear recurrent language models (S4, Mamba, RG-LRU), of exponential smoothing with a
+varying rate and of eligibility traces.
 
 Where time is lost: step by step, a launch per position; by doubling, as here, log2(length) passes over whole tensors. A
-thread per channel that walks along the sequence reads and writes everything once, but there are few channels when the batch
-is small: then chunks are scanned on their own and joined by a second, short scan.
+thread per channel that walks along the sequence reads and writes everything once, but there are few channels when the
+batch is small: then chunks are scanned on their own and joined by a second, short scan.
 
 Bytes: 12 per element at float32. Source: Blelloch, "Prefix Sums and Their Applications", CMU-CS-90-190; De et al.,
 "Griffin", arXiv 2402.19427.

@@ -5,11 +5,11 @@
 
 Training of linear recurrent language models.
 
-Where time is lost: the derivative of a scan by doubling keeps every level of it, log2(length) pairs of tensors, and walks back
-through all of them. The gradient is itself a scan, from the end to the start, and needs gate and h only.
+Where time is lost: the derivative of a scan by doubling keeps every level of it, log2(length) pairs of tensors, and
+walks back through all of them. The gradient is itself a scan, from the end to the start, and needs gate and h only.
 
-Bytes at float32: 12 per element forward, 20 backward. Source: Martin, Cundy, "Parallelizing Linear Recurrent Neural Nets Over
-Sequence Length", arXiv 1709.04057; De et al., "Griffin", arXiv 2402.19427.
+Bytes at float32: 12 per element forward, 20 backward. Source: Martin, Cundy, "Parallelizing Linear Recurrent Neural
+Nets Over Sequence Length", arXiv 1709.04057; De et al., "Griffin", arXiv 2402.19427.
 """
 
 import torch

@@ -6,12 +6,12 @@ Normal equations, covariance estimates, second-order optimizers (K-FAC, Shampoo)
 factorization reads.
 
 Where time is lost: the product computes both triangles, twice the work, and the packed half is gathered from memory
-afterwards with an index of 16 bytes per element. A kernel that works on the tiles of one triangle alone and stores packed
-does half the operations and moves a third.
+afterwards with an index of 16 bytes per element. A kernel that works on the tiles of one triangle alone and stores
+packed does half the operations and moves a third.
 
-Operations: rows * cols^2. Bytes at float32: 4 * rows * cols + 2 * cols^2. Source: BLAS documentation of SYRK and of packed
-storage (Dongarra et al., 1990); Martens, Grosse, "Optimizing Neural Networks with Kronecker-factored Approximate Curvature",
-arXiv 1503.05671.
+Operations: rows * cols^2. Bytes at float32: 4 * rows * cols + 2 * cols^2. Source: BLAS documentation of SYRK and of
+packed storage (Dongarra et al., 1990); Martens, Grosse, "Optimizing Neural Networks with Kronecker-factored Approximate
+Curvature", arXiv 1503.05671.
 """
 
 import torch

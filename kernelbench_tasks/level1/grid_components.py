@@ -5,9 +5,9 @@
 
 Blob detection, cells in microscopy, clusters in percolation and lattice models, islands in maps.
 
-Where time is lost: spreading labels to neighbors until nothing changes takes as many passes over the image as the longest
-path, and after each pass the host waits to know whether to go on. Union-find with atomics needs two or three passes and no
-answer from the host.
+Where time is lost: spreading labels to neighbors until nothing changes takes as many passes over the image as the
+longest path, and after each pass the host waits to know whether to go on. Union-find with atomics needs two or three
+passes and no answer from the host.
 
 Bytes: 9 per pixel. Source: Playne, Hawick, "A New Algorithm for Parallel Connected-Component Labelling on GPUs", 2018;
 Komura, "GPU-based cluster-labeling algorithm without the use of conventional iteration", 2015.

@@ -2,12 +2,12 @@
 
     y[n, g * m + k] = bias + sum over the m channels c of group g and the 3 x 3 window of w[g * m + k, c] * x[n, g * m + c]
 
-The middle of ResNeXt, RegNet and EfficientNet-like networks; channel groups of 3, 5 or 7 come from pruning and from color
-or sensor triples.
+The middle of ResNeXt, RegNet and EfficientNet-like networks; channel groups of 3, 5 or 7 come from pruning and from
+color or sensor triples.
 
-Where time is lost: a group of five channels is too small for a matrix unit, so libraries run it padded to 8 or 32 channels
-or as many tiny products in a row. Treated like a depthwise convolution, with a small matrix for each window in registers,
-it is bound by reading the image once.
+Where time is lost: a group of five channels is too small for a matrix unit, so libraries run it padded to 8 or 32
+channels or as many tiny products in a row. Treated like a depthwise convolution, with a small matrix for each window in
+registers, it is bound by reading the image once.
 
 Operations: 18 * outputs * channels per group. Bytes at float32: 4 per pixel and output. Source: Xie et al., "Aggregated
 Residual Transformations for Deep Neural Networks", arXiv 1611.05431.

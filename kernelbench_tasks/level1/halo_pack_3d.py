@@ -2,15 +2,15 @@
 
     y = concatenation of x[:, :h], x[:, -h:], x[:, :, :h], x[:, :, -h:], x[:, :, :, :h], x[:, :, :, -h:], each made dense
 
-What every step of a domain-decomposed solver does before it exchanges halos with its neighbors, and what an MPI library does
-for strided datatypes (subarray, vector); several fields share a message.
+What every step of a domain-decomposed solver does before it exchanges halos with its neighbors, and what an MPI library
+does for strided datatypes (subarray, vector); several fields share a message.
 
-Where time is lost: the faces lie at three kinds of strides. Eager makes six copies and then copies them together; the thin
-ones along the last dimension use a few bytes of each memory line. One launch that maps each place of the buffer to its source,
-with work split by face, moves everything once.
+Where time is lost: the faces lie at three kinds of strides. Eager makes six copies and then copies them together; the
+thin ones along the last dimension use a few bytes of each memory line. One launch that maps each place of the buffer to
+its source, with work split by face, moves everything once.
 
-Bytes: 8 per element packed at float32. Source: MPI standard 4.1, chapter 5 (derived datatypes); Pearson et al., "TEMPI: An
-Interposed MPI Library with a Canonical Representation of CUDA-aware Datatypes", arXiv 2012.14363.
+Bytes: 8 per element packed at float32. Source: MPI standard 4.1, chapter 5 (derived datatypes); Pearson et al., "TEMPI:
+An Interposed MPI Library with a Canonical Representation of CUDA-aware Datatypes", arXiv 2012.14363.
 """
 
 import torch

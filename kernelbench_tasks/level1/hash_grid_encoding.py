@@ -6,11 +6,12 @@
 The trainable coordinate encoding of neural graphics: radiance fields, signed distance functions, image compression.
 
 Where time is lost: eight gathers per point and level of two numbers each, at addresses without order; eager writes the
-corner indices in 64 bits, hashes, weights and gathered features to memory, forty times more than the result. Fused, coarse
-levels fit a cache and fine ones are bound by the latency of memory, so that the order of levels and points matters.
+corner indices in 64 bits, hashes, weights and gathered features to memory, forty times more than the result. Fused,
+coarse levels fit a cache and fine ones are bound by the latency of memory, so that the order of levels and points
+matters.
 
-Bytes: 12 per point, 8 per corner gathered, 8 per level written at float32. Source: Müller, Evans, Schied, Keller, "Instant
-Neural Graphics Primitives with a Multiresolution Hash Encoding", arXiv 2201.05989, section 3.
+Bytes: 12 per point, 8 per corner gathered, 8 per level written at float32. Source: Müller, Evans, Schied, Keller,
+"Instant Neural Graphics Primitives with a Multiresolution Hash Encoding", arXiv 2201.05989, section 3.
 """
 
 import torch

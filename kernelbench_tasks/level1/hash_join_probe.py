@@ -4,11 +4,12 @@
 
 Joins and lookups in data frames, vocabularies of dynamic embeddings, voxel hashing, deduplication.
 
-Where time is lost: torch has no hash table, so the build side is sorted (many passes) and each probe walks a binary search,
-twenty dependent reads. A table with open addressing in shared memory or in the second-level cache answers in one or two.
+Where time is lost: torch has no hash table, so the build side is sorted (many passes) and each probe walks a binary
+search, twenty dependent reads. A table with open addressing in shared memory or in the second-level cache answers in
+one or two.
 
-Bytes: 8 per build key, 16 per probe, plus the table. Source: Alcantara et al., "Real-Time Parallel Hashing on the GPU", 2009;
-Balkesen et al., "Main-Memory Hash Joins on Multi-Core CPUs", 2013.
+Bytes: 8 per build key, 16 per probe, plus the table. Source: Alcantara et al., "Real-Time Parallel Hashing on the GPU",
+2009; Balkesen et al., "Main-Memory Hash Joins on Multi-Core CPUs", 2013.
 """
 
 import torch

@@ -4,12 +4,13 @@
 
 The operation of image networks and detectors, at sizes where no library kernel fits well: few channels, odd images.
 
-Where time is lost: as a matrix product over im2col it copies each pixel up to r * s times; directly, neighboring windows
-jump through memory. Im2win orders the pixels by window along one dimension, so that overlapping windows share what they
-read and sums run over contiguous memory: a quarter less memory than im2col and several times its speed on paper.
+Where time is lost: as a matrix product over im2col it copies each pixel up to r * s times; directly, neighboring
+windows jump through memory. Im2win orders the pixels by window along one dimension, so that overlapping windows share
+what they read and sums run over contiguous memory: a quarter less memory than im2col and several times its speed on
+paper.
 
-Operations: 2 * outputs * channels * r * s. Bytes at float32: 4 per pixel and weight. Source: Lu et al., "Im2win: An Efficient
-Convolution Paradigm on GPU", arXiv 2306.14316.
+Operations: 2 * outputs * channels * r * s. Bytes at float32: 4 per pixel and weight. Source: Lu et al., "Im2win: An
+Efficient Convolution Paradigm on GPU", arXiv 2306.14316.
 """
 
 import torch

@@ -5,12 +5,12 @@
 
 Twice per layer of most transformers, in training.
 
-Where time is lost: dx is a reduction along rows, the two gradients of the parameters are reductions down the columns of the
-same tensors. Libraries run two kernels for the backward pass and read x and dy twice; few columns leave the second one
-starved. Partial sums per block of rows, added up in a small second step, need a single reading.
+Where time is lost: dx is a reduction along rows, the two gradients of the parameters are reductions down the columns of
+the same tensors. Libraries run two kernels for the backward pass and read x and dy twice; few columns leave the second
+one starved. Partial sums per block of rows, added up in a small second step, need a single reading.
 
-Bytes at float32: 8 per element forward, 12 backward. Source: Ba, Kiros, Hinton, "Layer Normalization", arXiv 1607.06450;
-Triton documentation, tutorial on layer normalization.
+Bytes at float32: 8 per element forward, 12 backward. Source: Ba, Kiros, Hinton, "Layer Normalization", arXiv
+1607.06450; Triton documentation, tutorial on layer normalization.
 """
 
 import torch

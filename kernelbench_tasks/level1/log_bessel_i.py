@@ -6,11 +6,11 @@ Normalizing constant of the von Mises-Fisher distribution (directions in embeddi
 Bessel filters. In the logarithm, since the function itself leaves the range of float32 at once.
 
 Where time is lost: there is no operation for real orders, so 112 terms per element are written to memory and read back
-several times. The terms follow from one another by a multiplication, stay in registers, and most elements need a few dozen;
-how many depends on order and argument, so that neighbors in a warp should be alike.
+several times. The terms follow from one another by a multiplication, stay in registers, and most elements need a few
+dozen; how many depends on order and argument, so that neighbors in a warp should be alike.
 
-Bytes: 12 per element at float32, against 1.3 kB in eager. Source: NIST Digital Library of Mathematical Functions, 10.25.2;
-"Accurate Computation of the Logarithm of Modified Bessel Functions on GPUs", arXiv 2409.08729.
+Bytes: 12 per element at float32, against 1.3 kB in eager. Source: NIST Digital Library of Mathematical Functions,
+10.25.2; "Accurate Computation of the Logarithm of Modified Bessel Functions on GPUs", arXiv 2409.08729.
 """
 
 import torch

@@ -4,12 +4,12 @@
 
 Matérn kernels of Gaussian processes, generalized hyperbolic and inverse Gaussian distributions, K-distributed clutter.
 
-Where time is lost: there is no operation for real orders. The trapezoidal rule converges exponentially on this integrand, so
-that 144 nodes give full precision, and eager writes all of them to memory several times per element. In registers the sum is
-a loop of two exponentials, and only the nodes around the peak of the integrand matter.
+Where time is lost: there is no operation for real orders. The trapezoidal rule converges exponentially on this
+integrand, so that 144 nodes give full precision, and eager writes all of them to memory several times per element. In
+registers the sum is a loop of two exponentials, and only the nodes around the peak of the integrand matter.
 
-Bytes: 12 per element at float32, against 1.7 kB in eager. Source: NIST Digital Library of Mathematical Functions, 10.32.9;
-"Accurate Computation of the Logarithm of Modified Bessel Functions on GPUs", arXiv 2409.08729.
+Bytes: 12 per element at float32, against 1.7 kB in eager. Source: NIST Digital Library of Mathematical Functions,
+10.32.9; "Accurate Computation of the Logarithm of Modified Bessel Functions on GPUs", arXiv 2409.08729.
 """
 
 import math

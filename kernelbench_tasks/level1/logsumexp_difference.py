@@ -4,11 +4,12 @@
 
 Log-odds of two groups of answers, free-energy differences of two states, ratios of partition functions.
 
-Where time is lost: two independent reductions, each with a maximum, an exponential and a sum, of which a library makes six
-passes. One pass over both, with maximum and scaled sum kept together, reads everything once; the two lengths differ.
+Where time is lost: two independent reductions, each with a maximum, an exponential and a sum, of which a library makes
+six passes. One pass over both, with maximum and scaled sum kept together, reads everything once; the two lengths
+differ.
 
-Bytes: 4 per element at float32. Source: Blanchard, Higham, Higham, "Accurately computing the log-sum-exp and softmax functions",
-2021; Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
+Bytes: 4 per element at float32. Source: Blanchard, Higham, Higham, "Accurately computing the log-sum-exp and softmax
+functions", 2021; Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
 """
 
 import torch

@@ -4,8 +4,8 @@
 
 Normalization of series with gaps, attentive statistics pooling of speakers, aggregation of sensors.
 
-Where time is lost: masks make copies of weights and values, and five reductions over them follow, each a pass. Value, weight and
-mask need be read once, if the two moments are merged with care, or twice from a cache.
+Where time is lost: masks make copies of weights and values, and five reductions over them follow, each a pass. Value,
+weight and mask need be read once, if the two moments are merged with care, or twice from a cache.
 
 Bytes: 9 per element at float32. Source: West, "Updating Mean and Variance Estimates: An Improved Method", 1979; Okabe,
 Koshinaka, Shinoda, "Attentive Statistics Pooling for Deep Speaker Embedding", arXiv 1803.10963.

@@ -2,15 +2,15 @@
 
     m[i] = median of x[i],   d[i] = median of |x[i] - m[i]|; of an even number of elements the lower middle one
 
-Robust statistics of pixels over a stack of exposures, of gradients over workers (Byzantine aggregation), of sensors over a
-window.
+Robust statistics of pixels over a stack of exposures, of gradients over workers (Byzantine aggregation), of sensors
+over a window.
 
-Where time is lost: a selection built for long rows, called twice, with the absolute deviations in memory in between. A row of
-some hundred elements fits the registers of a warp, where a sorting network gives the median, and the second median is a
-merge of the two sorted halves.
+Where time is lost: a selection built for long rows, called twice, with the absolute deviations in memory in between. A
+row of some hundred elements fits the registers of a warp, where a sorting network gives the median, and the second
+median is a merge of the two sorted halves.
 
-Bytes: 4 per element at float32, plus 8 per row. Source: Rousseeuw, Croux, "Alternatives to the Median Absolute Deviation",
-1993; Yin et al., "Byzantine-Robust Distributed Learning", arXiv 1803.01498.
+Bytes: 4 per element at float32, plus 8 per row. Source: Rousseeuw, Croux, "Alternatives to the Median Absolute
+Deviation", 1993; Yin et al., "Byzantine-Robust Distributed Learning", arXiv 1803.01498.
 """
 
 import torch

@@ -4,9 +4,9 @@
 
 The microscaling format that recent matrix units multiply directly; activations are converted before every product.
 
-Where time is lost: a maximum over a short block, an exponent and a conversion are three to six kernels in eager, each over
-the whole tensor. A thread that holds eight or sixteen neighbors needs one exchange with its neighbors and reads the
-tensor once, in vectors; the power of two comes from the bits of the maximum, without a logarithm.
+Where time is lost: a maximum over a short block, an exponent and a conversion are three to six kernels in eager, each
+over the whole tensor. A thread that holds eight or sixteen neighbors needs one exchange with its neighbors and reads
+the tensor once, in vectors; the power of two comes from the bits of the maximum, without a logarithm.
 
 Bytes: 5 per element at float32, plus 1 per block. Source: OCP Microscaling Formats (MX) Specification v1.0.
 """

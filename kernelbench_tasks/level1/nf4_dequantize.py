@@ -5,8 +5,8 @@
 Fine-tuning with QLoRA expands each frozen weight before every product, forward and backward.
 
 Where time is lost: eager separates the nibbles into index tensors of 64 bits and gathers from the table through memory,
-twenty bytes for each half byte. A table of sixteen fits a register or a shuffle, and a vector of codes becomes a vector of
-results.
+twenty bytes for each half byte. A table of sixteen fits a register or a shuffle, and a vector of codes becomes a vector
+of results.
 
 Bytes: 2.5 per element at bfloat16. Source: Dettmers, Pagnoni, Holtzman, Zettlemoyer, "QLoRA: Efficient Finetuning of
 Quantized LLMs", arXiv 2305.14314, section 3.

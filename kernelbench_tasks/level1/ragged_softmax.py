@@ -4,12 +4,12 @@
 
 Attention over documents of a packed batch, graph attention, pooling of ragged features, listwise ranking.
 
-Where time is lost: composed of scatters and gathers, each of maximum, exponential, sum and division passes over all values and
-an index of 8 bytes for each. Segments are contiguous, so a warp or a block can own one, or share a long one: lengths follow
-Zipf's law, and both the shortest and the longest must be served well.
+Where time is lost: composed of scatters and gathers, each of maximum, exponential, sum and division passes over all
+values and an index of 8 bytes for each. Segments are contiguous, so a warp or a block can own one, or share a long one:
+lengths follow Zipf's law, and both the shortest and the longest must be served well.
 
-Bytes: 8 per value at float32, plus 8 per segment. Source: Fey, Lenssen, "Fast Graph Representation Learning with PyTorch
-Geometric", arXiv 1903.02428 (softmax over an index).
+Bytes: 8 per value at float32, plus 8 per segment. Source: Fey, Lenssen, "Fast Graph Representation Learning with
+PyTorch Geometric", arXiv 1903.02428 (softmax over an index).
 """
 
 import torch

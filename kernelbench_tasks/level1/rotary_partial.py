@@ -4,11 +4,11 @@
 
 Queries and keys of most recent language models; GPT-J and NeoX style models turn a quarter or a half of a head's lanes.
 
-Where time is lost: pairs at stride two, a gather of angles by position, and a concatenation of turned and untouched lanes: six
-passes and three temporaries in eager. One pass in vectors reads x, the angles from a cache, and writes y.
+Where time is lost: pairs at stride two, a gather of angles by position, and a concatenation of turned and untouched
+lanes: six passes and three temporaries in eager. One pass in vectors reads x, the angles from a cache, and writes y.
 
-Bytes: 8 per element at float32, plus 8 per position. Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position
-Embedding", arXiv 2104.09864.
+Bytes: 8 per element at float32, plus 8 per position. Source: Su et al., "RoFormer: Enhanced Transformer with Rotary
+Position Embedding", arXiv 2104.09864.
 """
 
 import torch

@@ -4,8 +4,9 @@
 
 Counting of tokens per expert, of codes for entropy coders, of pixels per gray value for equalization, of k-mers.
 
-Where time is lost: a scatter of ones writes a tensor of ones first, and its atomic additions all hit the same few lines of
-memory when the labels repeat. Counts of a row fit shared memory or registers; they are added up privately and written once.
+Where time is lost: a scatter of ones writes a tensor of ones first, and its atomic additions all hit the same few lines
+of memory when the labels repeat. Counts of a row fit shared memory or registers; they are added up privately and
+written once.
 
 Bytes: 4 per label and 8 per bin at int32 labels. Source: Gómez-Luna et al., "An optimized approach to histogram
 computation on GPU", 2013; PyTorch documentation of torch.bincount, which takes one row and synchronizes.

@@ -4,8 +4,9 @@
 
 Monitoring of activations and gradients, features of time series and images, tests for normality.
 
-Where time is lost: eager goes over the rows for each power and keeps the centered rows and their powers in memory, eight
-transfers or more where one would do. A single pass has to merge partial moments with care: sums of raw powers cancel.
+Where time is lost: eager goes over the rows for each power and keeps the centered rows and their powers in memory,
+eight transfers or more where one would do. A single pass has to merge partial moments with care: sums of raw powers
+cancel.
 
 Bytes: 4 per element at float32, plus 16 per row. Source: Pébay, "Formulas for Robust, One-Pass Parallel Computation of
 Covariances and Arbitrary-Order Statistical Moments", Sandia report SAND2008-6212.

@@ -7,8 +7,8 @@ Run-length encoding, CTC decoding (collapsing repeated labels), segmentation of 
 Where time is lost: a comparison, a running sum over 64-bit integers, a count by scatter and a gather, each over memory.
 A scan forward carries the start of the run, one backward its end, and both fit a pass over tiles.
 
-Bytes: 20 per element at int32 labels. Source: Balevic, "Parallel Variable-Length Encoding on GPGPUs", 2009; Graves et al.,
-"Connectionist Temporal Classification", 2006.
+Bytes: 20 per element at int32 labels. Source: Balevic, "Parallel Variable-Length Encoding on GPGPUs", 2009; Graves et
+al., "Connectionist Temporal Classification", 2006.
 """
 
 import torch

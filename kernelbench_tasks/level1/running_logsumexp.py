@@ -2,15 +2,15 @@
 
     y[i, j] = log(sum over k <= j of exp(x[i, k]))
 
-Cumulative probabilities in the log domain: ordinal regression, the partial likelihood of Cox models, hidden Markov models,
-ranking losses (ListMLE).
+Cumulative probabilities in the log domain: ordinal regression, the partial likelihood of Cox models, hidden Markov
+models, ranking losses (ListMLE).
 
-Where time is lost: the operator is associative but its library form is a general scan with two transcendental functions a
-step, and compilers have no code of their own for it. A pair (maximum, scaled sum) per tile needs an exponential an element
-and a logarithm for the output, in one pass.
+Where time is lost: the operator is associative but its library form is a general scan with two transcendental functions
+a step, and compilers have no code of their own for it. A pair (maximum, scaled sum) per tile needs an exponential an
+element and a logarithm for the output, in one pass.
 
-Bytes: 8 per element at float32. Source: PyTorch documentation of torch.logcumsumexp; Cao et al., "Learning to Rank: From
-Pairwise Approach to Listwise Approach", 2007.
+Bytes: 8 per element at float32. Source: PyTorch documentation of torch.logcumsumexp; Cao et al., "Learning to Rank:
+From Pairwise Approach to Listwise Approach", 2007.
 """
 
 import torch

@@ -4,11 +4,11 @@
 
 Pooling of point clouds (PointNet), of graphs and of tokens into words; the index is what the backward pass needs.
 
-Where time is lost: a scatter with a maximum has no index, so a second scatter looks for it, over the whole input again, with
-atomics on both. Rows of a segment lie together: a block that walks over them keeps both in registers.
+Where time is lost: a scatter with a maximum has no index, so a second scatter looks for it, over the whole input again,
+with atomics on both. Rows of a segment lie together: a block that walks over them keeps both in registers.
 
-Bytes: 4 per element and 12 per result at float32. Source: Fey, Lenssen, "Fast Graph Representation Learning with PyTorch
-Geometric", arXiv 1903.02428; Qi et al., "PointNet", arXiv 1612.00593.
+Bytes: 4 per element and 12 per result at float32. Source: Fey, Lenssen, "Fast Graph Representation Learning with
+PyTorch Geometric", arXiv 1903.02428; Qi et al., "PointNet", arXiv 1612.00593.
 """
 
 import torch

@@ -6,11 +6,11 @@ Returns of episodes in reinforcement learning, position within a document in pac
 databases, line integrals over polylines.
 
 Where time is lost: torch's cumsum has no resets. The difference of two running sums cancels; doubling, as here, makes
-log2(length) passes over sums and flags. One pass of a scan carries the pair (sum, flag seen) through registers and between
-tiles.
+log2(length) passes over sums and flags. One pass of a scan carries the pair (sum, flag seen) through registers and
+between tiles.
 
-Bytes: 9 per element at float32. Source: Sengupta, Harris, Zhang, Owens, "Scan Primitives for GPU Computing", 2007; Merrill,
-Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVIDIA 2016.
+Bytes: 9 per element at float32. Source: Sengupta, Harris, Zhang, Owens, "Scan Primitives for GPU Computing", 2007;
+Merrill, Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVIDIA 2016.
 """
 
 import torch

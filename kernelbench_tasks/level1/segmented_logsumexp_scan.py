@@ -4,12 +4,12 @@
 
 Forward probabilities over packed sequences, discounted log-returns per episode, alignment scores per word.
 
-Where time is lost: torch's running logsumexp has no resets; by doubling, as here, log2(length) passes compute an exponential
-and a logarithm per element each. A scan that carries maximum, scaled sum and flag takes one exponential an element, a logarithm
-at the end, and one pass.
+Where time is lost: torch's running logsumexp has no resets; by doubling, as here, log2(length) passes compute an
+exponential and a logarithm per element each. A scan that carries maximum, scaled sum and flag takes one exponential an
+element, a logarithm at the end, and one pass.
 
-Bytes: 9 per element at float32. Source: Blelloch, "Prefix Sums and Their Applications", CMU-CS-90-190; Heinsen, "Efficient
-Parallelization of a Ubiquitous Sequential Computation", arXiv 2311.06281.
+Bytes: 9 per element at float32. Source: Blelloch, "Prefix Sums and Their Applications", CMU-CS-90-190; Heinsen,
+"Efficient Parallelization of a Ubiquitous Sequential Computation", arXiv 2311.06281.
 """
 
 import torch

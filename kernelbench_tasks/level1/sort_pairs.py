@@ -4,11 +4,12 @@
 
 Grouping tokens by expert, edges by target node, particles by cell, events by time.
 
-Where time is lost: a general sort of 32-bit keys with 64-bit places, then a gather at random places. Keys here have twelve
-bits: two passes of a radix sort that carries the values with the keys, in shared memory where a row fits.
+Where time is lost: a general sort of 32-bit keys with 64-bit places, then a gather at random places. Keys here have
+twelve bits: two passes of a radix sort that carries the values with the keys, in shared memory where a row fits.
 
-Bytes: 16 per element at int32 keys and float32 values, and pass. Source: Merrill, Grimshaw, "High Performance and Scalable
-Radix Sorting", 2011; Satish, Harris, Garland, "Designing Efficient Sorting Algorithms for Manycore GPUs", 2009.
+Bytes: 16 per element at int32 keys and float32 values, and pass. Source: Merrill, Grimshaw, "High Performance and
+Scalable Radix Sorting", 2011; Satish, Harris, Garland, "Designing Efficient Sorting Algorithms for Manycore GPUs",
+2009.
 """
 
 import torch

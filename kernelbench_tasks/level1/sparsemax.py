@@ -4,12 +4,12 @@
 
 Attention and gates with exact zeros, structured prediction, matching.
 
-Where time is lost: the textbook finds tau by sorting each row and a running sum, ten passes and more. Tau is the root of
-a convex, piecewise linear function: a few Newton steps over a row that stays in registers or in the nearest memory reach it
-exactly, since most elements drop out at the first step.
+Where time is lost: the textbook finds tau by sorting each row and a running sum, ten passes and more. Tau is the root
+of a convex, piecewise linear function: a few Newton steps over a row that stays in registers or in the nearest memory
+reach it exactly, since most elements drop out at the first step.
 
-Bytes: 8 per element at float32. Source: Martins, Astudillo, "From Softmax to Sparsemax", arXiv 1602.02068; Condat, "Fast
-projection onto the simplex and the l1 ball", 2016.
+Bytes: 8 per element at float32. Source: Martins, Astudillo, "From Softmax to Sparsemax", arXiv 1602.02068; Condat,
+"Fast projection onto the simplex and the l1 ball", 2016.
 """
 
 import torch

@@ -5,11 +5,12 @@
 Weights kept in 16 bits can only be trained if small updates are not rounded away. The result is given as the 16 bits
 themselves, so that it can be compared exactly.
 
-Where time is lost: the noise is written as a tensor of 64-bit integers, then mixed, added and shifted in passes of their own.
-It follows from the element's number by a few multiplications in registers, so 6 bytes an element need be moved, not 70.
+Where time is lost: the noise is written as a tensor of 64-bit integers, then mixed, added and shifted in passes of
+their own. It follows from the element's number by a few multiplications in registers, so 6 bytes an element need be
+moved, not 70.
 
-Bytes: 6 per element. Source: Gupta et al., "Deep Learning with Limited Numerical Precision", arXiv 1502.02551; Salmon et
-al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
+Bytes: 6 per element. Source: Gupta et al., "Deep Learning with Limited Numerical Precision", arXiv 1502.02551; Salmon
+et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
 """
 
 import torch

@@ -2,15 +2,15 @@
 
     y[i] = sum over all elements of tensor i
 
-What a training step does to the gradients of a whole model, thousands of them, from biases of 64 elements to matrices of
-millions: checks for overflow, norms per layer, statistics for a log.
+What a training step does to the gradients of a whole model, thousands of them, from biases of 64 elements to matrices
+of millions: checks for overflow, norms per layer, statistics for a log.
 
-Where time is lost: a kernel per tensor. Most of the tensors are so small that a launch takes a hundred times longer than the
-sum; a compiler makes as many kernels, one after the other, since the sizes differ. One launch that walks over a table of
-pointers and sizes, with the large tensors split and the small ones grouped, is bound by memory alone.
+Where time is lost: a kernel per tensor. Most of the tensors are so small that a launch takes a hundred times longer
+than the sum; a compiler makes as many kernels, one after the other, since the sizes differ. One launch that walks over
+a table of pointers and sizes, with the large tensors split and the small ones grouped, is bound by memory alone.
 
-Bytes: 4 per element at float32, plus 4 per tensor. Source: PyTorch documentation of torch.optim, section on foreach and fused
-implementations, which exist for the same reason.
+Bytes: 4 per element at float32, plus 4 per tensor. Source: PyTorch documentation of torch.optim, section on foreach and
+fused implementations, which exist for the same reason.
 """
 
 import torch

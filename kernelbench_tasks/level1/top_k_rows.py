@@ -4,9 +4,9 @@
 
 Beam search, retrieval, routing of tokens to experts, sparse attention.
 
-Where time is lost: torch.topk leaves open which of equal elements it takes, so whoever needs the same answer each time sorts
-the whole row, several passes for a handful of numbers. A threshold found by counting bits of the keys, or k registers per
-thread and a merge, read the row once or twice; which is better depends on k and on the length.
+Where time is lost: torch.topk leaves open which of equal elements it takes, so whoever needs the same answer each time
+sorts the whole row, several passes for a handful of numbers. A threshold found by counting bits of the keys, or k
+registers per thread and a merge, read the row once or twice; which is better depends on k and on the length.
 
 Bytes: 4 per element at float32, plus 12 per result. Source: Alabi et al., "Fast k-Selection Algorithms for Graphics
 Processing Units", 2012; PyTorch documentation of torch.topk and torch.sort.

@@ -5,11 +5,12 @@
 
 The sparse format of matrix units; in training with sparse weights or activations it is made anew in each step.
 
-Where time is lost: a sort per four elements, with 64-bit places, then another sort of the places and a gather: a hundred bytes
-moved for each element. Six comparisons decide between six cases, all in registers, and results are stored in words.
+Where time is lost: a sort per four elements, with 64-bit places, then another sort of the places and a gather: a
+hundred bytes moved for each element. Six comparisons decide between six cases, all in registers, and results are stored
+in words.
 
-Bytes: 6.25 per element at float32. Source: Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv 2104.08378; Pool,
-Yu, "Channel Permutations for N:M Sparsity", 2021.
+Bytes: 6.25 per element at float32. Source: Mishra et al., "Accelerating Sparse Deep Neural Networks", arXiv 2104.08378;
+Pool, Yu, "Channel Permutations for N:M Sparsity", 2021.
 """
 
 import torch

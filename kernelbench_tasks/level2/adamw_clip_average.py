@@ -5,9 +5,9 @@
 
 Without waiting for the norm on the host, and with new tensors as results, so that steps can be undone.
 
-Where time is lost: a norm over all gradients, then a dozen passes over lists of tensors of very different size, each with its
-own launches. The update needs every number once: five reads and four writes an element in a launch over a table of pointers,
-after one that forms the norm.
+Where time is lost: a norm over all gradients, then a dozen passes over lists of tensors of very different size, each
+with its own launches. The update needs every number once: five reads and four writes an element in a launch over a
+table of pointers, after one that forms the norm.
 
 Bytes: 36 per element at float32. Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101;
 PyTorch documentation of torch.optim.AdamW (fused).

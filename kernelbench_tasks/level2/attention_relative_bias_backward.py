@@ -4,12 +4,12 @@
 
 T5, Swin and music transformers, in training; the table gets a gradient, too.
 
-Where time is lost: the bias is expanded to a matrix per head, and its gradient is a matrix per head again, which is then
-summed along diagonals into a few hundred numbers by scattered additions. Kernels for attention take a bias but do not give
-back such a gradient without storing all scores. A kernel can sum diagonals per tile.
+Where time is lost: the bias is expanded to a matrix per head, and its gradient is a matrix per head again, which is
+then summed along diagonals into a few hundred numbers by scattered additions. Kernels for attention take a bias but do
+not give back such a gradient without storing all scores. A kernel can sum diagonals per tile.
 
-Operations: about 14 * length^2 * lanes per head. Bytes at float32: 32 per position and lane at best. Source: Raffel et al.,
-"Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", arXiv 1910.10683.
+Operations: about 14 * length^2 * lanes per head. Bytes at float32: 32 per position and lane at best. Source: Raffel et
+al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", arXiv 1910.10683.
 """
 
 import torch

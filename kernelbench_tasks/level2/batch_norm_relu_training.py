@@ -4,12 +4,12 @@
 
 The repeated end of a residual block in training; mean and variance run over batch and pixels.
 
-Where time is lost: the normalization reads x twice, addition and ReLU are two more passes, and backward undoes them one by
-one. Two passes forward and two backward are enough when everything elementwise is fused into them; small images leave few
-elements per channel, large ones many: how channels are split over the machine differs.
+Where time is lost: the normalization reads x twice, addition and ReLU are two more passes, and backward undoes them one
+by one. Two passes forward and two backward are enough when everything elementwise is fused into them; small images
+leave few elements per channel, large ones many: how channels are split over the machine differs.
 
-Bytes at float32: 16 per element forward, 28 backward. Source: Ioffe, Szegedy, "Batch Normalization", arXiv 1502.03167; He et
-al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385.
+Bytes at float32: 16 per element forward, 28 backward. Source: Ioffe, Szegedy, "Batch Normalization", arXiv 1502.03167;
+He et al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385.
 """
 
 import torch

@@ -5,8 +5,9 @@
 
 Normalization for small batches, where those of the batch alone are too noisy.
 
-Where time is lost: no library has it, so it is a chain of reductions, small kernels on vectors of channels and broadcasts: twelve
-launches for two passes over x. The vectors are tiny, and everything after the reductions is one affine map.
+Where time is lost: no library has it, so it is a chain of reductions, small kernels on vectors of channels and
+broadcasts: twelve launches for two passes over x. The vectors are tiny, and everything after the reductions is one
+affine map.
 
 Bytes: 12 per element at float32. Source: Ioffe, "Batch Renormalization", arXiv 1702.03275.
 """

@@ -4,12 +4,12 @@
 
 Pruned language models, sparse attention patterns, coupling matrices of physical models.
 
-Where time is lost: eager gathers the pieces of x once per block row and writes them all; dense, it multiplies by zeros. A tile
-per block row that reads its pieces of x in place and keeps the sum in registers touches the stored blocks once.
+Where time is lost: eager gathers the pieces of x once per block row and writes them all; dense, it multiplies by zeros.
+A tile per block row that reads its pieces of x in place and keeps the sum in registers touches the stored blocks once.
 
 Operations: 2 * rows * stored elements. Bytes at float32: 4 * stored elements + 4 * rows * (inner + cols). Source: Gray,
-Radford, Kingma, "GPU Kernels for Block-Sparse Weights", OpenAI 2017; Gale et al., "Sparse GPU Kernels for Deep Learning",
-arXiv 2006.10901.
+Radford, Kingma, "GPU Kernels for Block-Sparse Weights", OpenAI 2017; Gale et al., "Sparse GPU Kernels for Deep
+Learning", arXiv 2006.10901.
 """
 
 import torch

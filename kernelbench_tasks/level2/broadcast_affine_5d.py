@@ -4,11 +4,11 @@
 
 Correction of volumes: gains per channel and line, offsets per frame, slice and column of a detector.
 
-Where time is lost: eager makes two passes; in one pass, generic code finds each of five indices by divisions, which at odd sizes
-costs more than the memory. Walking along the inner dimension with the outer indices held fixed needs none.
+Where time is lost: eager makes two passes; in one pass, generic code finds each of five indices by divisions, which at
+odd sizes costs more than the memory. Walking along the inner dimension with the outer indices held fixed needs none.
 
-Bytes: 8 per element at float32. Source: NumPy documentation, "Broadcasting"; Granlund, Montgomery, "Division by Invariant
-Integers using Multiplication", 1994.
+Bytes: 8 per element at float32. Source: NumPy documentation, "Broadcasting"; Granlund, Montgomery, "Division by
+Invariant Integers using Multiplication", 1994.
 """
 
 import torch

@@ -4,11 +4,12 @@
 
 The heart of training a language model, at sequence lengths that are no multiple of a tile.
 
-Where time is lost: library kernels are excellent at long, round lengths; short or odd ones leave tiles empty, grouped heads are
-expanded to copies on some paths and their gradients summed afterwards, and at the diagonal half of each tile is wasted.
+Where time is lost: library kernels are excellent at long, round lengths; short or odd ones leave tiles empty, grouped
+heads are expanded to copies on some paths and their gradients summed afterwards, and at the diagonal half of each tile
+is wasted.
 
-Operations: about 7 * length^2 * lanes per query head. Bytes at float32: 32 per position and lane. Source: Dao, "FlashAttention-2",
-arXiv 2307.08691; Ainslie et al., "GQA", arXiv 2305.13245.
+Operations: about 7 * length^2 * lanes per query head. Bytes at float32: 32 per position and lane. Source: Dao,
+"FlashAttention-2", arXiv 2307.08691; Ainslie et al., "GQA", arXiv 2305.13245.
 """
 
 import torch

@@ -4,8 +4,8 @@
 
 In front of the scan in Mamba and other state-space models, for prompts in chunks and for single tokens.
 
-Where time is lost: libraries treat a convolution per channel in one dimension as an exotic case; around it, state and input are
-concatenated and the new state copied. With four taps it is a sliding window in registers that reads x once.
+Where time is lost: libraries treat a convolution per channel in one dimension as an exotic case; around it, state and
+input are concatenated and the new state copied. With four taps it is a sliding window in registers that reads x once.
 
 Bytes: 8 per element of x at float32, plus 8 per element of the state. Source: Gu, Dao, "Mamba: Linear-Time Sequence
 Modeling with Selective State Spaces", arXiv 2312.00752.

@@ -4,8 +4,9 @@
 
 Per-channel energy normalization of spectrograms, gamma correction of sensors, companding before quantization.
 
-Where time is lost: clamp, sign, absolute value, power and two products are six passes. In one pass the power is what costs: a
-logarithm and an exponential per element, in a library's most careful version unless the range of the numbers is known.
+Where time is lost: clamp, sign, absolute value, power and two products are six passes. In one pass the power is what
+costs: a logarithm and an exponential per element, in a library's most careful version unless the range of the numbers
+is known.
 
 Bytes: 8 per element at float32. Source: Wang et al., "Trainable Frontend For Robust and Far-Field Keyword Spotting",
 arXiv 1607.05666.

@@ -4,9 +4,9 @@
 
 Training of CLIP-like models and of retrievers: each image against all texts of the batch and the other way round.
 
-Where time is lost: the matrix of similarities is read by rows and by columns, each with a softmax of its own, forward and
-backward, and the gradient is a third such matrix. Tiles can be recomputed from the embeddings, and both sets of normalizers
-can be formed in one pass over them.
+Where time is lost: the matrix of similarities is read by rows and by columns, each with a softmax of its own, forward
+and backward, and the gradient is a third such matrix. Tiles can be recomputed from the embeddings, and both sets of
+normalizers can be formed in one pass over them.
 
 Operations: about 10 * pairs^2 * dims. Bytes at float32: 24 * pairs * dims at best. Source: Radford et al., "Learning
 Transferable Visual Models From Natural Language Supervision", arXiv 2103.00020; van den Oord et al., arXiv 1807.03748.

@@ -4,12 +4,12 @@
 
 The stem of small vision networks on cameras and phones.
 
-Where time is lost: a library's convolution can add a bias, at best apply an activation, but cannot pool: its output, four times
-as large as what is wanted, goes to memory and back, twice in eager. Each tile of a direct convolution can pool before it
-stores.
+Where time is lost: a library's convolution can add a bias, at best apply an activation, but cannot pool: its output,
+four times as large as what is wanted, goes to memory and back, twice in eager. Each tile of a direct convolution can
+pool before it stores.
 
-Operations: 18 * pixels * channels * filters. Bytes at float32: 4 * (pixels * channels + outputs). Source: Howard et al.,
-"Searching for MobileNetV3", arXiv 1905.02244.
+Operations: 18 * pixels * channels * filters. Bytes at float32: 4 * (pixels * channels + outputs). Source: Howard et
+al., "Searching for MobileNetV3", arXiv 1905.02244.
 """
 
 import torch

@@ -4,12 +4,12 @@
 
 Pixels of a diffusion model attend to 77 tokens of a prompt; heads have 40, 72 or 80 lanes.
 
-Where time is lost: kernels for attention are tuned for long sides of equal length and lanes of 64 or 128. Here all keys and
-values of a head fit the nearest memory and no running maximum is needed; padding 72 lanes to 128 and 77 keys to 128
+Where time is lost: kernels for attention are tuned for long sides of equal length and lanes of 64 or 128. Here all keys
+and values of a head fit the nearest memory and no running maximum is needed; padding 72 lanes to 128 and 77 keys to 128
 wastes more than half of the work.
 
-Operations: 4 * queries * keys * lanes per head. Bytes at float32: 8 per query lane. Source: Rombach et al., "High-Resolution
-Image Synthesis with Latent Diffusion Models", arXiv 2112.10752.
+Operations: 4 * queries * keys * lanes per head. Bytes at float32: 8 per query lane. Source: Rombach et al.,
+"High-Resolution Image Synthesis with Latent Diffusion Models", arXiv 2112.10752.
 """
 
 import torch

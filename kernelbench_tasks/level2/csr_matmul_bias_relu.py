@@ -4,13 +4,13 @@
 
 Graph convolutions, recommender features, finite elements on irregular meshes.
 
-Where time is lost: eager gathers a row of x for every entry into memory, scales it there, and adds it up by atomics: sixteen
-bytes moved for each number added. Libraries multiply by sparse matrices but fuse nothing, and split the work by rows, of
-which a few are a thousand times longer than the rest.
+Where time is lost: eager gathers a row of x for every entry into memory, scales it there, and adds it up by atomics:
+sixteen bytes moved for each number added. Libraries multiply by sparse matrices but fuse nothing, and split the work by
+rows, of which a few are a thousand times longer than the rest.
 
-Bytes at float32: 4 * entries * width read from a cache, 12 per entry, 4 * rows * width. Source: Yang, Buluç, Owens, "Design
-Principles for Sparse Matrix Multiplication on the GPU", arXiv 1803.08601; Merrill, Garland, "Merge-Based Parallel Sparse
-Matrix-Vector Multiplication", 2016.
+Bytes at float32: 4 * entries * width read from a cache, 12 per entry, 4 * rows * width. Source: Yang, Buluç, Owens,
+"Design Principles for Sparse Matrix Multiplication on the GPU", arXiv 1803.08601; Merrill, Garland, "Merge-Based
+Parallel Sparse Matrix-Vector Multiplication", 2016.
 """
 
 import torch

@@ -4,12 +4,12 @@
 
 Retention, lightning attention, Mamba-2 in its attention form.
 
-Where time is lost: written as a product of matrices under a mask of decays, as here, work and memory grow with the square of the
-length; step by step it is a launch per position. In chunks it is both: products inside of a chunk, a state of d x d between
-chunks, and nothing of the size of the square is ever stored.
+Where time is lost: written as a product of matrices under a mask of decays, as here, work and memory grow with the
+square of the length; step by step it is a launch per position. In chunks it is both: products inside of a chunk, a
+state of d x d between chunks, and nothing of the size of the square is ever stored.
 
-Operations: about 4 * length * lanes * (chunk + lanes) per head when chunked. Bytes at float32: 16 per position and lane.
-Source: Sun et al., "Retentive Network", arXiv 2307.08621; Dao, Gu, "Transformers are SSMs", arXiv 2405.21060.
+Operations: about 4 * length * lanes * (chunk + lanes) per head when chunked. Bytes at float32: 16 per position and
+lane. Source: Sun et al., "Retentive Network", arXiv 2307.08621; Dao, Gu, "Transformers are SSMs", arXiv 2405.21060.
 """
 
 import torch

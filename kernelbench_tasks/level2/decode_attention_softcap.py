@@ -5,9 +5,9 @@
 
 Decoding in Gemma 2 like models (soft cap, window) and in MPT like ones (ALiBi).
 
-Where time is lost: SDPA has no cap, so scores, tanh, bias, mask and softmax are passes of their own and heads of a group read
-the same keys again. One block per head leaves most of a GPU idle at a batch of one: the sequence must be split, with a second
-step that joins the parts, and only the window need be read.
+Where time is lost: SDPA has no cap, so scores, tanh, bias, mask and softmax are passes of their own and heads of a
+group read the same keys again. One block per head leaves most of a GPU idle at a batch of one: the sequence must be
+split, with a second step that joins the parts, and only the window need be read.
 
 Bytes: 8 * window * lanes per key head and sequence at float32. Source: Gemma Team, "Gemma 2", arXiv 2408.00118; Press,
 Smith, Lewis, "Train Short, Test Long", arXiv 2108.12409; Dao et al., "Flash-Decoding", 2023.

@@ -4,12 +4,12 @@
 
 with bilinear interpolation and zeros outside. Detection, pose and super-resolution networks.
 
-Where time is lost: nine samples per pixel and channel are written to memory before a product reads them again, with the grid of
-coordinates beside them. The four neighbors of a sample are the same for all channels, so a tile can gather into shared
-memory and multiply from there.
+Where time is lost: nine samples per pixel and channel are written to memory before a product reads them again, with the
+grid of coordinates beside them. The four neighbors of a sample are the same for all channels, so a tile can gather into
+shared memory and multiply from there.
 
-Operations: 18 * pixels * channels * filters. Bytes at float32: 4 * pixels * (channels + 27 + filters). Source: Zhu, Hu, Lin,
-Dai, "Deformable ConvNets v2", arXiv 1811.11168.
+Operations: 18 * pixels * channels * filters. Bytes at float32: 4 * pixels * (channels + 27 + filters). Source: Zhu, Hu,
+Lin, Dai, "Deformable ConvNets v2", arXiv 1811.11168.
 """
 
 import torch

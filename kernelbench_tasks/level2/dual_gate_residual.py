@@ -4,11 +4,11 @@
 
 Gated attention outputs and gated state-space blocks, whose gates come out of one projection.
 
-Where time is lost: the parts lie at a stride of three rows; eager makes five kernels and four temporaries. A compiler fuses
-them, but with odd widths and strides it gives up wide loads, and divides to find row and column of each element.
+Where time is lost: the parts lie at a stride of three rows; eager makes five kernels and four temporaries. A compiler
+fuses them, but with odd widths and strides it gives up wide loads, and divides to find row and column of each element.
 
-Bytes: 20 per element at float32. Source: Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202; Qiu et al., "Gated
-Attention for Large Language Models", arXiv 2505.06708.
+Bytes: 20 per element at float32. Source: Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202; Qiu et al.,
+"Gated Attention for Large Language Models", arXiv 2505.06708.
 """
 
 import torch

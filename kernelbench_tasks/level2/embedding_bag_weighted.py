@@ -4,12 +4,13 @@
 
 The bottom of recommender models: each sample has a handful of clicks, words or ads, and a few plain numbers.
 
-Where time is lost: reading rows at random places is all there is, and a row is shorter than what keeps memory busy unless many
-are in flight. The library gives a block to a bag, whatever its size; then comes a thin product, and another pass for the
-addition.
+Where time is lost: reading rows at random places is all there is, and a row is shorter than what keeps memory busy
+unless many are in flight. The library gives a block to a bag, whatever its size; then comes a thin product, and another
+pass for the addition.
 
-Bytes at float32: 4 * ids * width + 12 per id + 4 * bags * width. Source: Naumov et al., "Deep Learning Recommendation Model
-for Personalization and Recommendation Systems", arXiv 1906.00091; FBGEMM documentation on table batched embeddings.
+Bytes at float32: 4 * ids * width + 12 per id + 4 * bags * width. Source: Naumov et al., "Deep Learning Recommendation
+Model for Personalization and Recommendation Systems", arXiv 1906.00091; FBGEMM documentation on table batched
+embeddings.
 """
 
 import torch

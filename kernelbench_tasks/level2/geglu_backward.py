@@ -4,11 +4,12 @@
 
 The middle of the MLP of T5, Gemma and diffusion transformers, in training.
 
-Where time is lost: the derivative of GELU is a dozen elementwise steps over saved tensors, the halves are put together by a
-copy, and the gradients of the biases read the result once more. Recomputing the gate from the input costs less than
-reading what was saved, and the sums down the columns can be formed on the way.
+Where time is lost: the derivative of GELU is a dozen elementwise steps over saved tensors, the halves are put together
+by a copy, and the gradients of the biases read the result once more. Recomputing the gate from the input costs less
+than reading what was saved, and the sums down the columns can be formed on the way.
 
-Bytes at float32: 12 per output forward, 20 backward. Source: Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202.
+Bytes at float32: 12 per output forward, 20 backward. Source: Shazeer, "GLU Variants Improve Transformer", arXiv
+2002.05202.
 """
 
 import torch

@@ -5,12 +5,12 @@
 
 Graph attention networks: molecules, citations, roads, social graphs.
 
-Where time is lost: per edge and head, features are gathered into memory, scaled and scattered by atomics; softmax takes three
-more scatters, and all of it is saved and walked back. Grouped by target, each node gathers its sources, keeps maximum and sum
-in registers and writes once; backward recomputes the weights from two numbers per node.
+Where time is lost: per edge and head, features are gathered into memory, scaled and scattered by atomics; softmax takes
+three more scatters, and all of it is saved and walked back. Grouped by target, each node gathers its sources, keeps
+maximum and sum in registers and writes once; backward recomputes the weights from two numbers per node.
 
-Bytes at float32: about 12 * edges * heads * lanes gathered, best from a cache. Source: Veličković et al., "Graph Attention
-Networks", arXiv 1710.10903; Rahman, Sujon, Azad, "FusedMM", arXiv 2011.06391.
+Bytes at float32: about 12 * edges * heads * lanes gathered, best from a cache. Source: Veličković et al., "Graph
+Attention Networks", arXiv 1710.10903; Rahman, Sujon, Azad, "FusedMM", arXiv 2011.06391.
 """
 
 import torch

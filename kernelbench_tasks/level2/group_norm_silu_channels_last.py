@@ -4,9 +4,9 @@
 
 Between the convolutions of diffusion networks, which run fastest channels-last.
 
-Where time is lost: the library's kernel wants channels outermost, so channels-last images are copied or walked through with
-strides, and SiLU is a pass of its own. A group of an odd number of channels is a short piece of each pixel: the statistics
-need a reduction across pixels, and the second pass may still find the image in the cache.
+Where time is lost: the library's kernel wants channels outermost, so channels-last images are copied or walked through
+with strides, and SiLU is a pass of its own. A group of an odd number of channels is a short piece of each pixel: the
+statistics need a reduction across pixels, and the second pass may still find the image in the cache.
 
 Bytes: 8 per element at float32 when the image stays in a cache, else 12. Source: Wu, He, "Group Normalization",
 arXiv 1803.08494; Ho, Jain, Abbeel, "Denoising Diffusion Probabilistic Models", arXiv 2006.11239.

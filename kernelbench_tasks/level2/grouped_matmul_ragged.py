@@ -4,12 +4,12 @@
 
 Experts of a mixture, node types of a heterogeneous graph, tenants with their own heads.
 
-Where time is lost: a loop of products starts a kernel per group, has to know the sizes on the host, and leaves the machine idle
-at the small groups; padding all to the largest wastes most of the work. One launch over all tiles of all groups, whose
-number only the device knows.
+Where time is lost: a loop of products starts a kernel per group, has to know the sizes on the host, and leaves the
+machine idle at the small groups; padding all to the largest wastes most of the work. One launch over all tiles of all
+groups, whose number only the device knows.
 
-Operations: 2 * rows * inner * cols. Bytes at float32: 4 * (rows * inner + groups * inner * cols + rows * cols). Source: Gale
-et al., "MegaBlocks", arXiv 2211.15841; CUTLASS documentation on grouped GEMM.
+Operations: 2 * rows * inner * cols. Bytes at float32: 4 * (rows * inner + groups * inner * cols + rows * cols). Source:
+Gale et al., "MegaBlocks", arXiv 2211.15841; CUTLASS documentation on grouped GEMM.
 """
 
 import torch

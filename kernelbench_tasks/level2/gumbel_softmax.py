@@ -4,11 +4,12 @@
 
 Discrete latent variables, architecture search, learned routing and masking.
 
-Where time is lost: uniform numbers, two logarithms, an addition, a division and a softmax are passes over tensors as large as
-the logits; noise from a counter can be made in registers where it is needed, and again in a backward pass without being kept.
+Where time is lost: uniform numbers, two logarithms, an addition, a division and a softmax are passes over tensors as
+large as the logits; noise from a counter can be made in registers where it is needed, and again in a backward pass
+without being kept.
 
-Bytes: 8 per element at float32, plus 8 per row. Source: Jang, Gu, Poole, "Categorical Reparameterization with Gumbel-Softmax",
-arXiv 1611.01144; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
+Bytes: 8 per element at float32, plus 8 per row. Source: Jang, Gu, Poole, "Categorical Reparameterization with
+Gumbel-Softmax", arXiv 1611.01144; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
 """
 
 import torch

@@ -5,12 +5,12 @@
 
 Fitting images, height maps and signed distances: the gradient with respect to the table is what training waits for.
 
-Where time is lost: backward scatters four contributions per point and level into the table, by atomics in memory that is zeroed
-first; coarse levels have few entries, so thousands of points meet there. Sorting points by cell, or summing coarse levels in
-shared memory, and recomputing indices in place of saving them.
+Where time is lost: backward scatters four contributions per point and level into the table, by atomics in memory that
+is zeroed first; coarse levels have few entries, so thousands of points meet there. Sorting points by cell, or summing
+coarse levels in shared memory, and recomputing indices in place of saving them.
 
-Bytes at float32: 8 per corner gathered and 8 per corner added. Source: Müller, Evans, Schied, Keller, "Instant Neural Graphics
-Primitives with a Multiresolution Hash Encoding", arXiv 2201.05989, section 4.
+Bytes at float32: 8 per corner gathered and 8 per corner added. Source: Müller, Evans, Schied, Keller, "Instant Neural
+Graphics Primitives with a Multiresolution Hash Encoding", arXiv 2201.05989, section 4.
 """
 
 import torch

@@ -4,12 +4,13 @@
 
 Language models quantized by GPTQ or AWQ; at few tokens a quarter of the bytes means up to four times the speed.
 
-Where time is lost: eager unpacks the weights into memory at every call, nine bytes moved for each half byte read, and more
-kernels than products. Unpacked in registers, next to the multiplication, with scales applied per group, the packed bytes are
-all that is read; the order of the nibbles decides what unpacking costs, and may be changed once, when the module is built.
+Where time is lost: eager unpacks the weights into memory at every call, nine bytes moved for each half byte read, and
+more kernels than products. Unpacked in registers, next to the multiplication, with scales applied per group, the packed
+bytes are all that is read; the order of the nibbles decides what unpacking costs, and may be changed once, when the
+module is built.
 
-Operations: 2 * rows * inner * cols. Bytes: inner * cols / 2 for the weights. Source: Frantar et al., "GPTQ", arXiv 2210.17323;
-"Tilus: A Tile-Level GPGPU Programming Language for Low-Precision Computation", arXiv 2504.12984.
+Operations: 2 * rows * inner * cols. Bytes: inner * cols / 2 for the weights. Source: Frantar et al., "GPTQ", arXiv
+2210.17323; "Tilus: A Tile-Level GPGPU Programming Language for Low-Precision Computation", arXiv 2504.12984.
 """
 
 import torch

@@ -4,9 +4,9 @@
 
 Six bits keep a language model's quality where four do not; the odd size is why nearly nobody offers them.
 
-Where time is lost: codes straddle bytes, so eager takes a dozen passes of shifts over tensors that are wider than the result.
-No library multiplies by them. Unpacked in registers from words of 96 bits, or split once into a plane of four bits and one of
-two, the weights cost three quarters of a byte each.
+Where time is lost: codes straddle bytes, so eager takes a dozen passes of shifts over tensors that are wider than the
+result. No library multiplies by them. Unpacked in registers from words of 96 bits, or split once into a plane of four
+bits and one of two, the weights cost three quarters of a byte each.
 
 Operations: 2 * rows * inner * cols. Bytes: 0.75 * inner * cols for the weights. Source: Xia et al., "FP6-LLM",
 arXiv 2401.14112; "Tilus: A Tile-Level GPGPU Programming Language for Low-Precision Computation", arXiv 2504.12984.

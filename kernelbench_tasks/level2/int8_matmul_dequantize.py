@@ -4,9 +4,9 @@
 
 Inference with 8-bit weights and activations (SmoothQuant, LLM.int8), vision models on edge devices.
 
-Where time is lost: torch's own product of int8 matrices is private and wants multiples of 8 or 16, so the portable way widens
-both to float32, four times the bytes, and multiplies far from the integer units; scales and bias are further passes. Integer
-units with scales in the epilogue do it in one.
+Where time is lost: torch's own product of int8 matrices is private and wants multiples of 8 or 16, so the portable way
+widens both to float32, four times the bytes, and multiplies far from the integer units; scales and bias are further
+passes. Integer units with scales in the epilogue do it in one.
 
 Operations: 2 * rows * inner * cols. Bytes: rows * inner + inner * cols + 4 * rows * cols. Source: Dettmers et al.,
 "LLM.int8()", arXiv 2208.07339; Xiao et al., "SmoothQuant", arXiv 2211.10438.

@@ -4,12 +4,12 @@
 
 On-policy distillation of language models, mutual learning of two networks, consistency under augmentation.
 
-Where time is lost: two log-softmaxes, their exponentials, the mixture and its logarithm, two weighted sums: ten tensors of rows x
-classes forward, and again backward. The gradient of either side follows from its own logits, the two normalizers of the row
-and the loss, so two passes over the logits are enough.
+Where time is lost: two log-softmaxes, their exponentials, the mixture and its logarithm, two weighted sums: ten tensors
+of rows x classes forward, and again backward. The gradient of either side follows from its own logits, the two
+normalizers of the row and the loss, so two passes over the logits are enough.
 
-Bytes: 32 per logit pair at float32. Source: Lin, "Divergence measures based on the Shannon entropy", 1991; Agarwal et al.,
-"On-Policy Distillation of Language Models", arXiv 2306.13649.
+Bytes: 32 per logit pair at float32. Source: Lin, "Divergence measures based on the Shannon entropy", 1991; Agarwal et
+al., "On-Policy Distillation of Language Models", arXiv 2306.13649.
 """
 
 import math

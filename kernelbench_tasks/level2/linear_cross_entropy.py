@@ -4,12 +4,13 @@
 
 The end of training a language model (Gemma 2 caps, PaLM penalizes): logits take more memory than all layers together.
 
-Where time is lost: logits, capped logits, probabilities and two gradients of rows x vocabulary numbers go through memory, gigabytes
-for a few thousand tokens. In chunks of rows and columns, with the gradients formed while a chunk is near, nothing of that
-size need exist.
+Where time is lost: logits, capped logits, probabilities and two gradients of rows x vocabulary numbers go through
+memory, gigabytes for a few thousand tokens. In chunks of rows and columns, with the gradients formed while a chunk is
+near, nothing of that size need exist.
 
-Operations: 6 * rows * inner * vocabulary. Bytes at float32: 8 * (rows + vocabulary) * inner at best. Source: Wijmans et al.,
-"Cut Your Losses in Large-Vocabulary Language Models", arXiv 2411.09009; Chowdhery et al., "PaLM", arXiv 2204.02311.
+Operations: 6 * rows * inner * vocabulary. Bytes at float32: 8 * (rows + vocabulary) * inner at best. Source: Wijmans et
+al., "Cut Your Losses in Large-Vocabulary Language Models", arXiv 2411.09009; Chowdhery et al., "PaLM", arXiv
+2204.02311.
 """
 
 import math

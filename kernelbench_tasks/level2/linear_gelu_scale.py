@@ -4,9 +4,9 @@
 
 MLPs whose sizes nobody chose: pruned networks, physics surrogates, scientific features, vocabulary slices.
 
-Where time is lost: with an odd inner size no row starts at an aligned address, so libraries fall back to kernels with narrow
-loads; padding costs a copy. Activation and gain are further passes. A kernel that aligns while it stages tiles pays
-neither.
+Where time is lost: with an odd inner size no row starts at an aligned address, so libraries fall back to kernels with
+narrow loads; padding costs a copy. Activation and gain are further passes. A kernel that aligns while it stages tiles
+pays neither.
 
 Operations: 2 * rows * inner * cols. Bytes at float32: 4 * (rows * inner + inner * cols + rows * cols). Source: cuBLAS
 documentation, section on alignment of matrices; Hendrycks, Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415.

@@ -4,8 +4,8 @@
 
 Greedy decoding over a vocabulary, nearest codes of a vector quantizer by inner product, maximum inner product search.
 
-Where time is lost: only two numbers a row are wanted, but the whole product goes to memory, twice when maximum and place are
-separate passes. Each tile can reduce its columns in registers and keep the best.
+Where time is lost: only two numbers a row are wanted, but the whole product goes to memory, twice when maximum and
+place are separate passes. Each tile can reduce its columns in registers and keep the best.
 
 Operations: 2 * rows * inner * classes. Bytes at float32: 4 * (rows + classes) * inner. Source: van den Oord, Vinyals,
 Kavukcuoglu, "Neural Discrete Representation Learning", arXiv 1711.00937.

@@ -4,12 +4,12 @@
 
 Serving of many fine-tuned variants of one model in a batch.
 
-Where time is lost: gathering the adapters of all rows writes them to memory once per row, and the batched product of single
-rows reads them again; rows with the same adapter share nothing. Grouped by adapter, or gathered in place by a kernel that
-keeps the small intermediate in registers, the adapters are read once.
+Where time is lost: gathering the adapters of all rows writes them to memory once per row, and the batched product of
+single rows reads them again; rows with the same adapter share nothing. Grouped by adapter, or gathered in place by a
+kernel that keeps the small intermediate in registers, the adapters are read once.
 
-Operations: 2 * rows * (inner * cols + rank * (inner + cols)). Bytes at float32: 4 * inner * cols and the adapters in use.
-Source: Hu et al., "LoRA", arXiv 2106.09685; Chen et al., "Punica: Multi-Tenant LoRA Serving", arXiv 2310.18547.
+Operations: 2 * rows * (inner * cols + rank * (inner + cols)). Bytes at float32: 4 * inner * cols and the adapters in
+use. Source: Hu et al., "LoRA", arXiv 2106.09685; Chen et al., "Punica: Multi-Tenant LoRA Serving", arXiv 2310.18547.
 """
 
 import torch

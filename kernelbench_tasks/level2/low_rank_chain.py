@@ -4,9 +4,9 @@
 
 Compressed layers, adapters, bottlenecks of channel attention and of data-dependent mixing (RWKV, Griffin).
 
-Where time is lost: with a middle of four to sixty-four columns both products are bound by memory, and the library treats them
-as two thin products that each miss the machine; gate and bias are further passes over the widest tensor. The middle of a
-row block fits registers, so x, gate and y can be touched once each.
+Where time is lost: with a middle of four to sixty-four columns both products are bound by memory, and the library
+treats them as two thin products that each miss the machine; gate and bias are further passes over the widest tensor.
+The middle of a row block fits registers, so x, gate and y can be touched once each.
 
 Operations: 2 * rows * rank * (inner + cols). Bytes at float32: 4 * rows * (inner + 2 * cols). Source: Houlsby et al.,
 "Parameter-Efficient Transfer Learning for NLP", arXiv 1902.00751.

@@ -5,9 +5,9 @@
 
 The format in which recent open models ship their experts.
 
-Where time is lost: eager separates nibbles into 64-bit indices, gathers from a table in memory and scales, dozens of bytes for
-each half byte. In registers a code becomes a 16-bit float by a shift or a byte permutation, and the power of two is added to
-its exponent.
+Where time is lost: eager separates nibbles into 64-bit indices, gathers from a table in memory and scales, dozens of
+bytes for each half byte. In registers a code becomes a 16-bit float by a shift or a byte permutation, and the power of
+two is added to its exponent.
 
 Operations: 2 * rows * inner * cols. Bytes: 0.53 * inner * cols for the weights. Source: OCP Microscaling Formats (MX)
 Specification v1.0; Rouhani et al., "Microscaling Data Formats for Deep Learning", arXiv 2310.10537.

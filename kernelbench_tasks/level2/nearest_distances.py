@@ -4,12 +4,12 @@
 
 Chamfer losses and normals of point clouds, outlier scores, neighbor search in low dimensions.
 
-Where time is lost: the matrix of all distances is written, and a general selection reads it again, for a few numbers per
-row. As a product of matrices, distances of near points would cancel. A block that keeps its rows' best k in registers while
-the other points stream by stores nothing but the answer.
+Where time is lost: the matrix of all distances is written, and a general selection reads it again, for a few numbers
+per row. As a product of matrices, distances of near points would cancel. A block that keeps its rows' best k in
+registers while the other points stream by stores nothing but the answer.
 
-Operations: 3 * points * others * dims. Bytes at float32: 4 * (points + others) * dims + 4 * points * k. Source: Johnson,
-Douze, Jégou, "Billion-scale similarity search with GPUs", arXiv 1702.08734.
+Operations: 3 * points * others * dims. Bytes at float32: 4 * (points + others) * dims + 4 * points * k. Source:
+Johnson, Douze, Jégou, "Billion-scale similarity search with GPUs", arXiv 1702.08734.
 """
 
 import torch

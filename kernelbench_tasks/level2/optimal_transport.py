@@ -5,12 +5,12 @@
 
 Matching of point clouds and keypoints, balanced assignment of tokens to experts, color transfer.
 
-Where time is lost: each half step reads the cost matrix and writes a sum of the same size before it reduces it, forty times. A
-matrix that fits shared memory, or the second-level cache, need be read from memory once, and forty launches can be one; rows and
-columns want different walks.
+Where time is lost: each half step reads the cost matrix and writes a sum of the same size before it reduces it, forty
+times. A matrix that fits shared memory, or the second-level cache, need be read from memory once, and forty launches
+can be one; rows and columns want different walks.
 
-Bytes: 4 per cost at float32 when it stays on chip, 640 in eager. Source: Cuturi, "Sinkhorn Distances", arXiv 1306.0895; Schmitzer,
-"Stabilized Sparse Scaling Algorithms for Entropy Regularized Transport Problems", arXiv 1610.06519.
+Bytes: 4 per cost at float32 when it stays on chip, 640 in eager. Source: Cuturi, "Sinkhorn Distances", arXiv 1306.0895;
+Schmitzer, "Stabilized Sparse Scaling Algorithms for Entropy Regularized Transport Problems", arXiv 1610.06519.
 """
 
 import math

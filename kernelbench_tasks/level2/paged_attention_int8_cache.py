@@ -5,12 +5,12 @@
 
 Serving of language models: the cache is allocated in pages, and 8 bits halve what a token has to read.
 
-Where time is lost: pages are gathered and widened in memory first, which moves nine bytes for each that is stored, for the
-longest sequence of the batch. Read in place, page by page, widened in registers, and only up to each sequence's length, the
-traffic is that of the bytes themselves; short and long sequences must share the machine.
+Where time is lost: pages are gathered and widened in memory first, which moves nine bytes for each that is stored, for
+the longest sequence of the batch. Read in place, page by page, widened in registers, and only up to each sequence's
+length, the traffic is that of the bytes themselves; short and long sequences must share the machine.
 
-Bytes: 2 per cached number, plus 8 per cached token and head. Source: Kwon et al., "Efficient Memory Management for Large
-Language Model Serving with PagedAttention", arXiv 2309.06180; Hooper et al., "KVQuant", arXiv 2401.18079.
+Bytes: 2 per cached number, plus 8 per cached token and head. Source: Kwon et al., "Efficient Memory Management for
+Large Language Model Serving with PagedAttention", arXiv 2309.06180; Hooper et al., "KVQuant", arXiv 2401.18079.
 """
 
 import torch

@@ -4,11 +4,12 @@
 
 The step between projection and attention in Qwen 3, Gemma 3, OLMo 2 and others.
 
-Where time is lost: heads are short (64 to 256 lanes) and many; eager slices the packed tensor into copies, reduces, scales,
-splits into halves, multiplies and concatenates, about fifteen kernels. One warp per head does all of it in registers.
+Where time is lost: heads are short (64 to 256 lanes) and many; eager slices the packed tensor into copies, reduces,
+scales, splits into halves, multiplies and concatenates, about fifteen kernels. One warp per head does all of it in
+registers.
 
-Bytes: 8 per element at float32. Source: Henry et al., "Query-Key Normalization for Transformers", arXiv 2010.04245; Su et
-al., "RoFormer", arXiv 2104.09864.
+Bytes: 8 per element at float32. Source: Henry et al., "Query-Key Normalization for Transformers", arXiv 2010.04245; Su
+et al., "RoFormer", arXiv 2104.09864.
 """
 
 import torch

@@ -2,11 +2,12 @@
 
     h = x + residual,   n = rms_norm(h) * weight,   m = max |n| per row,   q = float8_e4m3fn(448 * n / m)
 
-Before each projection of a language model that multiplies in 8 bits: h goes on as the residual, q and m into the product.
+Before each projection of a language model that multiplies in 8 bits: h goes on as the residual, q and m into the
+product.
 
-Where time is lost: two reductions over the same row, one after the other, and three outputs. Composed, it takes ten kernels and
-reads the row seven times; a compiler reads it again for each reduction once it is long. A row held in registers is read
-once.
+Where time is lost: two reductions over the same row, one after the other, and three outputs. Composed, it takes ten
+kernels and reads the row seven times; a compiler reads it again for each reduction once it is long. A row held in
+registers is read once.
 
 Bytes: 7 per element at bfloat16, plus 4 per row. Source: Micikevicius et al., "FP8 Formats for Deep Learning",
 arXiv 2209.05433; Zhang, Sennrich, "Root Mean Square Layer Normalization", arXiv 1910.07467.

@@ -5,8 +5,9 @@
 
 The joint of a pre-norm transformer: h goes on as the residual, y into the block, and both bring gradients back.
 
-Where time is lost: the two gradients of h are added in a pass of their own, the reduction along rows and the one down the
-columns are separate kernels, and x and residual get copies of the same gradient. One pass over h, dh and dy does it.
+Where time is lost: the two gradients of h are added in a pass of their own, the reduction along rows and the one down
+the columns are separate kernels, and x and residual get copies of the same gradient. One pass over h, dh and dy does
+it.
 
 Bytes at float32: 16 per element forward, 16 backward. Source: Zhang, Sennrich, "Root Mean Square Layer Normalization",
 arXiv 1910.07467; Hsu et al., "Liger Kernel", arXiv 2410.10989.

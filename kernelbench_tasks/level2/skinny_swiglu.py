@@ -4,9 +4,9 @@
 
 The widest step of decoding with one to thirty-two tokens in flight.
 
-Where time is lost: all time goes into reading two matrices once. Two products in a row are two launches with a ramp each, then
-two small kernels; at few rows a library's tiles are mostly padding. One launch that streams both matrices side by side and
-splits the inner dimension over the machine reaches the speed of memory.
+Where time is lost: all time goes into reading two matrices once. Two products in a row are two launches with a ramp
+each, then two small kernels; at few rows a library's tiles are mostly padding. One launch that streams both matrices
+side by side and splits the inner dimension over the machine reaches the speed of memory.
 
 Bytes: 8 * inner * cols at float32. Source: Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202; Osama et al.,
 "Stream-K", arXiv 2301.03598.

@@ -4,11 +4,12 @@
 
 Language models trained with ternary weights, which need neither multiplications nor much memory.
 
-Where time is lost: no dtype is that small, so eager spreads each byte over sixteen and multiplies in full precision. Sixteen
-weights fit a word; additions and subtractions under two bit masks, or small tables of partial sums, do the rest.
+Where time is lost: no dtype is that small, so eager spreads each byte over sixteen and multiplies in full precision.
+Sixteen weights fit a word; additions and subtractions under two bit masks, or small tables of partial sums, do the
+rest.
 
-Operations: rows * inner * cols additions. Bytes: inner * cols / 4 for the weights. Source: Ma et al., "The Era of 1-bit LLMs:
-All Large Language Models are in 1.58 Bits", arXiv 2402.17764; Wei et al., "T-MAC", arXiv 2407.00088.
+Operations: rows * inner * cols additions. Bytes: inner * cols / 4 for the weights. Source: Ma et al., "The Era of 1-bit
+LLMs: All Large Language Models are in 1.58 Bits", arXiv 2402.17764; Wei et al., "T-MAC", arXiv 2407.00088.
 """
 
 import torch

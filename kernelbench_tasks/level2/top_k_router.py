@@ -5,9 +5,9 @@
 
 The head of each mixture-of-experts layer.
 
-Where time is lost: five small kernels (sort, slice, softmax, zeros, scatter) for a few kilobytes, at every layer of every
-decoded token: all launch time. One kernel per block of tokens selects by repeated maxima in registers and counts in shared
-memory.
+Where time is lost: five small kernels (sort, slice, softmax, zeros, scatter) for a few kilobytes, at every layer of
+every decoded token: all launch time. One kernel per block of tokens selects by repeated maxima in registers and counts
+in shared memory.
 
 Bytes: 4 per logit and 12 per chosen expert at float32. Source: Shazeer et al., "Outrageously Large Neural Networks",
 arXiv 1701.06538; Jiang et al., "Mixtral of Experts", arXiv 2401.04088.

@@ -5,12 +5,12 @@
 
 The last step of generating text, for each sequence and token.
 
-Where time is lost: sorting a vocabulary of 150 thousand for a choice among forty takes five to ten passes, and the chain behind it
-another eight small kernels. A threshold by bisection or by a histogram of the bits of the logits needs two passes and sorts
-nothing but the survivors.
+Where time is lost: sorting a vocabulary of 150 thousand for a choice among forty takes five to ten passes, and the
+chain behind it another eight small kernels. A threshold by bisection or by a histogram of the bits of the logits needs
+two passes and sorts nothing but the survivors.
 
-Bytes: 4 per logit at float32. Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751;
-FlashInfer documentation on sampling without sorting.
+Bytes: 4 per logit at float32. Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv
+1904.09751; FlashInfer documentation on sampling without sorting.
 """
 
 import torch

@@ -4,12 +4,12 @@
 
 Verification in speculative decoding: several continuations are checked by one pass, each node sees its ancestors alone.
 
-Where time is lost: SDPA wants the mask as a dense matrix over context and nodes, although only the corner over the nodes
-holds any information, 64 bits a row; and a mask keeps it from its fastest kernels. Bits tested in registers, context without
-any mask, and a split of the context when the batch is small.
+Where time is lost: SDPA wants the mask as a dense matrix over context and nodes, although only the corner over the
+nodes holds any information, 64 bits a row; and a mask keeps it from its fastest kernels. Bits tested in registers,
+context without any mask, and a split of the context when the batch is small.
 
-Bytes: 8 per key lane and 8 per node at float32. Source: Miao et al., "SpecInfer", arXiv 2305.09781; Cai et al., "Medusa",
-arXiv 2401.10774.
+Bytes: 8 per key lane and 8 per node at float32. Source: Miao et al., "SpecInfer", arXiv 2305.09781; Cai et al.,
+"Medusa", arXiv 2401.10774.
 """
 
 import torch

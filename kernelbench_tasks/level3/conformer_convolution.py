@@ -5,12 +5,12 @@
 
 Speech recognition and synthesis, in nearly every encoder since 2020.
 
-Where time is lost: products want channels innermost, the convolution time: two transposed copies. Norm, gate, statistics and
-activation are passes of their own around cheap products. A depthwise convolution works as well with channels innermost,
-where everything elementwise joins a neighbor, and the fixed normalization folds into the taps.
+Where time is lost: products want channels innermost, the convolution time: two transposed copies. Norm, gate,
+statistics and activation are passes of their own around cheap products. A depthwise convolution works as well with
+channels innermost, where everything elementwise joins a neighbor, and the fixed normalization folds into the taps.
 
-Operations: 6 * frames * width^2 + 30 * frames * width. Bytes at float32: about 24 per element when fused. Source: Gulati et al.,
-"Conformer: Convolution-augmented Transformer for Speech Recognition", arXiv 2005.08100.
+Operations: 6 * frames * width^2 + 30 * frames * width. Bytes at float32: about 24 per element when fused. Source:
+Gulati et al., "Conformer: Convolution-augmented Transformer for Speech Recognition", arXiv 2005.08100.
 """
 
 import torch

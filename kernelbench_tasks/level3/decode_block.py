@@ -6,9 +6,10 @@
 
 What runs for every layer and every token when a language model writes.
 
-Where time is lost: some fifteen launches of a few microseconds each, while the weights could stream through once without a
-break; attention copies the cache to append one token, and gives a block to a head when there are few sequences. Fusing norms
-into products, both halves of the gate into one, the rotation into the projection, and splitting the cache over the machine.
+Where time is lost: some fifteen launches of a few microseconds each, while the weights could stream through once
+without a break; attention copies the cache to append one token, and gives a block to a head when there are few
+sequences. Fusing norms into products, both halves of the gate into one, the rotation into the projection, and splitting
+the cache over the machine.
 
 Bytes: the weights and the used part of the cache, once. Source: Touvron et al., "LLaMA", arXiv 2302.13971; Pope et al.,
 "Efficiently Scaling Transformer Inference", arXiv 2211.05102.

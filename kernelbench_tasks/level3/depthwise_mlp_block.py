@@ -4,12 +4,12 @@
 
 ConvNeXt and what followed it: backbones for detection and segmentation.
 
-Where time is lost: the convolution of 49 taps per channel has a slow path in many libraries; the norm wants channels innermost
-and the convolution outermost; the MLP's middle, four times as wide as the image, goes to memory twice. A tile of pixels with all
-its channels fits on chip between the convolution and the end.
+Where time is lost: the convolution of 49 taps per channel has a slow path in many libraries; the norm wants channels
+innermost and the convolution outermost; the MLP's middle, four times as wide as the image, goes to memory twice. A tile
+of pixels with all its channels fits on chip between the convolution and the end.
 
-Operations: 16 * pixels * channels^2 + 98 * pixels * channels. Bytes at float32: 8 per pixel and channel at best. Source: Liu et al.,
-"A ConvNet for the 2020s", arXiv 2201.03545.
+Operations: 16 * pixels * channels^2 + 98 * pixels * channels. Bytes at float32: 8 per pixel and channel at best.
+Source: Liu et al., "A ConvNet for the 2020s", arXiv 2201.03545.
 """
 
 import torch

@@ -5,11 +5,13 @@
 
 The lower levels of Stable Diffusion's U-Net and its successors; 37 x 53 is a quarter of a cropped photograph.
 
-Where time is lost: convolutions want channels innermost, group norms outermost, attention wants pixels as rows: eager copies
-between the orders, and each norm is two passes. Odd sizes leave tiles of both convolution and attention empty at the edges.
+Where time is lost: convolutions want channels innermost, group norms outermost, attention wants pixels as rows: eager
+copies between the orders, and each norm is two passes. Odd sizes leave tiles of both convolution and attention empty at
+the edges.
 
-Operations: 36 * pixels * channels^2 + 8 * pixels * channels^2 + 4 * pixels^2 * channels. Bytes at float32: about 60 per pixel and
-channel in eager, 24 when fused. Source: Ho, Jain, Abbeel, "Denoising Diffusion Probabilistic Models", arXiv 2006.11239.
+Operations: 36 * pixels * channels^2 + 8 * pixels * channels^2 + 4 * pixels^2 * channels. Bytes at float32: about 60 per
+pixel and channel in eager, 24 when fused. Source: Ho, Jain, Abbeel, "Denoising Diffusion Probabilistic Models", arXiv
+2006.11239.
 """
 
 import torch

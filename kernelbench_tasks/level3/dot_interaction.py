@@ -5,9 +5,9 @@
 
 DLRM, the shape of many models that choose what people are shown.
 
-Where time is lost: a gather per table, a stack, a batched product of 27 x 27 of which one half is read through an index, a
-concatenation, and products with few columns: about twenty kernels at any batch size. All vectors of a sample fit shared memory
-or registers; the pairs can be formed in place and go straight into the hidden layer.
+Where time is lost: a gather per table, a stack, a batched product of 27 x 27 of which one half is read through an
+index, a concatenation, and products with few columns: about twenty kernels at any batch size. All vectors of a sample
+fit shared memory or registers; the pairs can be formed in place and go straight into the hidden layer.
 
 Bytes at float32: 4 * batch * tables * width gathered. Source: Naumov et al., "Deep Learning Recommendation Model for
 Personalization and Recommendation Systems", arXiv 1906.00091.

@@ -5,9 +5,9 @@
 
 The MLP of DeepSeek, Qwen and Llama 4 models.
 
-Where time is lost: the loop over experts waits for the number of its tokens on the host, gathers rows, and runs three products
-with a handful of rows each, many times; results are scattered back by additions. One launch over all tiles of all experts,
-with gathering on the way in and weighting on the way out, and the shared expert as one of them.
+Where time is lost: the loop over experts waits for the number of its tokens on the host, gathers rows, and runs three
+products with a handful of rows each, many times; results are scattered back by additions. One launch over all tiles of
+all experts, with gathering on the way in and weighting on the way out, and the shared expert as one of them.
 
 Operations: 6 * tokens * (k + 1) * width * middle. Bytes: the weights of experts in use, once. Source: Dai et al.,
 "DeepSeekMoE", arXiv 2401.06066; Gale et al., "MegaBlocks", arXiv 2211.15841.

@@ -5,11 +5,12 @@
 
 The attention of DeepSeek models: all heads share one latent vector per token, from which keys and values are expanded.
 
-Where time is lost: all heads read the same cache, so it is worth reading once for all of them, as a product of matrices; eager
-reads it for scores and again for the sums, and stores scores, mask and weights in between. Long sequences must be split for
-small batches.
+Where time is lost: all heads read the same cache, so it is worth reading once for all of them, as a product of
+matrices; eager reads it for scores and again for the sums, and stores scores, mask and weights in between. Long
+sequences must be split for small batches.
 
-Bytes: 4 * (latent + rope) per cached token at float32. Source: DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1.
+Bytes: 4 * (latent + rope) per cached token at float32. Source: DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section
+2.1.
 """
 
 import torch

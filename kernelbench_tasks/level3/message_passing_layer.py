@@ -5,12 +5,13 @@
 
 Molecules, meshes of simulations, programs: many small graphs side by side.
 
-Where time is lost: two gathers, a product per edge, a scatter and a count by atomics, and a ragged mean: a dozen kernels, all
-bound by memory, over tensors of edges x width that exist for nothing else. Edges grouped by target would let a node sum its
-messages in registers; graphs are small enough to live in shared memory.
+Where time is lost: two gathers, a product per edge, a scatter and a count by atomics, and a ragged mean: a dozen
+kernels, all bound by memory, over tensors of edges x width that exist for nothing else. Edges grouped by target would
+let a node sum its messages in registers; graphs are small enough to live in shared memory.
 
-Bytes at float32: 8 * edges * width gathered and 16 * nodes * width. Source: Gilmer et al., "Neural Message Passing for Quantum
-Chemistry", arXiv 1704.01212; Pfaff et al., "Learning Mesh-Based Simulation with Graph Networks", arXiv 2010.03409.
+Bytes at float32: 8 * edges * width gathered and 16 * nodes * width. Source: Gilmer et al., "Neural Message Passing for
+Quantum Chemistry", arXiv 1704.01212; Pfaff et al., "Learning Mesh-Based Simulation with Graph Networks", arXiv
+2010.03409.
 """
 
 import torch

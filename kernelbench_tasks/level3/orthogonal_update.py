@@ -5,12 +5,13 @@
 
 Training of recent language models; each matrix of a layer takes this step.
 
-Where time is lost: s is symmetric, so half of two products is redundant; the polynomial in s is an elementwise pass between
-products; fifteen products of small matrices are a chain of launches. Matrices of the same shape could go together.
+Where time is lost: s is symmetric, so half of two products is redundant; the polynomial in s is an elementwise pass
+between products; fifteen products of small matrices are a chain of launches. Matrices of the same shape could go
+together.
 
-Operations: 5 * (4 * r^2 * c + 2 * r^3) with r the smaller side. Bytes at float32: 4 * 5 * rows * cols at best. Source: Jordan et
-al., "Muon: An optimizer for hidden layers in neural networks", 2024; Liu et al., "Muon is Scalable for LLM Training",
-arXiv 2502.16982.
+Operations: 5 * (4 * r^2 * c + 2 * r^3) with r the smaller side. Bytes at float32: 4 * 5 * rows * cols at best. Source:
+Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; Liu et al., "Muon is Scalable for LLM
+Training", arXiv 2502.16982.
 """
 
 import torch

@@ -5,13 +5,13 @@
 
 Rendering of scenes from photographs evaluates this at hundreds of points for each pixel.
 
-Where time is lost: networks with layers of 64 are bound by memory when each layer is a kernel, and the encoding writes forty
-times more than it reads. All weights fit the nearest memory of a block and all activations registers: a point need be read and
-its four numbers written.
+Where time is lost: networks with layers of 64 are bound by memory when each layer is a kernel, and the encoding writes
+forty times more than it reads. All weights fit the nearest memory of a block and all activations registers: a point
+need be read and its four numbers written.
 
-Operations: about 2 * points * 64 * (2 * levels + 16 + 25 + 3). Bytes at float32: 40 per point, and 64 per level gathered. Source:
-Müller et al., "Instant Neural Graphics Primitives", arXiv 2201.05989; Müller et al., "Real-time Neural Radiance Caching for Path
-Tracing", arXiv 2106.12372 (fully fused networks).
+Operations: about 2 * points * 64 * (2 * levels + 16 + 25 + 3). Bytes at float32: 40 per point, and 64 per level
+gathered. Source: Müller et al., "Instant Neural Graphics Primitives", arXiv 2201.05989; Müller et al., "Real-time
+Neural Radiance Caching for Path Tracing", arXiv 2106.12372 (fully fused networks).
 """
 
 import torch

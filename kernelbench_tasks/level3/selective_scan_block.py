@@ -5,9 +5,9 @@
 
 The layer of Mamba language models.
 
-Where time is lost: the state has sixteen numbers per channel and position, which eager writes to memory at every level of the
-scan; around it stand a convolution, gates and four products. Kept in registers while a channel walks along the sequence, the
-state is never stored, but short of channels the sequence must be cut into chunks.
+Where time is lost: the state has sixteen numbers per channel and position, which eager writes to memory at every level
+of the scan; around it stand a convolution, gates and four products. Kept in registers while a channel walks along the
+sequence, the state is never stored, but short of channels the sequence must be cut into chunks.
 
 Bytes at float32: about 20 per position and channel besides the products. Source: Gu, Dao, "Mamba: Linear-Time Sequence
 Modeling with Selective State Spaces", arXiv 2312.00752.

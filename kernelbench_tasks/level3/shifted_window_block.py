@@ -5,12 +5,12 @@
 
 Swin transformers; the bias depends on the offset between two pixels and on the head.
 
-Where time is lost: rolling, cutting into windows and putting them back are four copies of the image around a small attention of
-49 x 49, and the bias is gathered into a matrix per head at each call. A block per window and head can read its pixels where
-they lie and write them there; 49 is no friend of tiles of 16.
+Where time is lost: rolling, cutting into windows and putting them back are four copies of the image around a small
+attention of 49 x 49, and the bias is gathered into a matrix per head at each call. A block per window and head can read
+its pixels where they lie and write them there; 49 is no friend of tiles of 16.
 
-Operations: 8 * pixels * channels^2 + 196 * pixels * channels. Bytes at float32: 8 per pixel and channel besides the weights.
-Source: Liu et al., "Swin Transformer", arXiv 2103.14030.
+Operations: 8 * pixels * channels^2 + 196 * pixels * channels. Bytes at float32: 8 per pixel and channel besides the
+weights. Source: Liu et al., "Swin Transformer", arXiv 2103.14030.
 """
 
 import torch

@@ -4,13 +4,13 @@
 
 A layer in training a small language model, where launches and elementwise passes outweigh the products.
 
-Where time is lost: some fifteen kernels forward and thirty backward; each norm, activation and addition moves its tensors again,
-the gradients of gains and biases are column sums of their own. What is elementwise belongs into the products beside it, and
-what is cheap to recompute need not be saved.
+Where time is lost: some fifteen kernels forward and thirty backward; each norm, activation and addition moves its
+tensors again, the gradients of gains and biases are column sums of their own. What is elementwise belongs into the
+products beside it, and what is cheap to recompute need not be saved.
 
-Operations: 72 * tokens * width^2 + 14 * tokens * length * width. Bytes at float32: about 150 per element in eager. Source:
-Vaswani et al., "Attention Is All You Need", arXiv 1706.03762; Xiong et al., "On Layer Normalization in the Transformer
-Architecture", arXiv 2002.04745.
+Operations: 72 * tokens * width^2 + 14 * tokens * length * width. Bytes at float32: about 150 per element in eager.
+Source: Vaswani et al., "Attention Is All You Need", arXiv 1706.03762; Xiong et al., "On Layer Normalization in the
+Transformer Architecture", arXiv 2002.04745.
 """
 
 import torch

@@ -5,12 +5,13 @@
 
 AlphaFold 2 and its successors predict structures with dozens of these over tensors of length x length x channels.
 
-Where time is lost: five projections of the largest tensor of the model, each followed by its own elementwise passes, then a
-product that wants channels outermost: two transposed copies in and one out, with a norm over channels behind it. Gates and
-projections belong together, and the orders can be chosen so that nothing is copied.
+Where time is lost: five projections of the largest tensor of the model, each followed by its own elementwise passes,
+then a product that wants channels outermost: two transposed copies in and one out, with a norm over channels behind it.
+Gates and projections belong together, and the orders can be chosen so that nothing is copied.
 
-Operations: 2 * length^3 * middle + 10 * length^2 * channels * middle. Bytes at float32: about 60 per pair and channel in eager.
-Source: Jumper et al., "Highly accurate protein structure prediction with AlphaFold", 2021, supplementary algorithm 11.
+Operations: 2 * length^3 * middle + 10 * length^2 * channels * middle. Bytes at float32: about 60 per pair and channel
+in eager. Source: Jumper et al., "Highly accurate protein structure prediction with AlphaFold", 2021, supplementary
+algorithm 11.
 """
 
 import torch
