@@ -21,7 +21,7 @@ class CatalogTask:
 
     Attributes:
         name: File name without its ending; unique over all levels.
-        level: 1 for a single operation, 2 for a fusion of a few.
+        level: 1 for a single operation, 2 for a fusion of a few, 3 for a block or a small module.
         path: Where the file lies.
         title: First line of the file's docstring.
     """

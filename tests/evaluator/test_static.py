@@ -175,7 +175,7 @@ def honest() -> dict[str, str]:
     """Our own kernels as candidates, their files, the tasks, and modules as a careful person writes them."""
     texts = {
         f"{path.parent.name}/{path.name}": path.read_text(encoding="utf-8")
-        for folder in ("agent/library/exemplars", "kernelbench_tasks/level1", "kernelbench_tasks/level2")
+        for folder in ("agent/library/exemplars", *(f"kernelbench_tasks/level{level}" for level in (1, 2, 3)))
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
     reference = (ROOT / "kernelbench_tasks/level1/softmax.py").read_text(encoding="utf-8")
@@ -221,7 +221,9 @@ def test_rule_fires_on_what_is_planted(rule: str) -> None:
 def test_no_rule_blames_honest_texts() -> None:
     assert len(HONEST) > 25
     for name, text in HONEST.items():
-        assert names(text) <= DESCRIPTIVE, name
+        # Whoever is asked for float8 converts to it.
+        quantizes = {"autocast_or_half"} if "to(torch.float8" in text else set()
+        assert names(text) <= DESCRIPTIVE | quantizes, name
 
 
 def test_evidence_names_the_line() -> None:

@@ -197,7 +197,10 @@ def test_tasks_outside_the_library_are_not_recognized(traces: dict[str, Traced |
     known = {exemplar.task for exemplar in EXEMPLARS}
     unknown = [task.name for task in catalog.list_tasks() if task.name not in known]
     assert "matmul_bias_relu" in unknown
-    assert [matches_of(traces[f"task_{name}"]) for name in unknown] == [[]] * len(unknown)
+    # A module of several outputs or of lists is not even traced.
+    traced = [one for one in (traces[f"task_{name}"] for name in unknown) if not isinstance(one, str)]
+    assert len(traced) > 20
+    assert [matches_of(one) for one in traced] == [[]] * len(traced)
 
 
 def test_a_match_says_where_everything_is(traces: dict[str, Traced | str]) -> None:
