@@ -205,10 +205,11 @@ def measure(
                 secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
             # It is the same thing every time on a GPU, so a few will do there.
             again = not side.gpu or len(quads) < _NULLS
-            ours, theirs = [], []
+            ours: list[int] = []
+            theirs: list[int] = []
             for is_candidate in (candidate_first, not candidate_first) * 2:
                 if is_candidate:
-                    ours.append(checker.run(secret_calls).elapsed_ns)
+                    ours.append(checker.run(secret_calls, later=len(ours) == 1).elapsed_ns)
                 else:
                     theirs.append(checker.run_rival(rival, baseline, secret_calls).elapsed_ns)
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
@@ -241,6 +242,7 @@ def measure(
             break
         if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
             break
+    checker.settle()
     if unseen is not None and sum(other.pending_bytes for other in [*unseen, checker]) <= checker.most_bytes:
         unseen.append(checker)
     else:
