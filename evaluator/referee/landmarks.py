@@ -64,8 +64,8 @@ class Landmarks:
             sentence = "it replaced parts of the harness in its process, so its calls are not made and timed as everybody's are"
             raise Rejected("cheating", sentence, (Finding("harness_replaced", "cheat", sentence),))
 
-    def check_within(self, expected_ns: float) -> None:
-        """The same at a random moment of a block that is expected to take so long, unless it is over before."""
+    def check_within(self, running: RoleProcess, expected_ns: float) -> None:
+        """The same at a random moment of a block of ``running`` that is expected to take so long, unless it is over before."""
         wait_s = expected_ns * _LOOKED_AT * secrets.randbelow(_STEPS) / _STEPS / 1e9
-        if not self._process.answers_within(wait_s):
+        if not running.answers_within(wait_s):
             self.check()

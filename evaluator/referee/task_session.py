@@ -385,6 +385,7 @@ class TaskSession:
         chained: bool,
         captured: bool = False,
         same_slot: bool = False,
+        glance: Callable[[], None] = lambda: None,
     ) -> Block:
         """One block of a baseline with fresh contents."""
         slots = 1 if same_slot else calls
@@ -404,6 +405,7 @@ class TaskSession:
             chained=chained,
             captured=captured,
             same_slot=same_slot,
+            glance=glance,
         )
 
     def null_ns(
