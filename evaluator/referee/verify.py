@@ -22,6 +22,8 @@ _CALL_SECONDS = 60.0
 #: CPU time that a stopped process may have used over all its stops, and for each of them: bookkeeping of the kernel, which on a busy
 #: machine came to 0.5 ms in some hundreds of stops of an honest process.
 _MOST_WHILE_STOPPED_US, _MOST_PER_STOP_US = 500.0, 2.0
+#: One block in so many is looked into while it runs: few enough that a median does not notice, and dozens are timed.
+_GLANCES = 8
 #: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
 _PENDING = 16
 _PENDING_BYTES = (32 << 20, 512 << 20)
@@ -111,12 +113,12 @@ class Checker:
             self._check_rest()
 
     def _glance(self, running: RoleProcess, calls: int) -> None:
-        """At a random moment of half of the blocks; not where the process waits for the core that this would take from it.
+        """At a random moment of some of the blocks; not where the process waits for the core that this would take from it.
 
         While a baseline runs, too: to read takes up to 0.5 ms of a core, and on a busy machine whoever runs then is slower.
         """
         landmarks = self.side.process.landmarks
-        if landmarks is not None and not running.pinned and secrets.randbelow(2):
+        if landmarks is not None and not running.pinned and secrets.randbelow(_GLANCES) == 0:
             landmarks.check_within(
                 running, calls * self._least_call_ns.get(running is self.side.process, 0.0)
             )
