@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import statistics
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -164,37 +165,13 @@ class DeviceSide(Side):
         gate.release()
         return 0
 
-    def block(
-        self,
-        calls: int,
-        deadline_s: float,
-        *,
-        variant: str = "eager",
-        chained: bool = False,
-        captured: bool = False,
-        strict: bool = False,
-        readiness: dict[str, Any] | None = None,
-        same_slot: bool = False,
-        glance: Callable[[], None] = lambda: None,
-    ) -> Block:
-        """See :meth:`Side.block`; a captured one runs while its process is stopped, see :mod:`evaluator.roles.gate`.
+    def _replay(self, calls: int, deadline_s: float, variant: str) -> Block:
+        """See :meth:`Side.block`; it runs while its process is stopped, see :mod:`evaluator.roles.gate`.
 
         Raises:
             RoleReported: it did not end, because it failed or waits for the host.
         """
-        if not captured:
-            return super().block(
-                calls,
-                deadline_s,
-                variant=variant,
-                chained=chained,
-                strict=strict,
-                readiness=readiness,
-                same_slot=same_slot,
-                glance=glance,
-            )
         gate = self._memory().gate
-        self.process.freeze()
         first_state = secrets.randbits(62) if self.chained else NO_STATE
         try:
             elapsed_ns = gate.run(first_state, min(deadline_s, _REPLAY_SECONDS))
@@ -215,15 +192,18 @@ class DeviceSide(Side):
             (tensor, self._slots.pointer + self._slot_offset(0, position))
             for position, tensor in enumerate(self.inputs.tensors)
         ]
+        began_ns = time.perf_counter_ns()
         self._keeper.fill(targets, self._slot_bytes, self._drawn)
         # Where all slots fit into a cache they would lie there when the clock starts.
         self._keeper.chill()
         self._keeper.wait()
-        self.look = self._keeper.look()
+        self.look = self._keeper.look(began_ns)
 
     def contents(self, index: int) -> list[Any]:
         """Private copies of a slot's tensors as they are now, as bytes on the device."""
-        return [self._span(index, position).clone() for position in range(len(self.inputs.tensors))]
+        copies = [self._span(index, position).clone() for position in range(len(self.inputs.tensors))]
+        self._keeper.wait()
+        return copies
 
     def fill_from(self, distribution: str) -> None:
         """Writes fresh contents of a named distribution into the first slot."""
@@ -249,12 +229,13 @@ class DeviceSide(Side):
 
     def holds(self, index: int, contents: list[Any]) -> bool:
         """Whether a slot still holds exactly these contents (bit for bit)."""
+        return self.same([self._span(index, position) for position in range(len(contents))], contents)
+
+    def same(self, held: list[Any], contents: list[Any]) -> bool:
+        """Whether contents are alike (bit for bit); the second ones may be the host's."""
         return all(
-            torch.equal(
-                self._span(index, position),
-                content if isinstance(content, torch.Tensor) else upload(content),
-            )
-            for position, content in enumerate(contents)
+            torch.equal(one, other if isinstance(other, torch.Tensor) else upload(other))
+            for one, other in zip(held, contents, strict=True)
         )
 
     def refreshed(self, index: int, states: Sequence[int]) -> list[Any]:
@@ -361,8 +342,12 @@ class DeviceSide(Side):
         return region.bytes[address : address + meta.span_bytes]
 
     def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Any]:
-        """Private copies on the device, as bytes."""
-        return [self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)]
+        """Private copies on the device, as bytes; made when this returns, so that nothing changes them any more."""
+        copies = [
+            self._claimed(address, meta).clone() for address, meta in zip(addresses, metas, strict=True)
+        ]
+        self._keeper.wait()
+        return copies
 
     def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
         """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""

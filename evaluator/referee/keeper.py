@@ -34,7 +34,8 @@ class Look:
     """What a tiny kernel of ours met.
 
     Attributes:
-        first_us: how long the first one took: with the end of whatever ran, and the switch from it to us.
+        first_us: how long the first one took: with the end of whatever ran, and the switch from it to us; with the writing of
+            contents where that came before.
         busy: that one after the other was held up.
     """
 
@@ -77,9 +78,15 @@ class Keeper(Lender):
         torch.cuda.synchronize()
         return (time.perf_counter_ns() - started) / 1e3
 
-    def look(self) -> Look:
-        """Whether anybody else's work runs on the device now."""
-        first_us = self.foreign_us()
+    def look(self, began_ns: int | None = None) -> Look:
+        """Whether anybody else's work runs on the device now.
+
+        Args:
+            began_ns: when our own work began that counts with the first kernel, by :func:`time.perf_counter_ns`; now by default.
+        """
+        began_ns = began_ns or time.perf_counter_ns()
+        self.foreign_us()
+        first_us = (time.perf_counter_ns() - began_ns) / 1e3
         for _ in range(_TRIES):
             elapsed_us = self.foreign_us()
             if elapsed_us < _BUSY_US:

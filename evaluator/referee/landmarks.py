@@ -2,8 +2,9 @@
 
 The loop around the calls, and all that leads to it, runs in the candidate's own process. A candidate that puts a loop of its own in
 its place is credited with whatever that saves. So before anything of the candidate's is imported, the process says which of its words
-never change, and the referee copies them. Later it reads them again from outside: whenever the process is stopped
-between two blocks, and at a random moment while a block runs. Reading takes no time of the process's, and it cannot know when.
+never change, and the referee copies them. Later it reads them again from outside: before each of its timed blocks, while it is
+stopped, and at a random moment of one block in eight. It cannot know when. Reading takes a core up to 0.5 ms, so a rival's
+blocks are looked into as often.
 
 What this cannot see: machine code that is taken over without any of these words, such as a forged return address on a stack.
 """
@@ -14,7 +15,7 @@ import errno
 import secrets
 import struct
 
-from evaluator.errors import ProtocolViolation
+from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.correctness import Rejected
 from evaluator.roles import runner
 from evaluator.roles.process import RoleProcess
@@ -26,6 +27,8 @@ _MOST_RANGES, _MOST_BYTES = 1 << 15, 4 << 20
 #: The part of a block in which it is looked at; the end is left out, so that the answer is never met by a busy referee.
 _LOOKED_AT = 0.6
 _STEPS = 1 << 20
+#: It has unmapped them, or has said that nobody may look (``PR_SET_DUMPABLE``). At the start we could.
+_MADE_UNREADABLE = (errno.EFAULT, errno.EPERM)
 
 
 class Landmarks:
@@ -57,8 +60,10 @@ class Landmarks:
         try:
             same = self._gatherer.read() == self._before
         except OSError as error:
-            if error.errno != errno.EFAULT:
+            if error.errno == errno.ESRCH:
                 return  # it is gone, which its next answer will say
+            if error.errno not in _MADE_UNREADABLE:
+                raise RoleFailure("not_judged", f"its memory cannot be read: {error.strerror}") from error
             same = False
         if not same:
             sentence = "it replaced parts of the harness in its process, so its calls are not made and timed as everybody's are"

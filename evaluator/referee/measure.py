@@ -229,7 +229,7 @@ def measure(
             other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
             other = other_ns[0] if other_ns else None
             quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, checker.clocks.quad()))
-        estimate = _estimate([quad.charged(checker.late_ns) for quad in quads])
+        estimate = _estimate([quad.charged(checker.charge_ns) for quad in quads])
         ratios = estimate.log_ratios
         speedup, low, high = median_interval(ratios)
         cycles = in_cycles(estimate.cycle_log_ratios) if checker.clocks.varied else None
@@ -247,7 +247,9 @@ def measure(
         unseen.append(checker)
     else:
         checker.compare_pending()
-    check_written(checker, calls, [(time_ns + checker.late_ns, q.calls) for q in quads for time_ns in q.ours])
+    check_written(
+        checker, calls, [(time_ns + checker.charge_ns, q.calls) for q in quads for time_ns in q.ours]
+    )
     if not captured and not shape.inputs.call.backward:
         # Not between the quads: whoever ran a moment ago is quicker.
         _check_least(checker, rival, calls, quads)
@@ -344,9 +346,9 @@ class _Quad:
         """Disturbed as far as a candidate has no say in it."""
         return self.clock.moved or _differ(self.theirs)
 
-    def charged(self, late_ns: int) -> _Quad:
+    def charged(self, charge_ns: int) -> _Quad:
         """The same with so much added to each of the candidate's blocks."""
-        return replace(self, ours=[time_ns + late_ns for time_ns in self.ours]) if late_ns else self
+        return replace(self, ours=[time_ns + charge_ns for time_ns in self.ours]) if charge_ns else self
 
     @property
     def us_per_call(self) -> tuple[float, float, float]:

@@ -155,7 +155,7 @@ class Pair:
             control.result()
         for shape, outcome in zip(shapes, outcomes, strict=True):
             if secrets.randbelow(2):
-                # Where memory lies makes up to 0.5 % of a block (H200), and who opens first gets what was used before.
+                # Who opens first gets memory that was used before: a place of its own in the caches, for as long as the pair lives.
                 self._near(shape)
             side = self._run.open(shape)
             # The bounds of timed outputs come from a case of the task's own.

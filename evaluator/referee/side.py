@@ -94,13 +94,12 @@ class Side:
         """Writes values to the shared memory."""
         self.arena.view(offset, values.nbytes)[:] = values.reshape(-1).view(np.uint8)
 
-    def _target(self, index: int, position: int) -> Array:
-        """The memory of one tensor of a slot, flat."""
-        offset = self._offsets[position] + index * self._slot_bytes
-        return self.arena.tensor(offset, self.inputs.tensors[position].meta)
-
     def _targets(self, index: int) -> list[Array]:
-        return [self._target(index, position) for position in range(len(self._offsets))]
+        """The memory of a slot's tensors, each flat."""
+        return [
+            self.arena.tensor(offset + index * self._slot_bytes, tensor.meta)
+            for offset, tensor in zip(self._offsets, self.inputs.tensors, strict=True)
+        ]
 
     def open(self, deadline_s: float) -> float:
         """Loads the weights and binds the slots; returns the seconds that constructing the module took."""
@@ -139,11 +138,9 @@ class Side:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
         self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
-        for position, (tensor, (draws, offsets)) in enumerate(
-            zip(self.inputs.tensors, self._drawn, strict=True)
-        ):
-            first = self._target(0, position).ctypes.data
-            tensor.write_all(self._chain, first, self._slot_bytes, draws, offsets)
+        targets = self._targets(0)
+        for target, tensor, (draws, offsets) in zip(targets, self.inputs.tensors, self._drawn, strict=True):
+            tensor.write_all(self._chain, target.ctypes.data, self._slot_bytes, draws, offsets)
 
     def fill_from(self, distribution: str) -> None:
         """Writes fresh contents of a named distribution into the first slot."""
@@ -165,10 +162,12 @@ class Side:
 
     def holds(self, index: int, contents: list[Any]) -> bool:
         """Whether a slot still holds exactly these contents (bit for bit)."""
-        return all(
-            np.array_equal(target.view(np.uint8), content.view(np.uint8))
-            for target, content in zip(self._targets(index), contents, strict=True)
-        )
+        return self.same(self._targets(index), contents)
+
+    def same(self, held: list[Any], contents: list[Any]) -> bool:
+        """Whether two copies of contents are alike (bit for bit)."""
+        pairs = zip(held, contents, strict=True)
+        return all(np.array_equal(one.view(np.uint8), other.view(np.uint8)) for one, other in pairs)
 
     def refreshed(self, index: int, states: Sequence[int]) -> list[Any]:
         """What a slot must hold after the chain has refreshed it in each of these states in turn."""
@@ -286,11 +285,7 @@ class Side:
         keep: bool = False,
         strict: bool = False,
     ) -> Block:
-        """One call for each of some contents, which are written to the first slots; for when no clock matters.
-
-        It is :meth:`ready`, :meth:`write` and :meth:`block` with a single request; ``poison`` and ``keep`` are as in the
-        first, ``strict`` as in the last.
-        """
+        """:meth:`ready`, :meth:`write` and :meth:`block` with a single request: one call for each content, off the clock."""
         self.process.freeze()
         for index, tensors in enumerate(contents):
             self.write(index, tensors)
@@ -327,9 +322,10 @@ class Side:
             same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
             glance: called once while the process runs; it must return before the answer comes.
         """
-        assert not captured, "only a GPU replays CUDA graphs"
         process = self.process
         process.freeze()
+        if captured:
+            return self._replay(calls, deadline_s, variant)
         first_state = secrets.randbits(62) if chained and self.chained else NO_STATE
         request = {
             "shape": self.key,
@@ -349,6 +345,10 @@ class Side:
         elapsed_ns = process.freeze() - started
         report = self._report(payload, calls)
         return Block(report, calls, first_state, elapsed_ns, variant)
+
+    def _replay(self, calls: int, deadline_s: float, variant: str) -> Block:
+        """The block that was captured; the process stays stopped."""
+        raise NotImplementedError("only a GPU replays CUDA graphs")
 
     def outputs(self, block: Block, call: int) -> list[Any]:
         """Private copies of the outputs of one call: flat spans in memory order, in their carrier dtypes (here)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from evaluator.oracle.compare import compare, contract, dense
@@ -27,6 +28,17 @@ _GLANCES = 8
 #: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
 _PENDING = 16
 _PENDING_BYTES = (32 << 20, 512 << 20)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What is kept of a block as it was when its clock stopped: its drawn call, the one before, and the slot."""
+
+    block: Block
+    call: int
+    spans: list[Any]
+    spans_before: list[Any]
+    held: list[Any]
 
 
 class Checker:
@@ -65,15 +77,16 @@ class Checker:
         self.clocks = Clocks(session.fleet.device.clock)
         #: What the shortest of the blocks took for a call, in ns, of the candidate's (True) and of baselines.
         self._least_call_ns: dict[bool, float] = {}
-        self._unverified: Block | None = None
+        self._unverified: _Taken | None = None
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
     def run(self, calls: int, *, later: bool = False) -> Block:
         """One verified block; with ``later`` it is verified when the next block of a baseline has run, or by :meth:`settle`.
 
-        To verify takes the referee's time and the device's, and the caches remember it: a side that always runs after that is some
-        10 us slower (H200). So half of the blocks are verified before the rival's next block and half behind it.
+        To verify takes the referee's time and the device's, and the caches remember it. So that not one side alone runs after that,
+        half of the blocks are verified before the rival's next block and half behind it. What is verified is copied at once in
+        either case: what fills outputs late must not get the rival's turn to do it in.
         """
         side = self.side
         self.settle()
@@ -94,22 +107,23 @@ class Checker:
         )
         self._note(side.process, block)
         self._watch.after(side)
+        taken = self._taken(side, block)
         self.clocks.after_block(mine=True)
         if side.process.stop_others():
             sentence = "it left a process of its own running between calls"
             raise Rejected(
                 "contract_violation", sentence, (Finding("background_process", "error", sentence),)
             )
-        self._unverified = block
+        self._unverified = taken
         if not later:
             self.settle()
         return block
 
     def settle(self) -> None:
         """Verifies the last block, if that has not been done."""
-        block, self._unverified = self._unverified, None
-        if block is not None:
-            self._verify(block)
+        taken, self._unverified = self._unverified, None
+        if taken is not None:
+            self._verify(taken)
             self._check_rest()
 
     def _glance(self, running: RoleProcess, calls: int) -> None:
@@ -136,9 +150,9 @@ class Checker:
             raise Rejected("cheating", sentence, (Finding("ran_while_stopped", "cheat", sentence),))
 
     @property
-    def late_ns(self) -> int:
-        """See :attr:`evaluator.referee.watch.Watch.late_ns`."""
-        return self._watch.late_ns
+    def charge_ns(self) -> int:
+        """See :attr:`evaluator.referee.watch.Watch.charge_ns`."""
+        return self._watch.charge_ns
 
     def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
         """One block of a baseline, for which the candidate has to keep still."""
@@ -154,33 +168,43 @@ class Checker:
         self._note(rival.process, block)
         self._watch.before(rival)
         self._watch.after(rival)
+        # So that the candidate runs after the same work as the rival does.
+        self._taken(rival, block)
         self.clocks.after_block(mine=False)
         self.settle()
         return block
 
-    def _verify(self, block: Block) -> None:
-        """Checks a call that nobody could have known would be checked, and the link of the chain that led to it."""
-        side, shape = self.side, self.shape
-        report = block.report
-        for meta, wanted in zip(report.metas, shape.output_metas, strict=False):
-            broken = contract(meta, wanted)
-            if broken or len(report.metas) != len(shape.output_metas):
-                sentence = f"in a timed block {broken or 'the number of outputs changes'}"
-                raise Rejected(
-                    "contract_violation", sentence, (Finding("output_contract", "error", sentence),)
-                )
+    def _taken(self, side: Side, block: Block) -> _Taken:
+        """Copies what is verified of a block: a call that nobody could have known would be drawn, and the link that led to it."""
+        metas, wanted = block.report.metas, self.shape.output_metas
+        broken = next((b for b in map(contract, metas, wanted) if b), None)
+        if broken or len(metas) != len(wanted):
+            sentence = f"in a timed block {broken or 'the number of outputs changes'}"
+            raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
         call = secrets.randbelow(block.calls)
-        spans = side.outputs(block, call)
-        state = block.first_state if call == 0 else report.states[call - 1]
+        return _Taken(
+            block,
+            call,
+            side.outputs(block, call),
+            side.outputs(block, call - 1) if side.chained and call else [],
+            side.contents(0 if self.same_slot else call),
+        )
+
+    def _verify(self, taken: _Taken) -> None:
+        """Checks the drawn call, and that the chain led to it."""
+        side, shape = self.side, self.shape
+        block, call, spans = taken.block, taken.call, taken.spans
+        states = [block.first_state, *block.report.states]
         if side.chained:
-            if side.digest(spans, state) != report.states[call]:
-                raise self._broken_chain()
-            if call:
-                before = block.first_state if call == 1 else report.states[call - 2]
-                if side.digest(side.outputs(block, call - 1), before) != state:
-                    raise self._broken_chain()
-        contents, final = self._rebuilt(block, call, state)
-        if side.chained and not side.holds(0 if self.same_slot else call, final):
+            links = [(call, spans), (call - 1, taken.spans_before)][: 2 if call else 1]
+            if any(side.digest(outputs, states[at]) != states[at + 1] for at, outputs in links):
+                sentence = (
+                    "in a timed block the chain between its calls does not follow from its outputs: they were not computed "
+                    "one after the other"
+                )
+                raise Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
+        contents, final = self._rebuilt(states, call)
+        if not side.same(taken.held, final):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
         self._pending.append((block.report.metas, spans, contents))
@@ -200,21 +224,13 @@ class Checker:
         """How much may wait to be compared."""
         return _PENDING_BYTES[self.side.gpu]
 
-    def _rebuilt(self, block: Block, call: int, state: int) -> tuple[list[Any], list[Any]]:
-        """What a call must have seen, and what its slot must hold after the block."""
+    def _rebuilt(self, states: list[int], call: int) -> tuple[list[Any], list[Any]]:
+        """What a call must have seen, and what its slot must hold after the block, given the states before each call."""
         side = self.side
         if self.same_slot:
-            states = [block.first_state, *block.report.states[:-1]]
-            return side.refreshed(0, states[: call + 1]), side.refreshed(0, states)
-        contents = side.refreshed(call, [state]) if side.chained else side.contents(call)
+            return side.refreshed(0, states[: call + 1]), side.refreshed(0, states[:-1])
+        contents = side.refreshed(call, [states[call]])
         return contents, contents
-
-    def _broken_chain(self) -> Rejected:
-        sentence = (
-            "in a timed block the chain between its calls does not follow from its outputs: they were not computed "
-            "one after the other"
-        )
-        return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
 
     def compare_pending(self) -> None:
         """A quick look against the reference's own results; only what looks wrong goes to the float64 oracle.

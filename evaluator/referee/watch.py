@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: From so many looks after either side's blocks on, medians are compared.
 _ENOUGH = 8
+#: Differences of medians of so many standard errors are more than chance.
+_CHANCES = 3.0
 #: Work that ends within so long may be anybody's; of such, so many looks, and so many times as many as off the candidate's
 #: turn, are the candidate's. So many altogether, and nothing can be timed here.
 _PATIENCE_S, _MANY, _TIMES, _TOO_MANY = 0.5, 3, 3, 10
@@ -33,14 +36,19 @@ class Watch:
     def __init__(self, keeper: Keeper | None, candidate: RoleProcess) -> None:
         self._keeper = keeper
         self._candidate = candidate
+        #: How long our own little work took, of the candidate's (True) and of baselines.
+        self._before_us: dict[bool, list[float]] = {True: [], False: []}
         self._after_us: dict[bool, list[float]] = {True: [], False: []}
         self._busy = {True: 0, False: 0}
 
     def before(self, side: Side) -> None:
         """Contents have been written, and ``side`` is about to start its clock."""
-        if side.look is not None and side.look.busy:
-            mine = side.process is self._candidate
+        if side.look is None:
+            return
+        mine = side.process is self._candidate
+        if side.look.busy:
             self._wait("before its turn" if mine else "before a baseline's turn", mine)
+        self._before_us[mine].append(side.look.first_us)
 
     def after(self, side: Side) -> None:
         """The clock of ``side`` has just stopped."""
@@ -53,15 +61,14 @@ class Watch:
         self._after_us[mine].append(look.first_us)
 
     @property
-    def late_ns(self) -> int:
-        """How much later the device is free after the candidate's blocks than after the baseline's (medians).
+    def charge_ns(self) -> int:
+        """What the candidate's blocks took beyond their clocks, by how long our own work is held up beside it.
 
-        That is time that its blocks took, too: who leaves work queued when it says that it is done gains nothing.
+        Work that is still queued when it says that it is done holds up what we do after its turn. Work that waits for contents and
+        begins before its clock does holds up what we do between writing them and starting it. Each is the difference of medians
+        to the baseline's, where that is more than chance.
         """
-        if min(map(len, self._after_us.values())) < _ENOUGH:
-            return 0
-        mine_us, others_us = (statistics.median(self._after_us[whose]) for whose in (True, False))
-        return max(0, round((mine_us - others_us) * 1e3))
+        return round((_held_up_us(self._before_us) + _held_up_us(self._after_us)) * 1e3)
 
     def _wait(self, when: str, mine: bool) -> None:
         """Waits for work that goes on although all are stopped. What does not end in time is the candidate's if it ends with it.
@@ -86,6 +93,21 @@ class Watch:
                 if not self._keeper.look().busy:
                     raise _rejected(when)
         raise RoleFailure("not_judged", "another program computes on this GPU: nothing can be timed now")
+
+
+def _held_up_us(seen_us: dict[bool, list[float]]) -> float:
+    """By how much longer the candidate held us up than baselines did; 0 where that may be chance.
+
+    How far baselines differ among themselves says what chance does: in that the candidate has no say.
+    """
+    mine_us, others_us = seen_us[True], seen_us[False]
+    if min(len(mine_us), len(others_us)) < _ENOUGH:
+        return 0.0
+    middle_us = statistics.median(others_us)
+    spread_us = 1.4826 * statistics.median(abs(each_us - middle_us) for each_us in others_us)
+    chance_us = 1.2533 * spread_us * math.sqrt(1 / len(mine_us) + 1 / len(others_us))
+    more_us = statistics.median(mine_us) - middle_us
+    return more_us if more_us > _CHANCES * chance_us else 0.0
 
 
 def _rejected(when: str) -> Rejected:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+from evaluator.errors import RoleFailure
+from evaluator.referee import landmarks as referee_landmarks
+from evaluator.referee.correctness import Rejected
 from evaluator.roles import blocks, chain, landmarks, module_host, turns, wire
 from evaluator.sandbox.syscalls import Gatherer
 
@@ -178,3 +182,45 @@ def test_what_a_call_raises_is_raised(harness: _Harness) -> None:
         blocks.run(changes, slots, harness.host.chain, 1, True, device)
     with pytest.raises(blocks.ContractError, match="not a tensor"):
         blocks.run(lambda x: {1}, slots, harness.host.chain, 1, True, device)
+
+
+class _Reader:
+    """Reads like a gatherer, then fails."""
+
+    def __init__(self, error: int) -> None:
+        self._error = error
+        self._times = 0
+
+    def read(self) -> bytes:
+        self._times += 1
+        if self._times > 1:
+            raise OSError(self._error, os.strerror(self._error))
+        return b"words"
+
+
+class _Alive:
+    """A process that sends one landmark."""
+
+    dead, pid, name = False, 1, "candidate"
+
+    def request(self, *_: Any) -> bytes:
+        return struct.pack("<2Q", 4096, 8)
+
+    def freeze(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(errno.EPERM, Rejected), (errno.EFAULT, Rejected), (errno.ENOMEM, RoleFailure), (errno.ESRCH, None)],
+)
+def test_memory_that_cannot_be_read_any_more(
+    monkeypatch: pytest.MonkeyPatch, error: int, raised: type[Exception] | None
+) -> None:
+    """A process that forbids to be looked at (not dumpable) gains nothing; one that is gone says so with its next answer."""
+    monkeypatch.setattr(referee_landmarks.syscalls, "Gatherer", lambda *_: _Reader(error))
+    watched = referee_landmarks.Landmarks(_Alive())  # type: ignore[arg-type]
+    if raised is None:
+        watched.check()
+        return
+    with pytest.raises(raised):
+        watched.check()

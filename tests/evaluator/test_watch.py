@@ -99,6 +99,28 @@ def test_work_left_behind_is_charged() -> None:
     candidate, baseline = Process(), Process()
     looks = [Look(360.0, busy=False), Look(160.0, busy=False)] * 8
     observed = watching(Device(*looks), candidate)
-    assert observed.late_ns == 0
+    assert observed.charge_ns == 0
     alternate(observed, candidate, baseline, times=8)
-    assert observed.late_ns == 200_000
+    assert observed.charge_ns == 200_000
+
+
+def begin(observed: Watch, process: Process, first_us: float) -> None:
+    observed.before(Turn(process, Look(first_us, busy=False)))  # type: ignore[arg-type]
+
+
+def test_work_that_begins_before_its_clock_is_charged() -> None:
+    candidate, baseline = Process(), Process()
+    observed = watching(Device(), candidate)
+    for wobble_us in (0, 3, 1, 2, 0, 1, 3, 2):
+        begin(observed, candidate, 390.0 + wobble_us)
+        begin(observed, baseline, 240.0 + wobble_us)
+    assert observed.charge_ns == 150_000
+
+
+def test_what_may_be_chance_is_not_charged() -> None:
+    candidate, baseline = Process(), Process()
+    observed = watching(Device(), candidate)
+    for wobble_us in (0, 9, 3, 6, 1, 4, 8, 2):
+        begin(observed, candidate, 244.0 + wobble_us)
+        begin(observed, baseline, 240.0 + wobble_us)
+    assert observed.charge_ns == 0
