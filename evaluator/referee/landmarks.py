@@ -2,8 +2,8 @@
 
 The loop around the calls, and all that leads to it, runs in the candidate's own process. A candidate that puts a loop of its own in
 its place is credited with whatever that saves. So before anything of the candidate's is imported, the process says which of its words
-never change, and the referee copies them. Later it reads them again from outside: before each of its timed blocks, while it is
-stopped, and at a random moment of one block in eight. It cannot know when. Reading takes a core up to 0.5 ms, so a rival's
+never change, and the referee copies them. Later it reads them again from outside: after each timed block of either side, while
+it is stopped, and at a random moment of one block in eight. It cannot know when. Reading takes a core up to 0.5 ms, so a rival's
 blocks are looked into as often.
 
 What this cannot see: machine code that is taken over without any of these words, such as a forged return address on a stack.

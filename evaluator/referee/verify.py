@@ -92,8 +92,6 @@ class Checker:
         self.settle()
         self._check_rest()
         slots = 1 if self.same_slot else calls
-        if side.process.landmarks is not None:
-            side.process.landmarks.check()
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
         side.fill(slots)
         self._watch.before(side)
@@ -109,11 +107,7 @@ class Checker:
         self._watch.after(side)
         taken = self._taken(side, block)
         self.clocks.after_block(mine=True)
-        if side.process.stop_others():
-            sentence = "it left a process of its own running between calls"
-            raise Rejected(
-                "contract_violation", sentence, (Finding("background_process", "error", sentence),)
-            )
+        self._inspect()
         self._unverified = taken
         if not later:
             self.settle()
@@ -125,6 +119,17 @@ class Checker:
         if taken is not None:
             self._verify(taken)
             self._check_rest()
+
+    def _inspect(self) -> None:
+        """A block has ended: the candidate, which is stopped, must have left its harness as it was and nothing that runs."""
+        process = self.side.process
+        if process.landmarks is not None:
+            process.landmarks.check()
+        if process.stop_others():
+            sentence = "it left a process of its own running between calls"
+            raise Rejected(
+                "contract_violation", sentence, (Finding("background_process", "error", sentence),)
+            )
 
     def _glance(self, running: RoleProcess, calls: int) -> None:
         """At a random moment of some of the blocks; not where the process waits for the core that this would take from it.
@@ -168,9 +173,11 @@ class Checker:
         self._note(rival.process, block)
         self._watch.before(rival)
         self._watch.after(rival)
-        # So that the candidate runs after the same work as the rival does.
+        # As after the candidate's: how long a device has been idle decides how fast its clock is, and what has run since what its
+        # caches hold.
         self._taken(rival, block)
         self.clocks.after_block(mine=False)
+        self._inspect()
         self.settle()
         return block
 
