@@ -172,7 +172,8 @@ class Watch:
         with self._lock:
             self.overhead_s += frame.began_s - entered_s
 
-    def _after(self, module: nn.Module, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+    def _after(self, module: nn.Module, args: Any, kwargs: Any, result: Any = None) -> None:
+        # Up to torch 2.13 a global hook is called without the keyword arguments on the way out of an exception.
         if torch.compiler.is_compiling():
             return
         ended_s = time.perf_counter()
@@ -186,7 +187,7 @@ class Watch:
         event = None if frame.event is None else _event(args)
         with self._lock:
             spent_s = ended_s - frame.began_s - frame.hooks_s
-            # On the way out of an exception this hook is called as well, with no result.
+            # On the way out of an exception there is no result, and an exception that was not there before.
             if result is not None or sys.exception() is frame.raised:
                 self._note(frame, frames[-1] if frames else None, spent_s, event, args, kwargs)
             left_s = time.perf_counter()

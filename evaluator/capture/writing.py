@@ -30,7 +30,7 @@ from evaluator.capture.state import TABLE_HELPER, state_text
 #: Lines of the traffic table; the service takes no more.
 _MOST_SHAPES = 64
 #: Shapes that were seen at which the file is compared with the module.
-_CHECKED_SHAPES = 4
+_CHECKED_SHAPES = 32
 #: Shapes between those that were seen are tried unless they need this much more than the largest one.
 _LARGER = 4
 
@@ -76,11 +76,16 @@ class _Draft:
     def fix(self, places: list[tuple[int, int]]) -> None:
         """Keeps only the calls in which these lengths are as in the most expensive one."""
         first = self.leaves[0]
-        keep = [
-            at
-            for at, leaves in enumerate(self.leaves)
-            if all(leaves[index].shape[dim] == first[index].shape[dim] for index, dim in places)
-        ]
+        self.keep(
+            [
+                at
+                for at, leaves in enumerate(self.leaves)
+                if all(leaves[index].shape[dim] == first[index].shape[dim] for index, dim in places)
+            ]
+        )
+
+    def keep(self, keep: list[int]) -> None:
+        """Keeps only these calls, the most expensive one among them."""
         self.calls = [self.calls[at] for at in keep]
         self.leaves = [self.leaves[at] for at in keep]
         self.space = space_of(self.leaves)
@@ -228,16 +233,22 @@ def _agrees(draft: _Draft, text: str) -> bool:
     """Whether the file computes what the module does, where it was seen and in between; narrows the draft if not.
 
     Raises:
-        CaptureError: they differ at a shape that was seen.
+        CaptureError: they differ at the shape that took the most time.
     """
     space = draft.space
     file = _Compared(draft, text)
-    for at in range(min(len(draft.calls), _CHECKED_SHAPES)):
-        difference = file.difference(space.at(at))
-        if difference:
-            raise CaptureError(
-                f"the exported program is not what the module computes at {space.at(at)}: {difference}"
-            )
+    differences = [file.difference(space.at(at)) for at in range(min(len(draft.calls), _CHECKED_SHAPES))]
+    if differences[0]:
+        raise CaptureError(
+            f"the exported program is not what the module computes at {space.at(0)}: {differences[0]}"
+        )
+    if any(differences):
+        # What it does depends on the shape, as when sizes above a bound take another way.
+        draft.notes.append(
+            "the module does something else at some of the shapes that were seen; this file holds the others"
+        )
+        draft.keep([at for at in range(len(draft.calls)) if at >= len(differences) or not differences[at]])
+        return False
     most = max(sum(_elements(leaf) for leaf in leaves) for leaves in draft.leaves)
     for dims in probes(space, draft.base):
         changed = next((name for name in dims if dims[name] != draft.base[name]), None)

@@ -29,9 +29,10 @@ from evaluator.referee.verify import Checker
 from evaluator.roles import runner
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
+from evaluator.shapes.traffic import parse_traffic
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
-from evaluator.timing.statistics import summarize
+from evaluator.timing.statistics import PairEstimate, summarize, summarize_traffic
 from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
@@ -54,6 +55,8 @@ class Request:
     splits: tuple[str, ...] = ("visible", "adversarial")
     shapes: dict[str, list[Dims]] | None = None
     deadline_s: float = 900.0
+    #: Shapes with weights, instead of those that the task's file may name.
+    traffic: list[Any] | None = None
 
 
 class Evaluation:
@@ -78,6 +81,7 @@ class Evaluation:
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
         self._others_aa: dict[str, Any] | None = None
+        self._traffic = session.traffic
         #: Timed outputs whose values nobody has looked at yet.
         self._unseen: list[Checker] = []
 
@@ -245,6 +249,8 @@ class Evaluation:
         return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
 
     def _shapes(self) -> dict[str, list[Dims]]:
+        if self.request.traffic:
+            self._traffic = parse_traffic(self.request.traffic, self.session.space)
         given = self.request.shapes or {}
         for split in (*self.request.splits, *given):
             if split not in SPLITS:
@@ -253,7 +259,7 @@ class Evaluation:
         chosen = {
             split: [check_shape(self.session.space, dims) for dims in given[split]]
             if split in given
-            else self.session.sample(split, cap_bytes)
+            else self.session.sample(split, cap_bytes, self._traffic)
             for split in self.request.splits
         }
         if cap_bytes is None:
@@ -392,7 +398,8 @@ class Evaluation:
         def of(results: list[ShapeResult]) -> dict[str, Any]:
             decisions = [r.decision or "undecided" for r in results]
             estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
-            return summarize([r.log_ratios for r in results], decisions, estimates)
+            summary = summarize([r.log_ratios for r in results], decisions, estimates)
+            return {**summary, "traffic": self._weighted(results, estimates)}
 
         by_split = {split: of([r for r in timed if r.split == split]) for split in {r.split for r in timed}}
         overfit = None
@@ -400,10 +407,26 @@ class Evaluation:
             overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
         return {**of(timed), "overfit_index": overfit, "by_split": by_split}
 
+    def _weighted(
+        self, results: list[ShapeResult], estimates: list[PairEstimate | None]
+    ) -> dict[str, Any] | None:
+        """The summary over those shapes that the traffic names; None where it names none of these."""
+        weights = [self._traffic.weight(r.dims) for r in results]
+        if not any(weights):
+            return None
+        figures = summarize_traffic(
+            [r.log_ratios for r in results],
+            [r.baseline_us or 0.0 for r in results],
+            [weight or 0.0 for weight in weights],
+            estimates,
+        )
+        return {**figures, "share": self._traffic.share([r.dims for r in results])}
+
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:
         run, request = self.run_state, self.request
         accepted = word == "accepted"
         results = sorted(run.results, key=lambda r: (SPLITS.index(r.split), str(r.dims))) if accepted else []
+        results = [replace(result, weight=self._traffic.weight(result.dims)) for result in results]
         if not accepted:
             run.results = []
         if self.session.unavailable:
