@@ -153,7 +153,7 @@ def test_an_exception_is_not_a_call() -> None:
         ("perceptron", {"batch", "length"}),
         ("attention", {"batch", "length"}),
         ("convolution", {"batch", "length"}),
-        ("block", {"batch", "length"}),
+        pytest.param("block", {"batch", "length"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_written_task_passes_the_referee_as_its_own_candidate(
