@@ -23,7 +23,7 @@ from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
-from evaluator.referee.shape_results import captured_fields, timed_result, untimed_result
+from evaluator.referee.shape_results import captured_fields, summary_of, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.roles import runner
@@ -32,8 +32,7 @@ from evaluator.shapes.space import Dims, check_shape
 from evaluator.shapes.traffic import parse_traffic
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
-from evaluator.timing.statistics import PairEstimate, summarize, summarize_traffic
-from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
+from evaluator.verdict import NO_ROOM, Finding, Verdict
 
 _UNTIMED = ("adversarial",)
 #: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
@@ -380,7 +379,7 @@ class Evaluation:
     # -- words -------------------------------------------------------------------------------------------------
 
     def _reason(self) -> str:
-        summary = self._summary()
+        summary = summary_of(self.run_state.results, self._traffic)
         if summary["geomean_speedup"] is None:
             shapes = len(self.run_state.outcomes)
             if self.candidate.interpreted:
@@ -391,36 +390,6 @@ class Evaluation:
             f"correct at {len(self.run_state.outcomes)} shapes; {summary['geomean_speedup']:.2f}x "
             f"[{low:.2f}, {high:.2f}] against the best baseline at each of {summary['shapes']} timed shapes"
         )
-
-    def _summary(self) -> dict[str, Any]:
-        timed = [result for result in self.run_state.results if result.timed]
-
-        def of(results: list[ShapeResult]) -> dict[str, Any]:
-            decisions = [r.decision or "undecided" for r in results]
-            estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
-            summary = summarize([r.log_ratios for r in results], decisions, estimates)
-            return {**summary, "traffic": self._weighted(results, estimates)}
-
-        by_split = {split: of([r for r in timed if r.split == split]) for split in {r.split for r in timed}}
-        overfit = None
-        if "visible" in by_split and "held_out" in by_split:
-            overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
-        return {**of(timed), "overfit_index": overfit, "by_split": by_split}
-
-    def _weighted(
-        self, results: list[ShapeResult], estimates: list[PairEstimate | None]
-    ) -> dict[str, Any] | None:
-        """The summary over those shapes that the traffic names; None where it names none of these."""
-        weights = [self._traffic.weight(r.dims) for r in results]
-        if not any(weights):
-            return None
-        figures = summarize_traffic(
-            [r.log_ratios for r in results],
-            [r.baseline_us or 0.0 for r in results],
-            [weight or 0.0 for weight in weights],
-            estimates,
-        )
-        return {**figures, "share": self._traffic.share([r.dims for r in results])}
 
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:
         run, request = self.run_state, self.request
@@ -448,7 +417,7 @@ class Evaluation:
             splits=tuple(request.splits),
             environment=self.fleet.environment(),
             shapes=tuple(results),
-            summary=self._summary(),
+            summary=summary_of(self.run_state.results, self._traffic),
             timing={
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),

@@ -26,7 +26,7 @@ from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.shapes.sampler import COUNTS, SPLITS, sample
-from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
+from evaluator.shapes.space import Dims, IntegerDim, Space, as_fields, defaults, parse_space
 from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.sources import TaskSource
 
@@ -170,17 +170,11 @@ class TaskSession:
         """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults."""
         known = parse_traffic(traffic, self.space) if traffic else self.traffic
         shape = self.open(defaults(self.space))
-        dims = {
-            name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
-            if isinstance(dim, IntegerDim)
-            else {"choices": list(dim.values), "default": dim.default}
-            for name, dim in self.space.items()
-        }
         return {
             "ok": True,
             "verdict": None,
             "reason": "",
-            "dims": dims,
+            "dims": as_fields(self.space),
             "direction": self.direction,
             "training": self.training,
             "precision": self.precision,
@@ -226,7 +220,7 @@ class TaskSession:
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
         request = {
             "shape": key,
-            "dims": dims,
+            "dims": as_fields(self.space),
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
             "draws": DRAWS,
