@@ -220,7 +220,7 @@ class TaskSession:
     def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
         request = {
             "shape": key,
-            "dims": as_fields(self.space),
+            "dims": dims,
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
             "draws": DRAWS,
