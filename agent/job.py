@@ -86,11 +86,11 @@ class _Job:
         if isinstance(known, dict):
             return known
         try:
-            description = self.referee.describe(self.spec.task)
+            description = self.referee.describe(self.spec.task, traffic=self.spec.traffic)
         except RefereeLost:
             raise_if_stopped(self.store)
             restart_referee(self.referee)
-            description = self.referee.describe(self.spec.task)
+            description = self.referee.describe(self.spec.task, traffic=self.spec.traffic)
         self.store.finish_step("describe", description)
         return description
 

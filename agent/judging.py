@@ -144,6 +144,7 @@ def _evaluate(
             effort=effort,
             splits=splits,
             shapes=shapes,
+            traffic=spec.traffic,
             on_progress=progress_events(store, what),
         )
     except RefereeLost as lost:

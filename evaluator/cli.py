@@ -169,6 +169,15 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
             shape["decision"],
         )
     console.print(table)
+    traffic = verdict["summary"].get("traffic")
+    if traffic:
+        low, high = traffic["geomean_ci95"]
+        console.print(
+            f"weighted by traffic: {traffic['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}] over {traffic['shapes']} shapes "
+            f"({traffic['share']:.0%} of it); its calls take {traffic['time_speedup']:.2f}x less time in all",
+            markup=False,
+            highlight=False,
+        )
     environment = verdict["environment"]
     aa = verdict["timing"]["aa"]
     console.print(

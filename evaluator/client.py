@@ -168,9 +168,16 @@ class Referee:
         answer: dict[str, Any] = self._call({"call": "self_check"})
         return answer
 
-    def describe(self, task: TaskSource, *, deadline_s: float = 60.0) -> dict[str, Any]:
+    def describe(
+        self,
+        task: TaskSource,
+        *,
+        deadline_s: float = 60.0,
+        traffic: Sequence[Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
         """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused."""
-        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s}
+        given = list(traffic) if traffic else None
+        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
         answer: dict[str, Any] = self._call(request)
         return answer
 
@@ -182,6 +189,7 @@ class Referee:
         effort: str = "screen",
         splits: Sequence[str] = ("visible", "adversarial"),
         shapes: Mapping[str, list[dict[str, Any]]] | None = None,
+        traffic: Sequence[Mapping[str, Any]] | None = None,
         deadline_s: float | None = None,
         reuse: bool = False,
         on_progress: ProgressCallback | None = None,
@@ -194,6 +202,8 @@ class Referee:
             effort: ``screen`` or ``confirm``.
             splits: which shapes.
             shapes: shapes to use instead of sampled ones, by split.
+            traffic: shapes (``dims``) with a ``weight`` each, instead of the task's own ``TRAFFIC``: visible and validation shapes
+                begin with them, and the summary weighs them.
             deadline_s: seconds for the whole evaluation, 900 by default.
             reuse: give the verdict of an earlier evaluation of the same sources here, if one was kept; it then says
                 ``reused``. Held-out shapes are drawn and judged anew each time.
@@ -209,7 +219,7 @@ class Referee:
                 open_device(self.device, self._visible_gpu),
                 effort=effort,
                 splits=splits,
-                shapes=shapes,
+                shapes={**(shapes or {}), **({"traffic": list(traffic)} if traffic else {})},
                 minimum_tier=self._minimum_tier,
             )
             if kept is not None:
@@ -222,6 +232,7 @@ class Referee:
             "splits": list(splits),
             "shapes": dict(shapes) if shapes else None,
             "deadline_s": deadline_s or 900.0,
+            "traffic": list(traffic) if traffic else None,
         }
         answer: dict[str, Any] = self._call(request, on_progress)
         return answer

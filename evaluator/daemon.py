@@ -68,7 +68,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
     if call == "self_check":
         return core.self_check()
     if call == "describe":
-        return core.describe(TaskSource(**request["task"]), request["deadline_s"])
+        return core.describe(TaskSource(**request["task"]), request["deadline_s"], request["traffic"])
     if call == "run_tool":
         result = asdict(
             core.run_tool(
@@ -96,6 +96,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
                 tuple(request["splits"]),
                 request["shapes"],
                 request["deadline_s"],
+                request["traffic"],
             ),
             progress,
         )

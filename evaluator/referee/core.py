@@ -72,13 +72,15 @@ class RefereeCore:
         self._sessions[task.sha256] = session
         return session
 
-    def describe(self, task: TaskSource, deadline_s: float = 60.0) -> dict[str, Any]:
+    def describe(
+        self, task: TaskSource, deadline_s: float = 60.0, traffic: list[Any] | None = None
+    ) -> dict[str, Any]:
         """The task's space of shapes, or why it is refused."""
         expires_at = time.monotonic() + deadline_s
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            description = session.describe()
+            description = session.describe(traffic)
             session.process.expires_at = math.inf
             return description
         except RoleFailure as failure:
@@ -97,7 +99,7 @@ class RefereeCore:
                 request.candidate.sha256,
                 request.effort,
                 request.splits,
-                request.shapes,
+                {**(request.shapes or {}), **({"traffic": request.traffic} if request.traffic else {})},
             )
             try:
                 self._verdicts.keep(question, verdict)

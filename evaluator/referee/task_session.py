@@ -25,8 +25,9 @@ from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.sampler import SPLITS, sample
-from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
+from evaluator.shapes.sampler import COUNTS, SPLITS, sample
+from evaluator.shapes.space import Dims, IntegerDim, Space, as_fields, defaults, parse_space
+from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
@@ -56,6 +57,8 @@ class TaskSession:
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
+            #: Of the task's own file; a request may bring another.
+            self.traffic = parse_traffic(answer.get("traffic"), self.space)
             self.direction = str(answer.get("direction"))
             self.training = answer.get("training") is True
             self.precision = str(answer.get("precision"))
@@ -126,11 +129,18 @@ class TaskSession:
 
     # -- shapes ------------------------------------------------------------------------------------------------
 
-    def sample(self, split: str, cap_bytes: int | None = None) -> list[Dims]:
-        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time."""
+    def sample(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Dims]:
+        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
+
+        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given).
+        """
         seed = secrets.token_hex(16) if split == "held_out" else self.task.sha256
         cap = cap_bytes or self.fleet.input_cap_bytes
-        return sample(self.space, split, seed, lambda shapes: self._fits(shapes, cap))
+        drawn = sample(self.space, split, seed, lambda shapes: self._fits(shapes, cap))
+        if split not in ("visible", "validation"):
+            return drawn
+        traffic = traffic or self.traffic
+        return traffic.before(drawn, COUNTS[split], lambda shapes: self._fits(shapes, cap))
 
     def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
         """Those whose inputs stay below ``cap_bytes``."""
@@ -156,20 +166,15 @@ class TaskSession:
                 elements *= max(int(dims[name]), 1)
         return elements * 16 <= cap
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, traffic: list[Any] | None = None) -> dict[str, Any]:
         """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults."""
+        known = parse_traffic(traffic, self.space) if traffic else self.traffic
         shape = self.open(defaults(self.space))
-        dims = {
-            name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
-            if isinstance(dim, IntegerDim)
-            else {"choices": list(dim.values), "default": dim.default}
-            for name, dim in self.space.items()
-        }
         return {
             "ok": True,
             "verdict": None,
             "reason": "",
-            "dims": dims,
+            "dims": as_fields(self.space),
             "direction": self.direction,
             "training": self.training,
             "precision": self.precision,
@@ -184,7 +189,10 @@ class TaskSession:
             ],
             "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
             "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
-            "shapes": {split: [] if split == "held_out" else self.sample(split) for split in SPLITS},
+            "shapes": {
+                split: [] if split == "held_out" else self.sample(split, traffic=known) for split in SPLITS
+            },
+            "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
         }
 
     def open(self, dims: Dims) -> OpenShape:

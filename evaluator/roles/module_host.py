@@ -149,6 +149,7 @@ class ModuleHost(Turns):
             "direction": str(getattr(self.module, "DIRECTION", "forward")),
             "training": bool(getattr(self.module, "TRAINING", False)),
             "precision": str(getattr(self.module, "PRECISION", "fp32")),
+            "traffic": [list(row) for row in getattr(self.module, "TRAFFIC", ())],
             "oracle": callable(getattr(self.module, "oracle", None)),
             "input_dims": self._accepted("get_inputs", dims),
             "init_dims": self._accepted("get_init_inputs", dims),

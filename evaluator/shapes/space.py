@@ -70,6 +70,16 @@ def parse_space(dims: Any) -> Space:
     return space
 
 
+def as_fields(space: Space) -> dict[str, dict[str, Any]]:
+    """The space as a description tells it, in the form that :func:`parse_space` reads."""
+    return {
+        name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
+        if isinstance(dim, IntegerDim)
+        else {"choices": list(dim.values), "default": dim.default}
+        for name, dim in space.items()
+    }
+
+
 def defaults(space: Space) -> Dims:
     """The default shape."""
     return {name: dim.default for name, dim in space.items()}

@@ -104,6 +104,15 @@ class TaskRequest(Request):
         return self
 
 
+class TrafficRow(Request):
+    """A shape that the user's program really has, and how often."""
+
+    dims: dict[Line, Size]
+    weight: float = Field(
+        gt=0, lt=1e18, allow_inf_nan=False, description="number of calls, or in proportion to it"
+    )
+
+
 class OptimizeRequest(TaskRequest):
     """Body of POST /optimize."""
 
@@ -115,6 +124,12 @@ class OptimizeRequest(TaskRequest):
     precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
     shapes: dict[Split, Annotated[list[dict[Line, Size]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = (
         Field(default=None, description="own shapes per split; by default they are sampled")
+    )
+    traffic: list[TrafficRow] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SHAPES_PER_SPLIT,
+        description="own shapes with weights: searched at, weighed in the summary, and what the choice goes by",
     )
     budget: BudgetRequest = Field(default_factory=BudgetRequest)
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(

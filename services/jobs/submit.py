@@ -61,6 +61,7 @@ def create_job(
         models=models,
         start_from=request.start_from,
         shapes={split: list(shapes) for split, shapes in request.shapes.items()} if request.shapes else None,
+        traffic=tuple(row.model_dump() for row in request.traffic) if request.traffic else None,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own
