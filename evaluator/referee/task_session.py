@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from evaluator.content.pools import TensorInput
@@ -104,6 +105,11 @@ class TaskSession:
                 os.close(text)
         return process
 
+    @property
+    def idle_dims(self) -> list[str]:
+        """Dimensions that neither ``get_inputs`` nor ``get_init_inputs`` takes."""
+        return [name for name in self.space if name not in {*self._input_dims, *self._init_dims}]
+
     # -- what compilers made -----------------------------------------------------------------------------------
 
     @property
@@ -196,6 +202,22 @@ class TaskSession:
             check_repeatable(opened.side)
             self.shapes[frozen] = opened
         return self.shapes[frozen]
+
+    @contextmanager
+    def trial(self, dims: Dims) -> Iterator[OpenShape]:
+        """A shape that is open for a look and then forgotten: nothing that is sized by the open shapes counts it."""
+        opened = self._open_in(self.process, dims, self._next_key)
+        self._next_key += 1
+        try:
+            check_repeatable(opened.side)
+            yield opened
+        finally:
+            if self.process.dead:
+                opened.side.release()
+            else:
+                opened.side.close()
+            if self.fleet.keeper is not None:
+                self.fleet.keeper.forget(opened.inputs.tensors)
 
     def memory_of_others(self) -> MemorySize:
         """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""
