@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ from evaluator.roles.arena import carrier
 from evaluator.shapes.space import Dims
 from evaluator.verdict import Finding
 
-_INSPECT_SECONDS = 2.0
+_INSPECT_SECONDS = 1.5
 #: Contents that are drawn per shape; of a large one fewer, since each takes a float64 oracle.
-_CASES, _CASES_IF_LARGE, _LARGE_BYTES = 4, 2, 16 << 20
+_CASES, _CASES_IF_LARGE, _LARGE_BYTES = 3, 2, 16 << 20
 
 
 @dataclass
@@ -44,14 +45,12 @@ class Probe:
         shape: as it is open.
         cases: what outputs must be for each content.
         results: the reference's own.
-        seen: what :mod:`evaluator.roles.inspection` says of the last content; empty where it failed.
     """
 
     session: TaskSession
     shape: OpenShape
     cases: list[Case]
     results: list[Result]
-    seen: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: TaskSession, shape: OpenShape) -> Probe:
@@ -63,9 +62,7 @@ class Probe:
             Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened
             for case in cases
         ]
-        probe = cls(session, shape, cases, results)
-        probe.seen = probe._inspect()
-        return probe
+        return cls(session, shape, cases, results)
 
     @property
     def where(self) -> str:
@@ -127,7 +124,9 @@ class Probe:
         ]
         return Result(values)
 
-    def _inspect(self) -> dict[str, Any]:
+    @cached_property
+    def seen(self) -> dict[str, Any]:
+        """What :mod:`evaluator.roles.inspection` says of the last content; empty where it failed."""
         request = {"shape": self.shape.key, "seconds": _INSPECT_SECONDS}
         self.shape.side.write(0, self.cases[-1].contents)
         try:
@@ -154,7 +153,9 @@ def disturbed(content: Array, tensor: TensorInput) -> Array:
     generator = np.random.default_rng()
     finite = np.isfinite(values)
     size = math.sqrt(float(np.mean(np.abs(values[finite]) ** 2))) if finite.any() else 1.0
-    moved = values * generator.uniform(0.5, 1.5, values.shape) + generator.uniform(0, 0.1, values.shape) * size
+    moved = (
+        values * generator.uniform(0.5, 1.5, values.shape) + generator.uniform(0, 0.1, values.shape) * size
+    )
     return np.asarray(from_float64(np.where(finite, moved, values), tensor.meta.dtype))
 
 

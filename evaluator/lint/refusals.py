@@ -16,15 +16,19 @@ _KNOWN = (
         "correct the line that the message names",
     ),
     (
-        r"urlopen|URLError|HTTPError|Max retries|name resolution|Name or service not known|Network is unreachable"
-        r"|reached for the network|huggingface|hf_hub|gaierror|ConnectionError|ConnectionRefused|No route to host",
+        (
+            r"urlopen|URLError|HTTPError|Max retries|name resolution|Name or service not known|Network is unreachable"
+            r"|reached for the network|huggingface|hf_hub|gaierror|ConnectionError|ConnectionRefused|No route to host"
+        ),
         "needs_network",
         "it needs the network, and tasks run without one",
         "build the model from its constructor's arguments alone and draw weights in __init__ (no hub, no download)",
     ),
     (
-        r"FileNotFoundError|No such file or directory|PermissionError|Permission denied|IsADirectoryError"
-        r"|Read-only file system",
+        (
+            r"FileNotFoundError|No such file or directory|PermissionError|Permission denied|IsADirectoryError"
+            r"|Read-only file system"
+        ),
         "needs_files",
         "it reads or writes files, and a task has none but itself",
         "put what it reads into the file, or draw it in get_inputs() and __init__",
@@ -48,8 +52,10 @@ _KNOWN = (
         "widen min and max of the dimension, or lower multiple_of",
     ),
     (
-        r"^DIMS|no class Model|no function get_|DIRECTION =|PRECISION =|must return a list|returns no tensor"
-        r"|different shapes or dtypes|different numbers of inputs|is not supported",
+        (
+            r"^DIMS|no class Model|no function get_|DIRECTION =|PRECISION =|must return a list|returns no tensor"
+            r"|different shapes or dtypes|different numbers of inputs|is not supported"
+        ),
         "contract",
         "the file does not keep the task format",
         "correct what the message names; docs/tasks.md has the format",
@@ -61,6 +67,8 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
     """A failure at the task's shape ``where`` (empty: before any shape was opened) as a finding that refuses the task."""
     text = f"{failure.sentence}\n{failure.detail}"
     said = _short(failure.sentence)
+    if failure.word == "not_judged":
+        return LintFinding("not_judged", "error", said, "try again, or on another machine")
     if failure.word == "timeout":
         return LintFinding(
             "too_slow",

@@ -16,8 +16,12 @@ from evaluator.referee.task_session import TaskSession
 from evaluator.shapes.space import Dims
 from evaluator.sources import TaskSource
 
-#: Shapes of the range are tried as long as lint has not run for so long.
-_CORNERS_UNTIL_S = 12.0
+#: After so long no further shape of the range is tried, and no further rule begun.
+_CORNERS_UNTIL_S, _RULES_UNTIL_S = 12.0, 25.0
+#: Words of a failure that are a verdict of their own; whatever else is wrong refuses the task.
+_OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
+#: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.
+_CAUSES = ("not_finite", "zeros_pass", "constant_passes", "inputs_never_vary")
 
 
 def refusal(task: TaskSource, device: str, failure: RoleFailure) -> Report:
@@ -43,18 +47,16 @@ def lint(session: TaskSession, device: str) -> Report:
         with ExitStack() as stack:
             probes = []
             for each in dims:
-                at = f" at {', '.join(f'{name}={value}' for name, value in each.items())}" if each else ""
                 try:
                     opened = stack.enter_context(session.trial(each))
                     probes.append(Probe.of(session, opened))
                 except RoleFailure as failure:
-                    finding, word, detail = finding_of(failure, at), failure.word, failure.detail
-                    findings.append(finding)
+                    word, detail = failure.word, failure.detail
+                    findings.append(space.at_shape(session, each, failure))
                     raise
             if len(probes) == 2 and all(_integers(probe.dims) for probe in probes):
                 findings += space.check_effect(session, probes[0].shape, probes[1].shape)
-            for rule in RULES:
-                findings += rule(probes)
+            findings += _of_rules(probes, started + _RULES_UNTIL_S)
             facts = [{"shape": probe.where, "variation": variation(probe)} for probe in probes]
         limit = started + _CORNERS_UNTIL_S
         findings += space.check_corners(session, dims, limit, time.monotonic)
@@ -73,6 +75,16 @@ def lint(session: TaskSession, device: str) -> Report:
     )
 
 
+def _of_rules(probes: list[Probe], until_s: float) -> list[LintFinding]:
+    """What the rules find, without what only follows from the first cause."""
+    found: list[LintFinding] = []
+    for rule in RULES:
+        found += rule(probes)
+        if time.monotonic() > until_s or any(finding.rule in _CAUSES for finding in found):
+            break
+    return found
+
+
 def _integers(dims: Dims) -> bool:
     return any(isinstance(value, int) and not isinstance(value, bool) for value in dims.values())
 
@@ -82,8 +94,8 @@ def _report(
 ) -> Report:
     refused = any(finding.severity == "error" for finding in findings)
     verdict = "task_rejected" if refused else ""
-    if word == "not_judged":
-        verdict = word  # the machine's fault: another time there may be an answer
+    if refused and word in _OWN_WORDS:
+        verdict = word
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: finding.severity)
     return Report(
         task={"name": task.name, "sha256": task.sha256},

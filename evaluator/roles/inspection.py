@@ -173,9 +173,7 @@ def _is_idle(
             tensor.copy_(before)
 
 
-def _call(
-    shape: Shape, arguments: tuple[Any, ...], disturbed: int = -1
-) -> tuple[list[torch.Tensor], Trace]:
+def _call(shape: Shape, arguments: tuple[Any, ...], disturbed: int = -1) -> tuple[list[torch.Tensor], Trace]:
     """The results of one call, and what was seen of it."""
     assert shape.model is not None
     copies = list(tree_map(_copy, list(arguments)))

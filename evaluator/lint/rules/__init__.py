@@ -9,4 +9,11 @@ from evaluator.lint.probe import Probe
 from evaluator.lint.rules import answers, inputs, outputs, rows, structure
 
 Rule = Callable[[Sequence[Probe]], Iterable[LintFinding]]
-RULES: tuple[Rule, ...] = (answers.check, inputs.check, outputs.check, rows.check, structure.check)
+RULES: tuple[Rule, ...] = (
+    outputs.check_finite,
+    answers.check,
+    inputs.check,
+    outputs.check,
+    rows.check,
+    structure.check,
+)

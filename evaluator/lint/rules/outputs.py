@@ -14,14 +14,9 @@ from evaluator.oracle.arrays import Array
 _SATURATED, _FEWEST = 0.99, 64
 
 
-def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
-    """One finding at most per output and kind."""
-    count = len(probes[0].results[0].values)
-    results = [output for output in range(count) if all(probe.is_result(output) for probe in probes)]
-    for output in results:
-        # A task of several results may well return one that is the same for all rows.
-        severity = "error" if len(results) == 1 else "warning"
-        name = f"output {output + 1}" if len(results) > 1 else "the output"
+def check_finite(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """Outputs without a single number."""
+    for output, name, severity in _results(probes):
         if all(_never_finite(values) for values in _all(probes, output)):
             yield LintFinding(
                 "not_finite",
@@ -29,7 +24,11 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
                 f"{name} is NaN or infinite everywhere, and nothing can be compared with that",
                 "keep values in range: smaller inputs, an eps under a root or in a quotient",
             )
-            continue
+
+
+def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """Outputs that are constant along a dimension, or saturated."""
+    for output, name, severity in _results(probes):
         axes = _constant_axes(probes, output)
         if axes:
             yield LintFinding(
@@ -46,6 +45,16 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
                 f"over {_SATURATED:.0%} of {name} is one or two values: a clamp or a saturated function hides the work",
                 "draw inputs for which the function is not saturated, or scale them down before it",
             )
+
+
+def _results(probes: Sequence[Probe]) -> list[tuple[int, str, str]]:
+    """The module's own results: number, name and how bad it is if one is degenerate."""
+    count = len(probes[0].results[0].values)
+    results = [output for output in range(count) if all(probe.is_result(output) for probe in probes)]
+    if len(results) == 1:
+        return [(results[0], "the output", "error")]
+    # A task of several results may well return one that is the same for all rows.
+    return [(output, f"output {output + 1}", "warning") for output in results]
 
 
 def _all(probes: Sequence[Probe], output: int) -> list[Array]:

@@ -65,7 +65,6 @@ def _mixed(probe: Probe) -> bool:
 
 def _named_batch(probes: Sequence[Probe]) -> bool:
     return any(
-        name.lower() in _BATCH
-        and all(probe.dims[name] == probe.inputs[0].meta.shape[0] for probe in probes)
+        name.lower() in _BATCH and all(probe.dims[name] == probe.inputs[0].meta.shape[0] for probe in probes)
         for name in probes[0].dims
     )

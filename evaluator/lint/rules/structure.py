@@ -28,9 +28,9 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             f"the result of {_listed(steps, 'operation')} may change without a bit of the output changing",
             "take the computation out, or let its result reach the output: whoever leaves it out wins without a better kernel",
         )
-    spread = [_spread(probe) for probe in probes]
-    if all(spread):
-        operation, vector, other, shapes = spread[0]
+    spread = _spread(probes[0])
+    if spread and all(_spread(probe) for probe in probes[1:]):
+        operation, vector, other, shapes = spread
         yield LintFinding(
             "accidental_broadcast",
             "warning",
@@ -42,14 +42,17 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
 
 def _everywhere(probes: Sequence[Probe], key: str) -> list[str]:
     """Names that every probe reports, in the first one's order."""
-    lists = [probe.seen.get(key, []) for probe in probes]
-    if not all(isinstance(names, list) for names in lists):
-        return []
-    return [
-        name[:80]
-        for name in dict.fromkeys(name for name in lists[0] if isinstance(name, str))
-        if all(name in names for names in lists)
-    ]
+    names = list(dict.fromkeys(_texts(probes[0].seen.get(key))))
+    for probe in probes[1:]:
+        # Most tasks have none, and a second look takes time.
+        if names:
+            others = set(_texts(probe.seen.get(key)))
+            names = [name for name in names if name in others]
+    return [name[:80] for name in names]
+
+
+def _texts(value: object) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _listed(names: list[str], kind: str) -> str:
