@@ -43,7 +43,7 @@ def lint(
         console.print(f"could not lint: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        print(json.dumps(report, indent=2))
+        typer.echo(json.dumps(report, indent=2))
     else:
         print_report(Console(), report)
     raise typer.Exit({"": 0, "task_rejected": 1}.get(report["verdict"], 2))

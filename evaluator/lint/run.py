@@ -17,7 +17,7 @@ from evaluator.shapes.space import Dims
 from evaluator.sources import TaskSource
 
 #: After so long no further shape of the range is tried, and no further rule begun.
-_CORNERS_UNTIL_S, _RULES_UNTIL_S = 12.0, 25.0
+_CORNERS_UNTIL_S, _RULES_UNTIL_S = 8.0, 20.0
 #: Words of a failure that are a verdict of their own; whatever else is wrong refuses the task.
 _OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
 #: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.

@@ -212,10 +212,7 @@ class TaskSession:
             check_repeatable(opened.side)
             yield opened
         finally:
-            if self.process.dead:
-                opened.side.release()
-            else:
-                opened.side.close()
+            opened.side.close(collect=False)
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(opened.inputs.tensors)
 

@@ -21,8 +21,12 @@ from evaluator.roles.open_shape import Shape
 
 _MOST_STEPS, _MOST_NAMES = 64, 96
 _TRIES = 2
-#: Operations that take an argument for its form alone.
-_FACTORIES = ("empty", "new_", "zeros", "ones", "full", "rand")
+#: Operations that compute nothing: they take an argument for its form alone, or move values. The last step of a loop often
+#: pads or copies something that is not needed any more.
+_NO_WORK = (
+    "empty", "new_", "zeros", "ones", "full", "rand", "constant_pad", "reflection_pad", "replication_pad", "cat", "stack",
+    "copy", "_to_copy", "clone", "index", "gather", "slice", "select", "roll", "flip", "repeat", "unfold", "im2col",
+)  # fmt: skip
 
 
 class Trace(TorchDispatchMode):
@@ -69,7 +73,9 @@ class Trace(TorchDispatchMode):
             and tensor.untyped_storage().data_ptr() not in before
         ]
         name = func._schema.name.removeprefix("aten::")
-        if fresh and sources and not pointwise and not name.startswith(_FACTORIES):
+        # Of a sort or a maximum the places alone may be wanted.
+        whole = len(fresh) == len(made)
+        if fresh and whole and sources and not pointwise and not name.startswith(_NO_WORK):
             self.steps.append((number, name))
             if number == self._disturb:
                 for tensor in fresh:

@@ -329,7 +329,8 @@ class ModuleHost(Turns):
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
         self._draws, self._state, self._exact_outputs = [], {}, []
-        gc.collect()
+        if request["collect"]:
+            gc.collect()
         return b""
 
 

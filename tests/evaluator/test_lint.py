@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from evaluator.cli import app
 from evaluator.client import Referee
+from evaluator.commands.lint import print_report
 from evaluator.lint.findings import LintFinding, Report, read_report, report_json
 from evaluator.lint.report_store import ReportStore
 from evaluator.sources import TaskSource
@@ -104,11 +107,13 @@ def test_what_a_machine_could_not_do_is_not_kept(tmp_path: Path) -> None:
 def test_the_command_says_what_to_mend(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("class Model(:\n", encoding="utf-8")
-    arguments = ["lint", str(path), "--work-dir", str(tmp_path / "work")]
-    told = CliRunner().invoke(app, [*arguments, "--json"])
+    told = CliRunner().invoke(app, ["lint", str(path), "--work-dir", str(tmp_path / "work"), "--json"])
     assert told.exit_code == 1
-    assert json.loads(told.stdout)["findings"][0]["rule"] == "syntax_error"
-    shown = CliRunner().invoke(app, arguments)
-    assert "not valid Python" in shown.stdout
-    assert "To mend it" in shown.stdout
+    report = json.loads(told.stdout)
+    assert report["findings"][0]["rule"] == "syntax_error"
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_report(console, report)
+    shown = console.export_text()
+    assert "not valid Python" in shown
+    assert "To mend it: correct the line" in shown
     assert CliRunner().invoke(app, ["lint", str(tmp_path / "none.py")]).exit_code == 2

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from evaluator.content.pools import TensorInput
 from evaluator.lint.findings import LintFinding
 from evaluator.lint.probe import Probe, disturbed, same
 from evaluator.oracle.numbers import is_inexact
@@ -13,22 +14,34 @@ from evaluator.oracle.numbers import is_inexact
 _UNKNOWN, _MATTERS, _HARDLY, _IDLE = "unknown", "matters", "within the tolerance", "not in a bit"
 
 
+#: Of more inputs than so many (lists of gradients) a few are looked at.
+_MOST = 12
+
+
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     """One finding per input tensor that may be anything."""
-    for position, tensor in enumerate(probes[0].inputs):
-        found = [_effect(probe, position) for probe in probes]
-        if any(effect in (_UNKNOWN, _MATTERS) for effect in found):
-            continue
-        how = _HARDLY if _HARDLY in found else _IDLE
-        amount = "not in a single bit" if how == _IDLE else "by no more than the tolerance"
-        yield LintFinding(
-            "input_unused",
-            "error",
-            f"input {position + 1} ({tensor.meta.dtype} of shape {list(tensor.meta.shape)} at {probes[0].where}) does "
-            f"not matter: other values change the output {amount}",
-            "use it or take it out of get_inputs(); if a model should see it, look for a dimension that is read as "
-            "another one (batch_first) and for a part of the result that is dropped",
-        )
+    count = min(len(probe.inputs) for probe in probes)
+    for position in range(0, count, -(-count // _MOST) or 1):
+        tensor = probes[0].inputs[position]
+        found: list[str] = []
+        for probe in probes:
+            found.append(_effect(probe, position))
+            if found[-1] in (_UNKNOWN, _MATTERS):
+                break
+        else:
+            yield _finding(position, tensor, probes[0].where, found)
+
+
+def _finding(position: int, tensor: TensorInput, where: str, found: list[str]) -> LintFinding:
+    amount = "by no more than the tolerance" if _HARDLY in found else "not in a single bit"
+    return LintFinding(
+        "input_unused",
+        "error",
+        f"input {position + 1} ({tensor.meta.dtype} of shape {list(tensor.meta.shape)} at {where}) does not matter: "
+        f"other values change the output {amount}",
+        "use it or take it out of get_inputs(); if a model should see it, look for a dimension that is read as another "
+        "one (batch_first) and for a part of the result that is dropped",
+    )
 
 
 def _effect(probe: Probe, position: int) -> str:
