@@ -147,6 +147,9 @@ class RefereeCore:
         return verdict
 
     def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> dict[str, Any]:
+        known = self._lint_reports.get(request.task, self.fleet.environment())
+        if known is not None and known.verdict == "task_rejected":
+            return as_json(self._no_session(request, known.verdict, known.reason, known.detail))
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf

@@ -212,7 +212,7 @@ class TaskSession:
             check_repeatable(opened.side)
             yield opened
         finally:
-            opened.side.close(collect=False)
+            opened.side.close(collect=self.fleet.gpu)
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(opened.inputs.tensors)
 

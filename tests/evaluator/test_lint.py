@@ -17,7 +17,7 @@ from evaluator.client import Referee
 from evaluator.commands.lint import print_report
 from evaluator.lint.findings import LintFinding, Report, read_report, report_json
 from evaluator.lint.report_store import ReportStore
-from evaluator.sources import TaskSource
+from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.evaluator.defective_tasks import DEFECTS, SOUND
 
@@ -75,6 +75,14 @@ def test_a_defective_task_is_refused_before_anything_is_spent(referee: Referee) 
     assert (description["ok"], description["verdict"]) == (False, "task_rejected")
     assert description["reason"].startswith(defect.words)
     assert description["lint"]["findings"][0]["rule"] == "constant_passes"
+
+
+def test_a_candidate_for_a_refused_task_is_not_run(referee: Referee) -> None:
+    task = TaskSource("defective", DEFECTS["relu_far_below_zero"].source)
+    referee.lint(task)
+    verdict = referee.evaluate(task, CandidateSource("raise SystemExit('it ran')"))
+    assert verdict["verdict"] == "task_rejected"
+    assert "zeros is right" in verdict["reason"]
 
 
 def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:
