@@ -13,6 +13,7 @@ from rich.table import Table
 
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
+from evaluator.commands.lint import lint
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -190,6 +191,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
 
 
 app.command()(evaluate_batch)
+app.command()(lint)
 app.command()(doctor)
 
 

@@ -181,6 +181,18 @@ class Referee:
         answer: dict[str, Any] = self._call(request)
         return answer
 
+    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
+        """What makes the task worthless or doubtful, see :class:`evaluator.lint.findings.Report`; runs once for a task.
+
+        Args:
+            task: the reference.
+            fresh: look again, whatever is known.
+            deadline_s: for opening the task and for all looks together.
+        """
+        request = {"call": "lint", "task": _task(task), "deadline_s": deadline_s, "fresh": fresh}
+        answer: dict[str, Any] = self._call(request)
+        return answer
+
     def evaluate(
         self,
         task: TaskSource,

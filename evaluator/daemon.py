@@ -69,6 +69,8 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
         return core.self_check()
     if call == "describe":
         return core.describe(TaskSource(**request["task"]), request["deadline_s"], request["traffic"])
+    if call == "lint":
+        return core.lint(TaskSource(**request["task"]), request["deadline_s"], fresh=request["fresh"])
     if call == "run_tool":
         result = asdict(
             core.run_tool(

@@ -13,6 +13,10 @@ from typing import Any
 
 from evaluator.devices import open_device
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.lint.findings import Report, report_json
+from evaluator.lint.report_store import ReportStore
+from evaluator.lint.run import lint, refusal
+from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.task_session import Progress, TaskSession
@@ -54,6 +58,7 @@ class RefereeCore:
             self.fleet.keeper.make_room = self._close_idle
         self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
+        self._lint_reports = ReportStore(stores / "lint")
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
     def self_check(self) -> dict[str, Any]:
@@ -72,15 +77,51 @@ class RefereeCore:
         self._sessions[task.sha256] = session
         return session
 
+    def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
+        """What lint says of the task, from what is kept if it has run here before."""
+        return report_json(self._lint(task, time.monotonic() + deadline_s, fresh=fresh))
+
+    def _lint(self, task: TaskSource, expires_at: float, *, fresh: bool = False) -> Report:
+        environment = self.fleet.environment()
+        device = str(environment["device"])
+        report = None if fresh else self._lint_reports.get(task, environment)
+        if report is not None:
+            return replace(report, task={"name": task.name, "sha256": task.sha256})
+        try:
+            session = self.session(task, expires_at)
+            session.process.expires_at = expires_at
+            report = lint(session, device)
+            session.process.expires_at = math.inf
+        except RoleFailure as failure:
+            report = refusal(task, device, failure)
+        except SandboxUnavailable as failure:
+            report = refusal(task, device, RoleFailure("not_judged", str(failure)))
+        if not report.ok or session.process.dead:
+            self._drop(task)
+        self._lint_reports.put(task, environment, report)
+        return report
+
     def describe(
         self, task: TaskSource, deadline_s: float = 60.0, traffic: list[Any] | None = None
     ) -> dict[str, Any]:
-        """The task's space of shapes, or why it is refused."""
+        """The task's space of shapes and what lint says of it, or why it is refused."""
+        report = self._lint(task, time.monotonic() + deadline_s)
+        if not report.ok:
+            return {
+                "ok": False,
+                "verdict": report.verdict,
+                "reason": report.reason,
+                "detail": report.detail,
+                "lint": report_json(report),
+            }
+        return {**self._describe(task, deadline_s, traffic), "lint": report_json(report)}
+
+    def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
         expires_at = time.monotonic() + deadline_s
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            description = session.describe(traffic)
+            description = describe(session, traffic)
             session.process.expires_at = math.inf
             return description
         except RoleFailure as failure:
@@ -109,6 +150,9 @@ class RefereeCore:
         return verdict
 
     def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> dict[str, Any]:
+        known = self._lint_reports.get(request.task, self.fleet.environment())
+        if known is not None and known.verdict == "task_rejected":
+            return as_json(self._no_session(request, known.verdict, known.reason, known.detail))
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
-from evaluator.content.pools import TensorInput
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee import ranking, tier
@@ -25,8 +25,8 @@ from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.sampler import COUNTS, SPLITS, sample
-from evaluator.shapes.space import Dims, IntegerDim, Space, as_fields, defaults, parse_space
+from evaluator.shapes.sampler import COUNTS, sample
+from evaluator.shapes.space import Dims, IntegerDim, Space, parse_space
 from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.sources import TaskSource
 
@@ -107,6 +107,11 @@ class TaskSession:
                 os.close(text)
         return process
 
+    @property
+    def idle_dims(self) -> list[str]:
+        """Dimensions that neither ``get_inputs`` nor ``get_init_inputs`` takes."""
+        return [name for name in self.space if name not in {*self._input_dims, *self._init_dims}]
+
     # -- what compilers made -----------------------------------------------------------------------------------
 
     @property
@@ -166,35 +171,6 @@ class TaskSession:
                 elements *= max(int(dims[name]), 1)
         return elements * 16 <= cap
 
-    def describe(self, traffic: list[Any] | None = None) -> dict[str, Any]:
-        """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults."""
-        known = parse_traffic(traffic, self.space) if traffic else self.traffic
-        shape = self.open(defaults(self.space))
-        return {
-            "ok": True,
-            "verdict": None,
-            "reason": "",
-            "dims": as_fields(self.space),
-            "direction": self.direction,
-            "training": self.training,
-            "precision": self.precision,
-            "inputs": [
-                {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
-                if isinstance(a, TensorInput)
-                else {
-                    "value": a.value,
-                    "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
-                }
-                for a in shape.inputs.arguments
-            ],
-            "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
-            "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
-            "shapes": {
-                split: [] if split == "held_out" else self.sample(split, traffic=known) for split in SPLITS
-            },
-            "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
-        }
-
     def open(self, dims: Dims) -> OpenShape:
         """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""
         frozen = freeze_dims(dims)
@@ -204,6 +180,19 @@ class TaskSession:
             check_repeatable(opened.side)
             self.shapes[frozen] = opened
         return self.shapes[frozen]
+
+    @contextmanager
+    def trial(self, dims: Dims) -> Iterator[OpenShape]:
+        """A shape that is open for a look and then forgotten: nothing that is sized by the open shapes counts it."""
+        opened = self._open_in(self.process, dims, self._next_key)
+        self._next_key += 1
+        try:
+            check_repeatable(opened.side)
+            yield opened
+        finally:
+            opened.side.close(collect=self.fleet.gpu)
+            if self.fleet.keeper is not None:
+                self.fleet.keeper.forget(opened.inputs.tensors)
 
     def memory_of_others(self) -> MemorySize:
         """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""

@@ -318,11 +318,20 @@ class ModuleHost(Turns):
         """Watched processes only: puts nothing in the place of own kernels, or them back; answers with their calls."""
         return json.dumps({"calls": self.watch.mute(bool(request["muted"]))}).encode()
 
+    def inspect(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Reference only: what of its operations and weights matters on slot 0, as JSON that describes."""
+        from evaluator.roles import inspection
+
+        shape = self.shapes[request["shape"]]
+        seen = inspection.inspect(shape, shape.slots[0].arguments, request["seconds"])
+        return json.dumps(seen).encode()
+
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
         self._draws, self._state, self._exact_outputs = [], {}, []
-        gc.collect()
+        if request["collect"]:
+            gc.collect()
         return b""
 
 

@@ -37,7 +37,8 @@ from evaluator.roles import frames, wire
     WAKE,
     KEEP,
     LANDMARKS,
-) = range(1, 23)
+    INSPECT,
+) = range(1, 24)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -115,6 +116,7 @@ def _operations(
         ASKED: host.asked,
         WAKE: host.wake,
         KEEP: host.keep,
+        INSPECT: host.inspect,
         LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
     }
     return operations

@@ -64,9 +64,12 @@ def parse_space(dims: Any) -> Space:
         assert isinstance(low, int) and isinstance(high, int) and isinstance(step, int)
         if not (0 <= low <= high < 1 << 40 and 1 <= step <= max(high, 1)):
             raise _refuse(f"DIMS[{name!r}]: needs 0 <= min <= max and multiple_of >= 1")
+        first, last = -(-low // step) * step, high // step * step
+        if first > last:
+            raise _refuse(f"DIMS[{name!r}] is empty: no multiple of {step} lies from {low} to {high}")
         if not isinstance(default, int):
-            default = high
-        space[name] = IntegerDim(low, high, step, min(max(default, low), high))
+            default = last
+        space[name] = IntegerDim(low, high, step, min(max(default // step * step, first), last))
     return space
 
 
