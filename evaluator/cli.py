@@ -13,6 +13,7 @@ from rich.table import Table
 
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
+from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -182,6 +183,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
 
 app.command()(evaluate_batch)
 app.command()(doctor)
+app.command()(shapes)
 
 
 @app.command(hidden=True)

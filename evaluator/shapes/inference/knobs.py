@@ -146,9 +146,7 @@ class _Constants:
                 self._forget(name)
             return
         names = _targets(node)
-        values = (
-            node.value.elts if len(names) > 1 and isinstance(node.value, ast.Tuple) else [node.value]
-        )
+        values = node.value.elts if len(names) > 1 and isinstance(node.value, ast.Tuple) else [node.value]
         if len(values) != len(names):
             values = [ast.Constant(None)] * len(names)
         for name, value in zip(names, values, strict=True):

@@ -108,24 +108,32 @@ class Search:
         return self.found
 
     def _changes_nothing(self, knob: Knob, start: Outcome) -> bool:
-        after = self._at((knob.name,), int(knob.default) + 1)
-        same = (after.inputs, after.arguments, after.outputs) == (
-            start.inputs,
-            start.arguments,
-            start.outputs,
+        default = int(knob.default)
+        return all(
+            self._same(self._at((knob.name,), value), start) for value in (default + 1, 2 * default + 2)
         )
-        return after.works and same
+
+    @staticmethod
+    def _same(after: Outcome, start: Outcome) -> bool:
+        """Whether nothing but values changed: then a size was rounded to the one before, or it is none."""
+        made = (after.inputs, after.arguments, after.outputs)
+        return after.works and made == (start.inputs, start.arguments, start.outputs)
 
     def _free(self, names: tuple[str, ...], default: int) -> bool:
         """Adds an axis if sizes beside the default work: the least step that does is what must divide them."""
         steps = [step for step in range(1, min(default, _MOST_STEP) + 1) if default % step == 0] or [1]
         for down in (False, True):
             for step in steps:
-                near, far = (default - step, default - 2 * step) if down else (default + step, default + 3 * step)
+                near, far = (
+                    (default - step, default - 2 * step) if down else (default + step, default + 3 * step)
+                )
                 if far < max(1, step) and down:
                     # Too close to zero to see two of them.
                     far = near
-                if near < 1 or not self._works(names, near) or not (down or self._near(names, default, step)):
+                outcome = self._at(names, near) if near >= 1 else Outcome(False)
+                if not outcome.works or self._same(outcome, self._at(names, default)):
+                    continue
+                if not down and not self._near(names, default, step):
                     continue
                 if down and not self._works(names, far):
                     continue
@@ -262,7 +270,10 @@ class Search:
         # Both keep some room: the large one up to four times the file's size where the small one at its own allows it.
         top = large.default
         for value in (4 * large.default, 2 * large.default):
-            if value <= large.high and self._probe(self._corner({**base, low: small.default, high: value})).works:
+            if (
+                value <= large.high
+                and self._probe(self._corner({**base, low: small.default, high: value})).works
+            ):
                 top = value
                 break
         before = (small.low, large.high)
@@ -295,7 +306,9 @@ class Search:
                     while (
                         isinstance(value, int)
                         and step < axis.default
-                        and not self._probe({**self._corner({}), name: value} | dict.fromkeys(axis.names, axis.default + step)).works
+                        and not self._probe(
+                            {**self._corner({}), name: value} | dict.fromkeys(axis.names, axis.default + step)
+                        ).works
                     ):
                         step = next(
                             (s for s in range(step + 1, axis.default + 1) if s % step == 0 and axis.default % s == 0),
@@ -315,7 +328,10 @@ class Search:
         axes = self.found.axes
         for steps in (0, 1, 3):
             values = self._corner(
-                {i: min(axis.low + steps * axis.step, max(axis.high, axis.low)) for i, axis in enumerate(axes)}
+                {
+                    i: min(axis.low + steps * axis.step, max(axis.high, axis.low))
+                    for i, axis in enumerate(axes)
+                }
             )
             if self._probe(values).nbytes > _MOST_BYTES // 8:
                 self.found.sentences.append("it was too large to run for real here")
@@ -329,7 +345,8 @@ class Search:
 
     def _raise_low(self, values: Values) -> bool:
         """A real run that fails beside the smallest shape raises the bound of the first axis that mends it."""
-        for axis in self.found.axes:
+        # First the one that loses the least of its range.
+        for axis in sorted(self.found.axes, key=lambda axis: -axis.default / max(axis.low, 1)):
             for factor in (2, 3, 4, 8):
                 value = factor * max(axis.low, axis.step)
                 raised = {**values, **dict.fromkeys(axis.names, value)}
