@@ -69,7 +69,7 @@ def confirm(probe: Probe, base: Values, found: Found) -> Exported:
             names_of.setdefault(symbol, name)
             if name not in answer.symbolic:
                 answer.symbolic.append(name)
-    only_inputs = {name for name in named.values()} - {
+    only_inputs = set(named.values()) - {
         axis.names[0] for axis in found.axes if probe({**values, axis.names[0]: axis.low}).arguments != start.arguments
     }  # fmt: skip
     _read_guards(program, names_of, only_inputs, found, answer, probe, values)

@@ -9,6 +9,7 @@ disposable process only.
 from __future__ import annotations
 
 import ast
+import symtable
 from dataclasses import dataclass, field
 
 FUNCTIONS = ("get_inputs", "get_init_inputs")
@@ -120,9 +121,20 @@ def _parameters(functions: dict[str, ast.FunctionDef]) -> tuple[list[Knob], dict
 
 
 def _reads(node: ast.AST) -> set[str]:
-    return {
-        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
-    }
+    """Names of the file's own scope that some code reads; a parameter of the same name is another one."""
+    text = ast.unparse(ast.fix_missing_locations(node))
+    waiting = [symtable.symtable(text, "task.py", "exec")]
+    found: set[str] = set()
+    while waiting:
+        table = waiting.pop()
+        at_top = table.get_type() == "module"
+        found |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (at_top or symbol.is_global())
+        }
+        waiting.extend(table.get_children())
+    return found
 
 
 class _Constants:
@@ -280,6 +292,12 @@ class _Literals(ast.NodeTransformer):
             for keyword in node.keywords:
                 if keyword.arg == "size":
                     keyword.value = self._replaced(keyword.value)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """A shape that is written down before it is used."""
+        self._elements(node.value)
+        self.generic_visit(node)
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.AST:

@@ -105,7 +105,7 @@ def _load(rebuilt: Rebuilt) -> types.ModuleType:
     module.__file__ = path
     sys.modules[module.__name__] = module
     try:
-        exec(compile(rebuilt.source, path, "exec"), module.__dict__)
+        exec(compile(rebuilt.source, path, "exec"), module.__dict__)  # noqa: S102
     except Exception as error:  # noqa: BLE001
         raise Unreadable(f"the file cannot be imported: {type(error).__name__}: {str(error)[:200]}") from None
     if not isinstance(getattr(module, "Model", None), type):
@@ -124,7 +124,7 @@ def _differs(text: str, module: types.ModuleType, knobs: list[Knob]) -> str:
     sys.modules[original.__name__] = original
     made = []
     try:
-        exec(compile(text, "original_task.py", "exec"), original.__dict__)
+        exec(compile(text, "original_task.py", "exec"), original.__dict__)  # noqa: S102
         for one in (original, module):
             values = {
                 function: {

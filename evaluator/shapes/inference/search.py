@@ -93,11 +93,12 @@ class Search:
         for knob in self._sizes:
             if self._changes_nothing(knob, start):
                 self.found.fixed[knob.name] = "it changes values only, no shape and no constructor argument"
-            elif not self._free((knob.name,), int(knob.default)):
+            elif not self._free((knob.name,), int(knob.default), most_step=1):
                 waiting.append(knob)
-        waiting = self._tie(waiting)
-        for knob in waiting:
-            self._choose(knob)
+        # Ties before rules of divisibility: one half of a tie may run by itself at a few lucky sizes.
+        for knob in self._tie(waiting):
+            if not self._free((knob.name,), int(knob.default)):
+                self._choose(knob)
         for knob in self._dtypes:
             works = tuple(name for name in DTYPES[:2] if self._at((knob.name,), name).works)
             self.found.choices[knob.name] = tuple(dict.fromkeys((knob.default, *works)))
@@ -119,58 +120,57 @@ class Search:
         made = (after.inputs, after.arguments, after.outputs)
         return after.works and made == (start.inputs, start.arguments, start.outputs)
 
-    def _free(self, names: tuple[str, ...], default: int) -> bool:
-        """Adds an axis if sizes beside the default work: the least step that does is what must divide them."""
-        steps = [step for step in range(1, min(default, _MOST_STEP) + 1) if default % step == 0] or [1]
-        for down in (False, True):
-            for step in steps:
-                near, far = (
-                    (default - step, default - 2 * step) if down else (default + step, default + 3 * step)
-                )
-                if far < max(1, step) and down:
-                    # Too close to zero to see two of them.
-                    far = near
-                outcome = self._at(names, near) if near >= 1 else Outcome(False)
-                if not outcome.works or self._same(outcome, self._at(names, default)):
-                    continue
-                if not down and not self._near(names, default, step):
-                    continue
-                if down and not self._works(names, far):
-                    continue
+    def _free(self, names: tuple[str, ...], default: int, most_step: int = _MOST_STEP) -> bool:
+        """Adds an axis if sizes above the default work, or else below: the least step that does must divide them."""
+        steps = _divisors(default, most_step)
+        for step in steps:
+            if self._moves(names, default, default + step) and (
+                self._works(names, default + 3 * step)
+                or (default > step and self._works(names, default - step))
+            ):
+                self.found.axes.append(Axis(names, default, step))
+                return True
+        for step in steps if most_step > 1 else ():
+            further = max(default - 2 * step, 1)
+            if default > step and self._moves(names, default, default - step) and self._works(names, further):
                 self.found.axes.append(Axis(names, default, step))
                 return True
         return False
 
-    def _near(self, names: tuple[str, ...], default: int, step: int) -> bool:
-        """A second size, so that one lucky number is not taken for a rule."""
-        return self._works(names, default + 3 * step) or (
-            default > step and self._works(names, default - step)
-        )
+    def _moves(self, names: tuple[str, ...], default: int, value: int) -> bool:
+        """Whether a size works and is not rounded to the default's."""
+        outcome = self._at(names, value)
+        return outcome.works and not self._same(outcome, self._at(names, default))
 
     def _tie(self, waiting: list[Knob]) -> list[Knob]:
         """Equal sizes that only work when they move together become one axis under the first one's name."""
         left = list(waiting)
         for knob in waiting:
-            if knob not in left:
-                continue
             equal = [other for other in left if other.default == knob.default]
-            if len(equal) < 2 or not self._together(equal):
+            if knob not in left or len(equal) < 2:
                 continue
-            members = list(equal)
-            for other in equal:
-                fewer = [member for member in members if member is not other]
-                if other is not knob and len(fewer) > 1 and self._together(fewer):
-                    members = fewer
+            members = self._partners(equal)
             names = tuple(member.name for member in members)
-            if self._free(names, int(knob.default)):
+            if len(members) > 1 and self._free(names, int(knob.default)):
                 self.found.sentences.append(f"{' and '.join(names)} are one size: they only work together")
                 left = [other for other in left if other not in members]
         return left
 
-    def _together(self, knobs: list[Knob]) -> bool:
-        default = int(knobs[0].default)
-        names = tuple(knob.name for knob in knobs)
-        return any(self._works(names, value) for value in (default + 1, 2 * default, default // 2) if value)
+    def _partners(self, equal: list[Knob]) -> list[Knob]:
+        """The fewest of some equal sizes, the first among them, that work together where each alone fails."""
+        default = int(equal[0].default)
+        for step in _divisors(default, _MOST_STEP):
+            value = default + step
+            alone = [knob for knob in equal if not self._works((knob.name,), value)]
+            if equal[0] not in alone or not self._works(tuple(knob.name for knob in alone), value):
+                continue
+            members = alone
+            for knob in alone[1:]:
+                fewer = [member for member in members if member is not knob]
+                if self._works(tuple(member.name for member in fewer), value):
+                    members = fewer
+            return members
+        return []
 
     def _choose(self, knob: Knob) -> None:
         """A size that has to divide another one takes some of the default's own divisors and doubles."""
@@ -354,6 +354,10 @@ class Search:
                     axis.low = value
                     return True
         return False
+
+
+def _divisors(size: int, most: int) -> list[int]:
+    return [step for step in range(1, min(size, most) + 1) if size % step == 0] or [1]
 
 
 def _kin(value: int, default: int) -> bool:
