@@ -46,7 +46,7 @@ def shapes(
         _errors.print(f"could not infer: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        print(json.dumps(inferred.as_json(), indent=2))
+        typer.echo(json.dumps(inferred.as_json(), indent=2))
     else:
         show(Console(), inferred)
     raise typer.Exit(0 if inferred.ok else 1)

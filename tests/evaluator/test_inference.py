@@ -71,7 +71,7 @@ def test_constants_of_the_file_become_dimensions_with_their_rules(tools: Any) ->
     assert inferred.export == "confirmed"
     # What was inferred can be used: the rebuilt file takes the sizes as keyword arguments.
     scope: dict[str, Any] = {}
-    exec(compile(inferred.source, "rebuilt.py", "exec"), scope)  # noqa: S102
+    exec(compile(inferred.source, "rebuilt.py", "exec"), scope)
     assert scope["get_inputs"](batch_size=3, in_features=5)[0].shape == (3, 5)
     assert scope["get_init_inputs"](in_features=5, out_features=8) == [5, 8]
 
@@ -198,7 +198,7 @@ def test_the_file_is_rebuilt_from_its_tree_and_not_from_its_text() -> None:
     rebuilt = knobs.rebuild(text)
     assert "'batch_size = 16'" in rebuilt.source
     scope: dict[str, Any] = {}
-    exec(compile(rebuilt.source, "rebuilt.py", "exec"), scope)  # noqa: S102
+    exec(compile(rebuilt.source, "rebuilt.py", "exec"), scope)
     assert scope["get_inputs"](batch_size=5, in_features=7)[0].shape == (10, 7)
 
 

@@ -250,7 +250,8 @@ class Search:
             wrong = [corner for corner in mixed if not self._probe(self._corner(corner)).works]
             if not wrong or self._probe.late:
                 break
-            if not any(self._settle(low, high) for low in lows for high in highs if low != high):
+            pairs = [(low, high) for low in lows for high in highs if low != high]
+            if not any(self._settle(*pair, at_low) for at_low in (False, True) for pair in pairs):
                 self._shrink(wrong[0])
         self._check_choices()
 
@@ -258,14 +259,15 @@ class Search:
         """All sizes at their largest at once would only overflow."""
         return min(axis.high, max(4 * axis.default, 4 * axis.step))
 
-    def _settle(self, low: int, high: int) -> bool:
-        """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not."""
+    def _settle(self, low: int, high: int, at_low: bool) -> bool:
+        """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.
+
+        The other axes are as in the file, or at their smallest.
+        """
         small, large = self.found.axes[low], self.found.axes[high]
-        for base in ({}, {i: a.low for i, a in enumerate(self.found.axes) if i not in (low, high)}):
-            corner = {**base, low: small.low, high: self._moderate(large)}
-            if not self._probe(self._corner(corner)).works:
-                break
-        else:
+        others = [index for index in range(len(self.found.axes)) if index not in (low, high)]
+        base = {index: self.found.axes[index].low for index in others} if at_low else {}
+        if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
             return False
         # Both keep some room: the large one up to four times the file's size where the small one at its own allows it.
         top = large.default
