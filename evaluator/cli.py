@@ -14,6 +14,7 @@ from rich.table import Table
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
+from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -193,6 +194,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
 app.command()(evaluate_batch)
 app.command()(lint)
 app.command()(doctor)
+app.command()(shapes)
 
 
 @app.command(hidden=True)
