@@ -79,6 +79,8 @@ class JobSpec:
         shapes: own shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
         traffic: shapes with weights ([{"dims": {"rows": 4}, "weight": 12.0}, ...]) that decide what is chosen; None leaves it to the
             task's own TRAFFIC.
+        space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
+            ({"rows": {"max": 64}}); None takes what is inferred.
     """
 
     job_id: str
@@ -91,6 +93,7 @@ class JobSpec:
     start_from: str | None = None
     shapes: dict[str, list[dict[str, Any]]] | None = None
     traffic: tuple[dict[str, Any], ...] | None = None
+    space: dict[str, dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -117,6 +120,7 @@ class JobSpec:
             start_from=data.get("start_from"),
             shapes=data.get("shapes"),
             traffic=tuple(data["traffic"]) if data.get("traffic") else None,
+            space=data.get("space"),
         )
 
 

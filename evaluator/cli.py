@@ -106,6 +106,7 @@ def _verdict(
             splits=splits,
             shapes=None,
             minimum_tier=minimum_tier,
+            submitted=True,
         )
         if kept is not None:
             return kept
@@ -120,7 +121,9 @@ def _verdict(
                 total=progress["total"] or None,
             )
 
-        return referee.evaluate(task, candidate, effort=effort, splits=splits, on_progress=show)
+        return referee.evaluate(
+            task, candidate, effort=effort, splits=splits, submitted=True, on_progress=show
+        )
 
 
 def _progress_bar() -> Progress:

@@ -172,12 +172,18 @@ class Referee:
         self,
         task: TaskSource,
         *,
-        deadline_s: float = 60.0,
+        deadline_s: float = 120.0,
         traffic: Sequence[Mapping[str, Any]] | None = None,
+        space: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused."""
+        """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused.
+
+        Where the file declares no ``DIMS``, ``inferred`` says what was found in their place, and ``source`` is the file
+        with them, which is what to judge candidates against. ``space`` overrides what is inferred, by dimension.
+        """
         given = list(traffic) if traffic else None
         request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
+        request["space"] = dict(space) if space else None
         answer: dict[str, Any] = self._call(request)
         return answer
 
@@ -204,6 +210,8 @@ class Referee:
         traffic: Sequence[Mapping[str, Any]] | None = None,
         deadline_s: float | None = None,
         reuse: bool = False,
+        submitted: bool = False,
+        space: Mapping[str, Any] | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
         """A verdict as defined by :mod:`evaluator.verdict`.
@@ -219,6 +227,9 @@ class Referee:
             deadline_s: seconds for the whole evaluation, 900 by default.
             reuse: give the verdict of an earlier evaluation of the same sources here, if one was kept; it then says
                 ``reused``. Held-out shapes are drawn and judged anew each time.
+            submitted: the task is a user's: lint looks at it first, and its space is inferred where it declares none;
+                otherwise such a task has the one shape of its file.
+            space: what the user would rather have than what is inferred, see :meth:`describe`.
             on_progress: called with stage, done, total and text.
 
         Raises:
@@ -231,8 +242,11 @@ class Referee:
                 open_device(self.device, self._visible_gpu),
                 effort=effort,
                 splits=splits,
-                shapes={**(shapes or {}), **({"traffic": list(traffic)} if traffic else {})},
+                shapes=shapes,
                 minimum_tier=self._minimum_tier,
+                traffic=traffic,
+                space=space,
+                submitted=submitted,
             )
             if kept is not None:
                 return kept
@@ -245,6 +259,8 @@ class Referee:
             "shapes": dict(shapes) if shapes else None,
             "deadline_s": deadline_s or 900.0,
             "traffic": list(traffic) if traffic else None,
+            "submitted": submitted,
+            "space": dict(space) if space else None,
         }
         answer: dict[str, Any] = self._call(request, on_progress)
         return answer

@@ -56,6 +56,10 @@ class Request:
     deadline_s: float = 900.0
     #: Shapes with weights, instead of those that the task's file may name.
     traffic: list[Any] | None = None
+    #: The task is a user's: lint comes first, and its space is inferred where the file declares none.
+    submitted: bool = False
+    #: What its user would rather have than what is inferred.
+    space: dict[str, Any] | None = None
 
 
 class Evaluation:

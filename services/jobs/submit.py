@@ -62,6 +62,9 @@ def create_job(
         start_from=request.start_from,
         shapes={split: list(shapes) for split, shapes in request.shapes.items()} if request.shapes else None,
         traffic=tuple(row.model_dump() for row in request.traffic) if request.traffic else None,
+        space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
+        if request.space
+        else None,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own

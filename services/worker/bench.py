@@ -154,10 +154,6 @@ class Seat:
         """See `Referee.describe`."""
         return self._bench.call(self, lambda referee: referee.describe(task, **options))
 
-    def lint(self, task: TaskSource) -> dict[str, Any]:
-        """See `Referee.lint`."""
-        return self._bench.call(self, lambda referee: referee.lint(task))
-
     def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> dict[str, Any]:
         """See `Referee.evaluate`. A callback among `options` is called by the bench's thread."""
         return self._bench.call(self, lambda referee: referee.evaluate(task, candidate, **options))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import textwrap
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.inference import compare, declared, hidden
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.tool_run import ToolResult
 from evaluator.shapes.inference import knobs
 from evaluator.shapes.inference.result import Inferred, from_json, infer
 from evaluator.shapes.space import ChoiceDim, IntegerDim
@@ -22,13 +20,9 @@ _HEAD = "import torch\nimport torch.nn as nn\n"
 
 
 @pytest.fixture(scope="module")
-def tools(core: RefereeCore) -> Any:
+def tools(core: RefereeCore) -> RefereeCore:
     """What runs a program beside a task's file, in a confined process of the referee."""
-
-    def run_tool(program: str, files: dict[str, str], *, deadline_s: float) -> ToolResult:
-        return core.run_tool(program, files, deadline_s, None, device=False)
-
-    return SimpleNamespace(run_tool=run_tool)
+    return core
 
 
 def _task(body: str) -> str:
@@ -62,7 +56,7 @@ def _integer(inferred: Inferred, name: str) -> IntegerDim:
     return dim
 
 
-def test_constants_of_the_file_become_dimensions_with_their_rules(tools: Any) -> None:
+def test_constants_of_the_file_become_dimensions_with_their_rules(tools: RefereeCore) -> None:
     inferred = infer(tools, LINEAR)
     assert set(inferred.space) == {"batch_size", "in_features", "out_features"}, inferred.reason
     steps = {name: _integer(inferred, name).multiple_of for name in inferred.space}
@@ -76,7 +70,7 @@ def test_constants_of_the_file_become_dimensions_with_their_rules(tools: Any) ->
     assert scope["get_init_inputs"](in_features=5, out_features=8) == [5, 8]
 
 
-def test_bare_numbers_are_tied_where_only_the_pair_works(tools: Any) -> None:
+def test_bare_numbers_are_tied_where_only_the_pair_works(tools: RefereeCore) -> None:
     text = LINEAR.replace("(batch_size, in_features)", "(16, 48)").replace(
         "return [in_features, out_features]", "return [48, 48]"
     )
@@ -90,7 +84,7 @@ def test_bare_numbers_are_tied_where_only_the_pair_works(tools: Any) -> None:
     assert _integer(inferred, "size_1").multiple_of == 1
 
 
-def test_a_size_that_another_one_limits_gets_a_bound_for_both(tools: Any) -> None:
+def test_a_size_that_another_one_limits_gets_a_bound_for_both(tools: RefereeCore) -> None:
     text = LINEAR.replace("return self.linear(x)", "return x.topk(self.k)[0]").replace(
         ".unflatten(1, (-1, 8))", ""
     )
@@ -102,7 +96,7 @@ def test_a_size_that_another_one_limits_gets_a_bound_for_both(tools: Any) -> Non
     assert any("limit each other" in sentence for sentence in inferred.sentences)
 
 
-def test_a_guard_shows_where_another_path_begins(tools: Any) -> None:
+def test_a_guard_shows_where_another_path_begins(tools: RefereeCore) -> None:
     text = LINEAR.replace(
         "return self.linear(x)", "x = x.cos() if x.shape[0] > 64 else x\n        return self.linear(x)"
     )
@@ -111,14 +105,14 @@ def test_a_guard_shows_where_another_path_begins(tools: Any) -> None:
     assert infer(tools, LINEAR).regimes == {}
 
 
-def test_what_cannot_vary_is_told_with_its_reason(tools: Any) -> None:
+def test_what_cannot_vary_is_told_with_its_reason(tools: RefereeCore) -> None:
     text = LINEAR.replace("(-1, 8)", "(-1, in_features // 6)")
     inferred = infer(tools, text)
     assert "in_features" not in inferred.space
     assert "reads this constant" in inferred.fixed["in_features"]
 
 
-def test_data_dependent_code_is_probed_with_real_tensors(tools: Any) -> None:
+def test_data_dependent_code_is_probed_with_real_tensors(tools: RefereeCore) -> None:
     text = LINEAR.replace(
         "return self.linear(x)", "x = x * int(x.sum().item() < 1e30)\n        return self.linear(x)"
     )
@@ -129,7 +123,9 @@ def test_data_dependent_code_is_probed_with_real_tensors(tools: Any) -> None:
 
 @pytest.mark.parametrize("form", ["parameters", "constants"])
 @pytest.mark.parametrize("name", ["bitpack_masks", "rmsnorm", "mx_quantize"])
-def test_the_catalogue_is_found_again_when_its_space_is_hidden(tools: Any, name: str, form: str) -> None:
+def test_the_catalogue_is_found_again_when_its_space_is_hidden(
+    tools: RefereeCore, name: str, form: str
+) -> None:
     source = catalog.load(name).source
     result = compare(declared(source), infer(tools, hidden(source, form)))
     wrong = {dim: entry for dim, entry in result.items() if entry["result"] != "same"}
@@ -137,7 +133,7 @@ def test_the_catalogue_is_found_again_when_its_space_is_hidden(tools: Any, name:
     assert set(wrong) <= ({"dtype"} if form == "constants" else set()), wrong
 
 
-def test_a_dtype_is_a_choice(tools: Any) -> None:
+def test_a_dtype_is_a_choice(tools: RefereeCore) -> None:
     inferred = infer(tools, hidden(catalog.load("rmsnorm").source, "parameters"))
     dtype = inferred.space["dtype"]
     assert isinstance(dtype, ChoiceDim) and dtype.default == "float32"
@@ -153,14 +149,14 @@ def test_a_dtype_is_a_choice(tools: Any) -> None:
         ("(" * 100_000, "parse"),
     ],
 )  # fmt: skip
-def test_a_file_without_a_space_is_refused_in_one_sentence(tools: Any, text: str, words: str) -> None:
+def test_a_file_without_a_space_is_refused_in_one_sentence(tools: RefereeCore, text: str, words: str) -> None:
     inferred = infer(tools, text)
     assert not inferred.ok and not inferred.space
     assert words in inferred.reason or "without an answer" in inferred.reason
     assert "\n" not in inferred.reason
 
 
-def test_a_file_that_never_ends_is_cut_off(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_never_ends_is_cut_off(tools: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluator.shapes.inference.result._GRACE_S", 0.5)
     started = time.monotonic()
     inferred = infer(tools, LINEAR + "\nwhile True:\n    pass\n", deadline_s=1.0)
@@ -168,7 +164,7 @@ def test_a_file_that_never_ends_is_cut_off(tools: Any, monkeypatch: pytest.Monke
     assert time.monotonic() - started < 15
 
 
-def test_a_file_that_writes_the_answer_itself_gets_no_more_than_a_space(tools: Any) -> None:
+def test_a_file_that_writes_the_answer_itself_gets_no_more_than_a_space(tools: RefereeCore) -> None:
     forged = """
         import json, os
         axis = {"names": ["a"], "min": 5, "max": 1, "multiple_of": 1, "default": 1}

@@ -11,7 +11,7 @@ import types
 import warnings
 from typing import Any
 
-from evaluator.shapes.inference.knobs import Knob, Rebuilt, Unreadable, rebuild
+from evaluator.shapes.inference.knobs import FUNCTIONS, Knob, Rebuilt, Unreadable, rebuild
 
 #: Export costs more than all probes together; it is left out when they were slow.
 _EXPORT_UNTIL_SECONDS = 6.0
@@ -91,9 +91,24 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
         "regimes": exported.regimes,
         "export": exported.status,
         "origins": {knob.name: knob.origin for knob in rebuilt.knobs},
-        "source": rebuilt.source,
+        "source": rebuilt.source + _tied(rebuilt.knobs, [axis.names for axis in found.axes]),
         "probes": probe.calls,
     }
+
+
+def _tied(knobs: list[Knob], axes: list[tuple[str, ...]]) -> str:
+    """Where sizes move together: functions around the two of the file that take one name for each."""
+    first = {name: names[0] for names in axes for name in names}
+    if all(name == one for name, one in first.items()):
+        return ""
+    text = f"\n\n_untied = ({', '.join(FUNCTIONS)})\n"
+    for index, function in enumerate(FUNCTIONS):
+        taken = [knob for knob in knobs if function in knob.functions]
+        defaults = {first.get(knob.name, knob.name): knob.default for knob in taken}
+        parameters = "".join(f", {name}={value!r}" for name, value in defaults.items())
+        passed = ", ".join(f"{knob.name}={first.get(knob.name, knob.name)}" for knob in taken)
+        text += f"\n\ndef {function}({'*' if parameters else ''}{parameters}):\n    return _untied[{index}]({passed})\n"
+    return text
 
 
 def _load(rebuilt: Rebuilt) -> types.ModuleType:

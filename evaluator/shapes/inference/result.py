@@ -10,11 +10,13 @@ from evaluator.errors import RoleFailure
 from evaluator.integrity.static import clean
 from evaluator.referee.tool_run import ToolResult
 from evaluator.shapes.inference.program import PROGRAM
-from evaluator.shapes.space import ChoiceDim, Space, parse_space
+from evaluator.shapes.space import Space, as_fields, parse_space
 
 DEADLINE_S = 20.0
-#: Between the program's own deadline and the one at which its process is killed.
+#: Between the program's own deadline and the one at which its process is killed, at most.
 _GRACE_S = 20.0
+#: Why there is no space where the machine, not the file, may be to blame.
+TOO_LATE = "the task did not answer in time while its sizes were tried"
 _MOST_AXES = 12
 _MOST_SENTENCES = 60
 _MOST_SOURCE = 1 << 20
@@ -61,7 +63,7 @@ class Inferred:
     def as_json(self) -> dict[str, Any]:
         """Plain values, the space as in a task's description (and in a POST body)."""
         plain = asdict(self)
-        plain["space"] = {name: _dim_json(dim) for name, dim in self.space.items()}
+        plain["space"] = as_fields(self.space)
         return plain
 
 
@@ -74,9 +76,9 @@ def infer(tools: RunsTools, text: str, deadline_s: float = DEADLINE_S) -> Inferr
         deadline_s: seconds for the search; beyond it, bounds stay as tight as they were found.
     """
     program = PROGRAM.format(deadline_s=deadline_s)
-    result = tools.run_tool(program, {"task.py": text}, deadline_s=deadline_s + _GRACE_S)
+    result = tools.run_tool(program, {"task.py": text}, deadline_s=deadline_s + min(_GRACE_S, 2 * deadline_s))
     if result.status == "timeout":
-        return refused("the task did not answer in time while its sizes were tried")
+        return refused(TOO_LATE)
     if result.status == "out_of_memory":
         return refused("the task needs more memory than inference allows at the sizes in its file")
     try:
@@ -147,9 +149,3 @@ def _name(name: Any) -> str:
 
 def _sentences_by_name(plain: Any) -> dict[str, str]:
     return {_name(name): clean(sentence, 600) for name, sentence in list(plain.items())[:64]}
-
-
-def _dim_json(dim: Any) -> dict[str, Any]:
-    if isinstance(dim, ChoiceDim):
-        return {"choices": list(dim.values), "default": dim.default}
-    return {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
