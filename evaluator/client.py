@@ -190,6 +190,8 @@ class Referee:
     def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
         """What makes the task worthless or doubtful, see :class:`evaluator.lint.findings.Report`; runs once for a task.
 
+        ``inferred`` and ``source`` are as in :meth:`describe`.
+
         Args:
             task: the reference.
             fresh: look again, whatever is known.

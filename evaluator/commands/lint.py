@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from evaluator.errors import EvaluatorError
+from evaluator.shapes.inference.declaring import told
 from evaluator.sources import TaskSource
 
 _COLORS = {"error": "red", "warning": "yellow"}
@@ -43,7 +44,7 @@ def lint(
         console.print(f"could not lint: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        typer.echo(json.dumps({name: value for name, value in report.items() if name != "source"}, indent=2))
     else:
         print_report(Console(), report)
     raise typer.Exit({"": 0, "task_rejected": 1}.get(report["verdict"], 2))
@@ -62,3 +63,5 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
         )
         console.print(f"{finding['sentence']}.", markup=False, highlight=False)
         console.print(f"    To mend it: {finding['mending']}.", markup=False, highlight=False)
+    for line in told(report["inferred"]) if report["inferred"] else ():
+        console.print(f"  {line}", markup=False, highlight=False)

@@ -82,8 +82,9 @@ class RefereeCore:
         return session
 
     def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
-        """What lint says of the task, from what is kept if it has run here before."""
-        return report_json(self._submitted(task, {}, time.monotonic() + deadline_s, fresh=fresh)[1])
+        """What lint says of the task, from what is kept if it has run here before, and the file that would be judged."""
+        given, report = self._submitted(task, {}, time.monotonic() + deadline_s, fresh=fresh)
+        return {**report_json(report), "inferred": given.inferred, "source": given.task.source}
 
     def _submitted(
         self, task: TaskSource, space: Mapping[str, Any], expires_at: float, *, fresh: bool = False
