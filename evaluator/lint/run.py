@@ -10,7 +10,7 @@ from evaluator.lint import space
 from evaluator.lint.findings import LintFinding, Report
 from evaluator.lint.probe import Probe
 from evaluator.lint.refusals import finding_of
-from evaluator.lint.rules import RULES
+from evaluator.lint.rules import RULES, structure
 from evaluator.lint.rules.answers import variation
 from evaluator.referee.task_session import TaskSession
 from evaluator.shapes.space import Dims
@@ -30,12 +30,13 @@ def refusal(task: TaskSource, device: str, failure: RoleFailure) -> Report:
     return _report(task, device, [finding], detail=failure.detail, word=failure.word)
 
 
-def lint(session: TaskSession, device: str) -> Report:
+def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report:
     """Every rule on a task whose process runs.
 
     Args:
         session: of the task; its process may be dead afterwards if the task killed it.
         device: name of the device, for the report.
+        inferred: nobody declared the space: what sizes apart from each other hide, is looked for at equal ones, too.
     """
     started = time.monotonic()
     findings: list[LintFinding] = list(space.check_declared(session))
@@ -57,6 +58,7 @@ def lint(session: TaskSession, device: str) -> Report:
             if len(probes) == 2 and all(_integers(probe.dims) for probe in probes):
                 findings += space.check_effect(session, probes[0].shape, probes[1].shape)
             findings += _of_rules(probes, started + _RULES_UNTIL_S)
+            findings += _at_equal_sizes(session) if inferred else []
             facts = [{"shape": probe.where, "variation": variation(probe)} for probe in probes]
         limit = started + _CORNERS_UNTIL_S
         findings += space.check_corners(session, dims, limit, time.monotonic)
@@ -83,6 +85,19 @@ def _of_rules(probes: list[Probe], until_s: float) -> list[LintFinding]:
         if time.monotonic() > until_s or any(finding.rule in _CAUSES for finding in found):
             break
     return found
+
+
+def _at_equal_sizes(session: TaskSession) -> list[LintFinding]:
+    """What shows only where sizes are equal that are equal in the file."""
+    equal = space.as_equal_as_the_file(session.space)
+    if equal is None or not session.fitting([equal], space.CAP_BYTES):
+        return []
+    try:
+        with session.trial(equal) as opened:
+            found = structure.check([Probe.of(session, opened)])
+            return [finding for finding in found if finding.rule == "accidental_broadcast"]
+    except RoleFailure as failure:
+        return [space.at_shape(session, equal, failure)]
 
 
 def _integers(dims: Dims) -> bool:

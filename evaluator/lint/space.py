@@ -54,6 +54,16 @@ def _near(space: Space, turn: int) -> Dims:
     return shape
 
 
+def as_equal_as_the_file(space: Space) -> Dims | None:
+    """A small shape in which sizes are equal that are equal at the defaults; None where none are."""
+    shape = _near(space, 0)
+    first: dict[int, float] = {}
+    for name, dim in space.items():
+        if isinstance(dim, IntegerDim):
+            shape[name] = _legal(dim, first.setdefault(dim.default, float(shape[name])))
+    return shape if len(first) < sum(isinstance(dim, IntegerDim) for dim in space.values()) else None
+
+
 def _legal(dim: IntegerDim, size: float) -> int:
     step = dim.multiple_of
     first, last = -(-dim.low // step) * step, dim.high // step * step

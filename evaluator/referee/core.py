@@ -96,7 +96,8 @@ class RefereeCore:
             )
         except RoleFailure as failure:
             return Submission(task), refusal(task, str(self.fleet.environment()["device"]), failure)
-        report = self._lint(given.task, expires_at, fresh=fresh)
+        found = given.inferred is not None and given.inferred["ok"]
+        report = self._lint(given.task, expires_at, fresh=fresh, inferred=found)
         lies = [finding for finding in report.findings if finding.rule == "dims_lie"]
         if lies and given.inferred is not None and not space:
             # Nobody declared this space; the task is sound at the sizes of its file, or lint says why not.
@@ -104,7 +105,9 @@ class RefereeCore:
             report = self._lint(task, expires_at, fresh=fresh)
         return given, report
 
-    def _lint(self, task: TaskSource, expires_at: float, *, fresh: bool = False) -> Report:
+    def _lint(
+        self, task: TaskSource, expires_at: float, *, fresh: bool = False, inferred: bool = False
+    ) -> Report:
         environment = self.fleet.environment()
         device = str(environment["device"])
         report = None if fresh else self._lint_reports.get(task, environment)
@@ -113,7 +116,7 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            report = lint(session, device)
+            report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
         except RoleFailure as failure:
             report = refusal(task, device, failure)

@@ -12,7 +12,7 @@ from evaluator.shapes.traffic import parse_traffic
 
 
 def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
-    """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults.
+    """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults (or near).
 
     Args:
         session: of the task.
@@ -22,7 +22,12 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         RoleFailure: the task does not run at its default shape, or the traffic is not of its space.
     """
     known = parse_traffic(traffic, session.space) if traffic else session.traffic
-    shape = session.open(defaults(session.space))
+    shapes = {split: [] if split == "held_out" else session.sample(split, traffic=known) for split in SPLITS}
+    usual = defaults(session.space)
+    # A file's own sizes may be too much for this device: then it is described at the first that is not.
+    if shapes["visible"] and not session.fitting([usual], session.fleet.input_cap_bytes):
+        usual = shapes["visible"][0]
+    shape = session.open(usual)
     return {
         "ok": True,
         "verdict": None,
@@ -42,8 +47,6 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         ],
         "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
         "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
-        "shapes": {
-            split: [] if split == "held_out" else session.sample(split, traffic=known) for split in SPLITS
-        },
+        "shapes": shapes,
         "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
     }

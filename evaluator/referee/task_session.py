@@ -19,6 +19,7 @@ from evaluator.referee.kept_files import take
 from evaluator.referee.memory_size import MemorySize, ShapeNeeds, of_shapes, slot_bytes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
+from evaluator.referee.shape_caps import ShapeCaps
 from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import compiled_files, frames, runner
@@ -26,7 +27,7 @@ from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.shapes.sampler import COUNTS, sample
-from evaluator.shapes.space import Dims, IntegerDim, Space, parse_space
+from evaluator.shapes.space import Dims, Space, parse_space
 from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.sources import TaskSource
 
@@ -65,6 +66,10 @@ class TaskSession:
             self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
+            self.caps = ShapeCaps(
+                self.process, self.space, self._input_dims, self._init_dims, fleet.caps,
+                backward=self.direction == "forward_backward",
+            )  # fmt: skip
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
                     "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
@@ -141,35 +146,17 @@ class TaskSession:
         """
         seed = secrets.token_hex(16) if split == "held_out" else self.task.sha256
         cap = cap_bytes or self.fleet.input_cap_bytes
-        drawn = sample(self.space, split, seed, lambda shapes: self._fits(shapes, cap))
+        drawn = sample(self.space, split, seed, lambda shapes: self.caps.fit(shapes, cap))
         if split not in ("visible", "validation"):
             return drawn
         traffic = traffic or self.traffic
-        return traffic.before(drawn, COUNTS[split], lambda shapes: self._fits(shapes, cap))
+        # Somebody really has these, however long they take.
+        return traffic.before(drawn, COUNTS[split], lambda shapes: self.caps.small(shapes, cap))
 
     def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
-        """Those whose inputs stay below ``cap_bytes``."""
-        fits = self._fits(shapes, cap_bytes) if shapes else []
+        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within the device's caps."""
+        fits = self.caps.fit(shapes, cap_bytes) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
-
-    def _fits(self, shapes: list[Dims], cap: int) -> list[bool]:
-        answer = self.process.request_json(
-            runner.SIZES, {"shapes": shapes, "input_dims": self._input_dims}, _BUILD_SECONDS
-        ).get("bytes")
-        if not isinstance(answer, list) or len(answer) != len(shapes):
-            raise ProtocolViolation("task_rejected", "the task's process sent no valid sizes")
-        return [
-            self._guess_fits(dims, cap) if size is None else isinstance(size, int) and size <= cap
-            for dims, size in zip(shapes, answer, strict=True)
-        ]
-
-    def _guess_fits(self, dims: Dims, cap: int) -> bool:
-        """Where sizes cannot be probed: keep the product of all integer dimensions below a quarter of the cap."""
-        elements = 1
-        for name, dim in self.space.items():
-            if isinstance(dim, IntegerDim):
-                elements *= max(int(dims[name]), 1)
-        return elements * 16 <= cap
 
     def open(self, dims: Dims) -> OpenShape:
         """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""

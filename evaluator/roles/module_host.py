@@ -8,6 +8,7 @@ import inspect
 import json
 import mmap
 import os
+import time
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,8 @@ from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 
 _REFERENCE, _CANDIDATE = "Model", "ModelNew"
+#: For telling what calls would take, and how many operations of one are followed.
+_COST_SECONDS, _MOST_OPERATIONS = 3.0, 1024
 
 
 class ModuleHost(Turns):
@@ -170,7 +173,32 @@ class ModuleHost(Turns):
             except Exception:
                 # User code that numpy or plain Python feeds cannot run on fake tensors; the caller then draws smaller.
                 answers.append(None)
-        return json.dumps({"bytes": answers}).encode()
+        return json.dumps({"shapes": answers}).encode()
+
+    def costs(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """What a call would take at each of some shapes, see :mod:`evaluator.roles.cost`; null where that is unknown."""
+        until = time.monotonic() + _COST_SECONDS
+        answers = [
+            self._cost(
+                {name: dims[name] for name in request["init_dims"]},
+                {name: dims[name] for name in request["input_dims"]},
+            )
+            if time.monotonic() < until
+            else None
+            for dims in request["shapes"]
+        ]
+        return json.dumps({"shapes": answers}).encode()
+
+    def _cost(self, init: dict[str, Any], given: dict[str, Any]) -> dict[str, int] | None:
+        from evaluator.roles import cost
+
+        module = self.module
+        assert module is not None
+        return cost.of_call(
+            lambda: self._class_of(module, _REFERENCE)(*module.get_init_inputs(**init)),
+            lambda: module.get_inputs(**given),
+            _MOST_OPERATIONS,
+        )
 
     def _accepted(self, function: str, dims: dict[str, Any]) -> list[str]:
         parameters = inspect.signature(getattr(self.module, function)).parameters

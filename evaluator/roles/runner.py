@@ -38,7 +38,8 @@ from evaluator.roles import frames, wire
     KEEP,
     LANDMARKS,
     INSPECT,
-) = range(1, 24)
+    COSTS,
+) = range(1, 25)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -117,6 +118,7 @@ def _operations(
         WAKE: host.wake,
         KEEP: host.keep,
         INSPECT: host.inspect,
+        COSTS: host.costs,
         LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
     }
     return operations
