@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import task_field, traffic_of
+from services.commands.task_argument import json_of, task_field
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
@@ -32,6 +32,10 @@ def submit(
         Path | None,
         typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].'),
     ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
+    ] = None,
 ) -> None:
     """Start a job on a service and print its id."""
     budget = {"seconds": budget_seconds, "candidates": budget_candidates}
@@ -40,7 +44,9 @@ def submit(
         "budget": {name: value for name, value in budget.items() if value is not None},
     }
     if traffic is not None:
-        body["traffic"] = traffic_of(traffic)
+        body["traffic"] = json_of(traffic)
+    if space is not None:
+        body["space"] = json_of(space)
     job = _ask(url, "POST", "/optimize", json=body).json()
     print(job["id"])  # noqa: T201 - the program's answer
 

@@ -20,8 +20,8 @@ def task_field(task: str) -> dict[str, str]:
     return {"task": task}
 
 
-def traffic_of(path: Path | None) -> Any:
-    """The field `traffic` of a request from a JSON file; ends the program with a sentence when there is none in it."""
+def json_of(path: Path | None) -> Any:
+    """A field of a request from a JSON file; ends the program with a sentence when there is none in it."""
     if path is None:
         return None
     try:
