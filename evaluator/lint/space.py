@@ -88,8 +88,8 @@ def check_declared(session: TaskSession) -> Iterator[LintFinding]:
         yield LintFinding(
             "fixed_shape",
             "warning",
-            "the file declares no DIMS, so a kernel for its one shape would do",
-            "add DIMS and let get_inputs() and get_init_inputs() take its names",
+            "the task has one shape only, so a kernel for that would do",
+            "let get_inputs() and get_init_inputs() take sizes, the module accept them, and DIMS name them",
         )
     elif all(
         dim.low == dim.high if isinstance(dim, IntegerDim) else len(dim.values) == 1
