@@ -37,7 +37,9 @@ def typical(session: TaskSession) -> list[Dims]:
     if not fitting:
         fitting = session.sample("visible", CAP_BYTES)[:2] or session.sample("visible")[:1]
     if not fitting:
-        raise RoleFailure("task_rejected", "no shape of the task fits this machine's memory cap")
+        raise RoleFailure(
+            "out_of_memory", "no shape of the task stays within this device's share of memory and time"
+        )
     return fitting
 
 

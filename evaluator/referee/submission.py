@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ class Submissions:
         found = infer(tools, task.source, min(deadline_s, DEADLINE_S))
         source = task.source
         if found.ok:
-            source = declared(found.source, overridden(found, space))
+            found = replace(found, space=overridden(found, space))
+            source = declared(found.source, found.space)
         elif space:
             raise RoleFailure("task_rejected", f"no size of the task can be varied: {found.reason}")
         inferred = {name: value for name, value in found.as_json().items() if name != "source"}

@@ -61,6 +61,7 @@ def test_the_user_may_have_another_space(client: Referee) -> None:
     space = {"rows": {"min": 2, "max": 8}, "argument_0": {"max": 96}}
     described = client.describe(TaskSource("linear", _TASK), space=space)
     dims = described["dims"]
+    assert described["inferred"]["space"] == dims
     assert (dims["rows"]["min"], dims["rows"]["max"], dims["size_0"]["max"]) == (2, 8, 96)
     assert all(2 <= shape["rows"] <= 8 for shape in described["shapes"]["visible"])
 
