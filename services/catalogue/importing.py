@@ -6,6 +6,7 @@ not looked at again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 from collections import Counter
@@ -161,11 +162,17 @@ class _Journal:
     def __init__(self, path: Path, device: str) -> None:
         self._path = path
         self._place = [device, harness_digest()]
-        self._known = dict(self._read())
+        self._known: dict[tuple[str, str], dict[str, Any]] = {}
 
     def __enter__(self) -> _Journal:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise OSError("another import is running here") from None
+        self._known = dict(self._read())
         # What a killed process left of a line ends here.
         self._file.write("\n")
         return self

@@ -126,6 +126,29 @@ def test_what_is_sound_is_registered_and_the_rest_is_reported(
     assert [task["name"] for task in json.loads(shown) if task["imported"]] == ["kb1_1_Sound"]
 
 
+class _Imports:
+    """A referee during whose work somebody else imports, too."""
+
+    def __init__(self, again: Any) -> None:
+        self._again = again
+
+    def lint(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+        with pytest.raises(OSError, match="another import is running"):
+            self._again()
+        raise KeyboardInterrupt
+
+    def restart(self) -> None:
+        raise RefereeLost("it is gone")
+
+
+def test_two_imports_do_not_mix(repository: Path, tmp_path: Path) -> None:
+    def start(referee: Any) -> None:
+        importing.run(checkout.find(repository), referee, "cpu", tmp_path / "data", _quiet)
+
+    with pytest.raises(KeyboardInterrupt):
+        start(_Imports(lambda: start(_Imports(None))))
+
+
 class _Dies:
     """A referee whose machine goes down at a task."""
 
