@@ -188,25 +188,35 @@ def measure(
         calls = _calls(session, shape, checker, rivals[0], effort)
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
+    learns_first = secrets.randbelow(2)
     quads: list[_Quad] = []
     cycles: dict[str, Any] | None = None
     # The clock while both sides were warmed up says nothing about a quad.
     checker.clocks.quad()
     null_ns = secret_calls = 0
+
+    def nothing_ns(at: Side, *, again: bool) -> int:
+        return session.null_ns(
+            at, secret_calls, shape.output_metas, captured=captured, again=again, same_slot=same_slot
+        )
+
     started = time.monotonic()
     for look in effort.looks:
         while sum(not quad.disturbed for quad in quads) < look:
             if time.monotonic() - started > effort.max_seconds and len(quads) >= _MIN_QUADS:
                 break
             # What the harness takes is learnt in the baseline's process. On a GPU only in every second quad; in the others the
-            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks.
-            learns = not side.gpu or len(quads) % 2 == 0
-            if learns:
+            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks. With which
+            # it begins is drawn: of an odd number of quads either side has the more now and then.
+            learns = not side.gpu or len(quads) % 2 == learns_first
+            if learns or not quads:
                 # How long a block is stays secret: a candidate cannot know where it ends.
                 # (That of a graph is in the graph.)
                 secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
             # It is the same thing every time on a GPU, so a few will do there.
             again = not side.gpu or len(quads) < _NULLS
+            if not learns and not quads:
+                null_ns = nothing_ns(rival, again=True)
             # Values wait to be compared until there are many, an even number of them as a rule. Were it always the same of a quad's
             # two blocks that is verified later, all that work would come before the same side's blocks: 0.7 % for a product of
             # matrices under a power cap, whose clock recovers meanwhile (H200).
@@ -219,15 +229,7 @@ def measure(
                 else:
                     theirs.append(checker.run_rival(rival, baseline, secret_calls).elapsed_ns)
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
-                    of = side if is_candidate else rival
-                    took_ns = session.null_ns(
-                        of,
-                        secret_calls,
-                        shape.output_metas,
-                        captured=captured,
-                        again=again,
-                        same_slot=same_slot,
-                    )
+                    took_ns = nothing_ns(side if is_candidate else rival, again=again)
                     null_ns = null_ns if is_candidate else took_ns
             # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
             few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
