@@ -13,7 +13,7 @@ from evaluator.errors import RoleReported
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome
 from evaluator.referee.expectation import Case
-from evaluator.referee.measure import EFFORT_CAPTURED, Timing, measure
+from evaluator.referee.measure import EFFORT_CAPTURED, EFFORT_WARM, Timing, measure
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
@@ -46,7 +46,7 @@ def measure_captured(
     """
     # Captured calls take at most what eager ones do; far less where those wait for the host.
     shortest_us = max(min(eager.candidate_us, eager.baseline_us) / 2, 1.0)
-    effort = EFFORT_CAPTURED
+    effort = EFFORT_WARM if same_slot else EFFORT_CAPTURED
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / shortest_us)
     calls = max(1, min(calls, _MOST_CALLS, side.most_calls(shape.output_metas)))
     if side.most_calls(shape.output_metas) < _FEWEST_CALLS:

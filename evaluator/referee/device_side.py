@@ -21,7 +21,7 @@ from evaluator.referee.keeper import Keeper, upload
 from evaluator.referee.lent_memory import ProcessMemory
 from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
-from evaluator.referee.side import NO_STATE, Side
+from evaluator.referee.side import NO_STATE, Drawn, Side
 from evaluator.roles import runner
 from evaluator.roles.chain import Chain
 from evaluator.roles.exchange import INPUT_MEMORY
@@ -187,13 +187,13 @@ class DeviceSide(Side):
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
         self._note(count)
-        self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
+        self.drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
         targets = [
             (tensor, self._slots.pointer + self._slot_offset(0, position))
             for position, tensor in enumerate(self.inputs.tensors)
         ]
         began_ns = time.perf_counter_ns()
-        self._keeper.fill(targets, self._slot_bytes, self._drawn)
+        self._keeper.fill(targets, self._slot_bytes, self.drawn)
         # Where all slots fit into a cache they would lie there when the clock starts.
         self._keeper.chill()
         self._keeper.wait()
@@ -238,19 +238,19 @@ class DeviceSide(Side):
             for one, other in zip(held, contents, strict=True)
         )
 
-    def refreshed(self, index: int, states: Sequence[int]) -> list[Any]:
+    def refreshed(self, drawn: Drawn, index: int, states: Sequence[int]) -> list[Any]:
         """What a slot must hold after the chain has refreshed it in each of these states in turn; on the device."""
         rows = []
         contents = [
             torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
             for tensor in self.inputs.tensors
         ]
-        drawn = [(draws[index : index + 1], offsets[index : index + 1]) for draws, offsets in self._drawn]
+        of_slot = [(draws[index : index + 1], offsets[index : index + 1]) for draws, offsets in drawn]
         targets = [
             (tensor, content.data_ptr())
             for tensor, content in zip(self.inputs.tensors, contents, strict=True)
         ]
-        self._keeper.fill(targets, 0, drawn)
+        self._keeper.fill(targets, 0, of_slot)
         for position, (tensor, content) in enumerate(zip(self.inputs.tensors, contents, strict=True)):
             if tensor.rollable:
                 pool = self._region.pointer + self._pool_offsets[position]

@@ -62,10 +62,12 @@ EFFORTS_GPU = {
     # Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
     "screen": Effort((6, 12, 24), 0.015, 0.25, True),
     # Python between launches makes a quad of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
-    "confirm": Effort((6, 12, 24), 0.008, 0.25, blocks=4.0),
+    "confirm": Effort((6, 12, 24), 0.008, 0.25, blocks=3.0),
 }
 #: Of replays of a CUDA graph in one of several pairs; a quad differs by 0.2 to 1 %.
 EFFORT_CAPTURED = Effort((6, 12), 0.003, 0.2, blocks=2.0)
+#: Of those that find their inputs in the caches, by which nothing is ranked.
+EFFORT_WARM = Effort((6,), 0.003, 0.1, blocks=2.0)
 #: Of all shapes on average, with what lies between two of them: about one second of the clock for eight shapes.
 _SCREEN_MEAN_SECONDS_GPU = 0.125
 
@@ -186,42 +188,48 @@ def measure(
         calls = _calls(session, shape, checker, rivals[0], effort)
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
+    learns_first = secrets.randbelow(2)
     quads: list[_Quad] = []
     cycles: dict[str, Any] | None = None
     # The clock while both sides were warmed up says nothing about a quad.
     checker.clocks.quad()
     null_ns = secret_calls = 0
+
+    def nothing_ns(at: Side, *, again: bool) -> int:
+        return session.null_ns(
+            at, secret_calls, shape.output_metas, captured=captured, again=again, same_slot=same_slot
+        )
+
     started = time.monotonic()
     for look in effort.looks:
         while sum(not quad.disturbed for quad in quads) < look:
             if time.monotonic() - started > effort.max_seconds and len(quads) >= _MIN_QUADS:
                 break
             # What the harness takes is learnt in the baseline's process. On a GPU only in every second quad; in the others the
-            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks.
-            learns = not side.gpu or len(quads) % 2 == 0
-            if learns:
+            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks. With which
+            # it begins is drawn: of an odd number of quads either side has the more now and then.
+            learns = not side.gpu or len(quads) % 2 == learns_first
+            if learns or not quads:
                 # How long a block is stays secret: a candidate cannot know where it ends.
                 # (That of a graph is in the graph.)
                 secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
             # It is the same thing every time on a GPU, so a few will do there.
             again = not side.gpu or len(quads) < _NULLS
+            if not learns and not quads:
+                null_ns = nothing_ns(rival, again=True)
+            # Values wait to be compared until there are many, an even number of them as a rule. Were it always the same of a quad's
+            # two blocks that is verified later, all that work would come before the same side's blocks: 0.7 % for a product of
+            # matrices under a power cap, whose clock recovers meanwhile (H200).
+            late_one = secrets.randbelow(2)
             ours: list[int] = []
             theirs: list[int] = []
             for is_candidate in (candidate_first, not candidate_first) * 2:
                 if is_candidate:
-                    ours.append(checker.run(secret_calls, later=len(ours) == 1).elapsed_ns)
+                    ours.append(checker.run(secret_calls, later=len(ours) == late_one).elapsed_ns)
                 else:
                     theirs.append(checker.run_rival(rival, baseline, secret_calls).elapsed_ns)
                 if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
-                    of = side if is_candidate else rival
-                    took_ns = session.null_ns(
-                        of,
-                        secret_calls,
-                        shape.output_metas,
-                        captured=captured,
-                        again=again,
-                        same_slot=same_slot,
-                    )
+                    took_ns = nothing_ns(side if is_candidate else rival, again=again)
                     null_ns = null_ns if is_candidate else took_ns
             # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
             few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)

@@ -31,6 +31,8 @@ _MIN_SLOTS, _MAX_SLOTS = 6, 384
 #: A process makes at least so many at once.
 _FEWEST_SLOTS = 16
 NO_STATE = 0
+#: Per tensor what was drawn for each slot: indices of draws, and offsets in elements.
+Drawn = list[tuple[Array, Array]]
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
@@ -67,14 +69,12 @@ class Side:
         self._slot_bytes = layouter.used_bytes - before_bytes
         self._slots_from = before_bytes
         self._allocate(before_bytes, self.slot_count * self._slot_bytes)
-        #: Per tensor what :meth:`fill` drew for each slot: indices of draws, and offsets in elements.
-        self._drawn: list[tuple[Array, Array]] = []
+        self.drawn: Drawn = []  #: What :meth:`fill` drew last; a new list each time.
         #: What was seen on a GPU when contents had been written, see :class:`evaluator.referee.keeper.Look`.
         self.look: Any = None
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
-        #: What the process last said when it was ready.
-        self._announced = b""
+        self._announced = b""  #: What the process last said when it was ready.
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ class Side:
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
-        self._drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
+        self.drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
         targets = self._targets(0)
-        for target, tensor, (draws, offsets) in zip(targets, self.inputs.tensors, self._drawn, strict=True):
+        for target, tensor, (draws, offsets) in zip(targets, self.inputs.tensors, self.drawn, strict=True):
             tensor.write_all(self._chain, target.ctypes.data, self._slot_bytes, draws, offsets)
 
     def fill_from(self, distribution: str) -> None:
@@ -169,10 +169,10 @@ class Side:
         pairs = zip(held, contents, strict=True)
         return all(np.array_equal(one.view(np.uint8), other.view(np.uint8)) for one, other in pairs)
 
-    def refreshed(self, index: int, states: Sequence[int]) -> list[Any]:
-        """What a slot must hold after the chain has refreshed it in each of these states in turn."""
+    def refreshed(self, drawn: Drawn, index: int, states: Sequence[int]) -> list[Any]:
+        """What a slot must hold that got what was drawn for it and was refreshed in each of these states in turn."""
         contents, entries = [], []
-        for tensor, (draws, offsets) in zip(self.inputs.tensors, self._drawn, strict=True):
+        for tensor, (draws, offsets) in zip(self.inputs.tensors, drawn, strict=True):
             content = tensor.rebuild(int(draws[index]), int(offsets[index]))
             contents.append(content)
             if tensor.rollable:

@@ -11,7 +11,7 @@ from evaluator.referee.block import Block
 from evaluator.referee.correctness import Outcome, Rejected, wrong
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.side import Side
+from evaluator.referee.side import Drawn, Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.watch import Watch
 from evaluator.roles.frames import TensorMeta
@@ -32,12 +32,13 @@ _PENDING_BYTES = (32 << 20, 512 << 20)
 
 @dataclass(frozen=True)
 class _Taken:
-    """What is kept of a block as it was when its clock stopped: its drawn call, the one before, and the slot."""
+    """What is kept of a block as it was when its clock stopped: its drawn call, the one before, and what the slot got and held."""
 
     block: Block
     call: int
     spans: list[Any]
     spans_before: list[Any]
+    drawn: Drawn
     held: list[Any]
 
 
@@ -194,6 +195,7 @@ class Checker:
             call,
             side.outputs(block, call),
             side.outputs(block, call - 1) if side.chained and call else [],
+            side.drawn,
             side.contents(0 if self.same_slot else call),
         )
 
@@ -210,7 +212,7 @@ class Checker:
                     "one after the other"
                 )
                 raise Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
-        contents, final = self._rebuilt(states, call)
+        contents, final = self._rebuilt(taken, states)
         if not side.same(taken.held, final):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
             raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
@@ -231,12 +233,12 @@ class Checker:
         """How much may wait to be compared."""
         return _PENDING_BYTES[self.side.gpu]
 
-    def _rebuilt(self, states: list[int], call: int) -> tuple[list[Any], list[Any]]:
-        """What a call must have seen, and what its slot must hold after the block, given the states before each call."""
-        side = self.side
+    def _rebuilt(self, taken: _Taken, states: list[int]) -> tuple[list[Any], list[Any]]:
+        """What the drawn call must have seen, and what its slot must hold after the block, given the states before each call."""
+        side, drawn, call = self.side, taken.drawn, taken.call
         if self.same_slot:
-            return side.refreshed(0, states[: call + 1]), side.refreshed(0, states[:-1])
-        contents = side.refreshed(call, [states[call]])
+            return side.refreshed(drawn, 0, states[: call + 1]), side.refreshed(drawn, 0, states[:-1])
+        contents = side.refreshed(drawn, call, [states[call]])
         return contents, contents
 
     def compare_pending(self) -> None:
