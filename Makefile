@@ -5,6 +5,7 @@
 # make test-all        that, and whole jobs with the real referee: slow, and only meaningful on a quiet machine
 # make lint            formatter, linter, types, import contract
 # make install         the environment of `make demo` alone; make lock: resolve constraints.txt anew
+# make catalogue       docs/catalogue.md anew from the task files
 #
 # Everything is installed into .venv. A stamp per set of extras says what it holds, so nothing is installed or
 # downloaded twice; a change of pyproject.toml or constraints.txt makes the stamps stale. How torch is chosen (the
@@ -21,7 +22,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
-CHECKED := agent evaluator kernelbench_tasks rl services tests scripts $(wildcard benchmarks)
+CHECKED := agent evaluator kernelbench_tasks kernelwright rl services tests scripts $(wildcard benchmarks)
 
 # The Python that makes .venv: yours if you name one (make PYTHON=python3.12), else the first that is new enough and
 # has the modules that a virtual environment needs.
@@ -69,6 +70,10 @@ format: $(STAMPS)/dev
 .PHONY: lock
 lock: $(STAMPS)/dev
 	$(BIN)/python scripts/lock.py
+
+.PHONY: catalogue
+catalogue: $(STAMPS)/dev
+	$(BIN)/python -m scripts.catalogue
 
 .PHONY: clean
 clean: ## remove the environment and what tools left behind

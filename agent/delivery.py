@@ -145,6 +145,10 @@ def _finish(
     visible = ((screen.get("summary") or {}).get("by_split") or {}).get("visible") or {}
     if visible.get("geomean_speedup") and summary.get("geomean_speedup"):
         summary["overfit_index"] = visible["geomean_speedup"] / summary["geomean_speedup"]
+    if not summary.get("traffic"):
+        # Held-out shapes are others than the user's own; at these the winner was measured when it was chosen.
+        validation = (store.verdict(winner_sha256, "validation") or {}).get("summary") or {}
+        summary["traffic"] = validation.get("traffic")
     if verdict["verdict"] != "accepted":
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
@@ -212,6 +216,12 @@ def _sentence(
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
     count = sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
     text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} held-out shapes"
+    traffic = summary.get("traffic")
+    if traffic:
+        text += (
+            f"; {traffic['geomean_speedup']:.2f}x weighted over {traffic['shapes']} of your own shapes "
+            f"({traffic['share']:.0%} of the traffic)"
+        )
     if plan["decision"] != "faster":
         text += "; nothing was confidently faster than the best baseline, so the best compiler candidate is delivered"
     if plan["no_fallback"]:

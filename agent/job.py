@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
-from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee
+from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee, task_of
 from agent.portfolio import Entry, rank
 from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.registry import proposers_for
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from evaluator.errors import RefereeLost
+from evaluator.shapes.inference.declaring import told
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -67,6 +69,7 @@ class _Job:
             if not description.get("ok"):
                 word = str(description.get("verdict") or "task_rejected")
                 return JobOutcome("failed", word, str(description.get("reason") or "the task was rejected"))
+            self.spec = replace(self.spec, task=task_of(self.spec, self.store), space=None)
             if self.store.step("optimized/1") is None:  # afterwards the choice is frozen
                 self._collect(description)
             delivery = deliver(
@@ -86,13 +89,22 @@ class _Job:
         if isinstance(known, dict):
             return known
         try:
-            description = self.referee.describe(self.spec.task)
+            description = self._describe_task()
         except RefereeLost:
             raise_if_stopped(self.store)
             restart_referee(self.referee)
-            description = self.referee.describe(self.spec.task)
+            description = self._describe_task()
         self.store.finish_step("describe", description)
+        inferred = description.get("inferred")
+        if isinstance(inferred, dict):
+            words = "\n".join(told(inferred))
+            self.store.event(
+                "task.inferred", {"text": words, "ok": inferred["ok"], "space": inferred["space"]}
+            )
         return description
+
+    def _describe_task(self) -> dict[str, Any]:
+        return self.referee.describe(self.spec.task, traffic=self.spec.traffic, space=self.spec.space)
 
     def _collect(self, description: dict[str, Any]) -> None:
         """Propose and judge until proposers or budget are exhausted."""

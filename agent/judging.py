@@ -10,7 +10,7 @@ from agent.candidates import Candidate
 from agent.spec import JobSpec
 from agent.store import JobStore
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
-from evaluator.sources import CandidateSource
+from evaluator.sources import CandidateSource, TaskSource
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -139,11 +139,14 @@ def _evaluate(
     what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
     try:
         return referee.evaluate(
-            spec.task,
+            task_of(spec, store),
             CandidateSource(candidate.source, origin=candidate.origin, label=candidate.label),
             effort=effort,
             splits=splits,
             shapes=shapes,
+            traffic=spec.traffic,
+            submitted=True,
+            space=spec.space if store.step("describe") is None else None,
             on_progress=progress_events(store, what),
         )
     except RefereeLost as lost:
@@ -153,6 +156,13 @@ def _evaluate(
         raise  # no candidate can be judged here
     except EvaluatorError as fault:
         return _not_judged(spec, candidate, phase, f"the referee had a fault: {fault}")
+
+
+def task_of(spec: JobSpec, store: JobStore) -> TaskSource:
+    """What is judged against: the task's file, with the space in it that was found when it was described."""
+    description = store.step("describe")
+    found = description.get("source") if isinstance(description, dict) else None
+    return TaskSource(spec.task.name, found) if isinstance(found, str) else spec.task
 
 
 def raise_if_stopped(store: JobStore) -> None:

@@ -41,14 +41,19 @@ class Entry:
 
     @property
     def geomean(self) -> float:
-        """Geometric mean of the speedups over the best baseline."""
-        return float(self.verdict["summary"]["geomean_speedup"])
+        """Geometric mean of the speedups over the best baseline; weighted over the user's own shapes where they are known."""
+        return float(self._figures["geomean_speedup"])
 
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of `geomean`; as wide as can be when the verdict has none."""
-        ci95 = self.verdict["summary"].get("geomean_ci95")
+        ci95 = self._figures.get("geomean_ci95")
         return (float(ci95[0]), float(ci95[1])) if ci95 else (0.0, math.inf)
+
+    @property
+    def _figures(self) -> Mapping[str, Any]:
+        summary: Mapping[str, Any] = self.verdict["summary"]
+        return summary.get("traffic") or summary
 
     @property
     def lines(self) -> int:
@@ -58,6 +63,12 @@ class Entry:
     def speedups(self) -> dict[str, float]:
         """Speedup per timed shape, keyed by `dims_key`."""
         return {dims_key(row["dims"]): float(row["speedup"]) for row in timed_rows(self.verdict)}
+
+    def weights(self) -> dict[str, float]:
+        """How much each timed shape counts: all alike without traffic; with it, others as little as the rarest."""
+        rows = timed_rows(self.verdict)
+        least = min((float(row["weight"]) for row in rows if row.get("weight")), default=1.0)
+        return {dims_key(row["dims"]): float(row.get("weight") or least) for row in rows}
 
 
 @dataclass(frozen=True)
@@ -160,7 +171,8 @@ def _best_split(
     winner: Entry, entries: Sequence[Entry], elements: Mapping[str, int]
 ) -> tuple[Entry | None, int, bool, float] | None:
     """(other member or None for the reference, limit, whether it runs below, gain) of the best threshold."""
-    own = winner.speedups()
+    own, weights = winner.speedups(), winner.weights()
+    mean_weight = sum(weights.values()) / max(len(weights), 1)
     known = sorted({elements[key] for key in own if key in elements})
     rivals: list[tuple[Entry | None, dict[str, float]]] = [(None, _eager_speedups(winner.verdict))]
     rivals += [(entry, entry.speedups()) for entry in entries if entry is not winner]
@@ -174,9 +186,11 @@ def _best_split(
                 if any(key not in speedups for key in keys):
                     continue
                 ratios = [speedups[key] / own[key] for key in keys]
-                gain = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                weight = sum(weights[key] for key in keys)
+                logs = sum(weights[key] * math.log(ratio) for key, ratio in zip(keys, ratios, strict=True))
+                gain = math.exp(logs / weight)
                 steady = sum(ratio > 1.0 for ratio in ratios) >= 0.75 * len(ratios)
-                total = len(ratios) * math.log(gain)
+                total = logs / mean_weight
                 if gain >= _SECOND_MEMBER_GAIN and steady and (best is None or total > best[0]):
                     best = (total, rival, limit, small, gain)
     return best[1:] if best else None

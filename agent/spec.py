@@ -77,6 +77,10 @@ class JobSpec:
         models: language models for origin "llm"; without any that proposer is skipped.
         start_from: source of a candidate to begin with, judged first under origin "external".
         shapes: own shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
+        traffic: shapes with weights ([{"dims": {"rows": 4}, "weight": 12.0}, ...]) that decide what is chosen; None leaves it to the
+            task's own TRAFFIC.
+        space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
+            ({"rows": {"max": 64}}); None takes what is inferred.
     """
 
     job_id: str
@@ -88,6 +92,8 @@ class JobSpec:
     models: tuple[ModelChoice, ...] = ()
     start_from: str | None = None
     shapes: dict[str, list[dict[str, Any]]] | None = None
+    traffic: tuple[dict[str, Any], ...] | None = None
+    space: dict[str, dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -113,6 +119,8 @@ class JobSpec:
             models=tuple(ModelChoice(**model) for model in data.get("models") or ()),
             start_from=data.get("start_from"),
             shapes=data.get("shapes"),
+            traffic=tuple(data["traffic"]) if data.get("traffic") else None,
+            space=data.get("space"),
         )
 
 

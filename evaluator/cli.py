@@ -13,6 +13,8 @@ from rich.table import Table
 
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
+from evaluator.commands.lint import lint
+from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -104,6 +106,7 @@ def _verdict(
             splits=splits,
             shapes=None,
             minimum_tier=minimum_tier,
+            submitted=True,
         )
         if kept is not None:
             return kept
@@ -118,7 +121,9 @@ def _verdict(
                 total=progress["total"] or None,
             )
 
-        return referee.evaluate(task, candidate, effort=effort, splits=splits, on_progress=show)
+        return referee.evaluate(
+            task, candidate, effort=effort, splits=splits, submitted=True, on_progress=show
+        )
 
 
 def _progress_bar() -> Progress:
@@ -169,6 +174,15 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
             shape["decision"],
         )
     console.print(table)
+    traffic = verdict["summary"].get("traffic")
+    if traffic:
+        low, high = traffic["geomean_ci95"]
+        console.print(
+            f"weighted by traffic: {traffic['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}] over {traffic['shapes']} shapes "
+            f"({traffic['share']:.0%} of it); its calls take {traffic['time_speedup']:.2f}x less time in all",
+            markup=False,
+            highlight=False,
+        )
     environment = verdict["environment"]
     aa = verdict["timing"]["aa"]
     console.print(
@@ -181,7 +195,9 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
 
 
 app.command()(evaluate_batch)
+app.command()(lint)
 app.command()(doctor)
+app.command()(shapes)
 
 
 @app.command(hidden=True)

@@ -168,9 +168,36 @@ class Referee:
         answer: dict[str, Any] = self._call({"call": "self_check"})
         return answer
 
-    def describe(self, task: TaskSource, *, deadline_s: float = 60.0) -> dict[str, Any]:
-        """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused."""
-        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s}
+    def describe(
+        self,
+        task: TaskSource,
+        *,
+        deadline_s: float = 120.0,
+        traffic: Sequence[Mapping[str, Any]] | None = None,
+        space: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The task's space of shapes, inputs and splits; ``ok`` is False with a verdict word when it is refused.
+
+        Where the file declares no ``DIMS``, ``inferred`` says what was found in their place, and ``source`` is the file
+        with them, which is what to judge candidates against. ``space`` overrides what is inferred, by dimension.
+        """
+        given = list(traffic) if traffic else None
+        request = {"call": "describe", "task": _task(task), "deadline_s": deadline_s, "traffic": given}
+        request["space"] = dict(space) if space else None
+        answer: dict[str, Any] = self._call(request)
+        return answer
+
+    def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
+        """What makes the task worthless or doubtful, see :class:`evaluator.lint.findings.Report`; runs once for a task.
+
+        ``inferred`` and ``source`` are as in :meth:`describe`.
+
+        Args:
+            task: the reference.
+            fresh: look again, whatever is known.
+            deadline_s: for opening the task and for all looks together.
+        """
+        request = {"call": "lint", "task": _task(task), "deadline_s": deadline_s, "fresh": fresh}
         answer: dict[str, Any] = self._call(request)
         return answer
 
@@ -182,8 +209,11 @@ class Referee:
         effort: str = "screen",
         splits: Sequence[str] = ("visible", "adversarial"),
         shapes: Mapping[str, list[dict[str, Any]]] | None = None,
+        traffic: Sequence[Mapping[str, Any]] | None = None,
         deadline_s: float | None = None,
         reuse: bool = False,
+        submitted: bool = False,
+        space: Mapping[str, Any] | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
         """A verdict as defined by :mod:`evaluator.verdict`.
@@ -194,9 +224,14 @@ class Referee:
             effort: ``screen`` or ``confirm``.
             splits: which shapes.
             shapes: shapes to use instead of sampled ones, by split.
+            traffic: shapes (``dims``) with a ``weight`` each, instead of the task's own ``TRAFFIC``: visible and validation shapes
+                begin with them, and the summary weighs them.
             deadline_s: seconds for the whole evaluation, 900 by default.
             reuse: give the verdict of an earlier evaluation of the same sources here, if one was kept; it then says
                 ``reused``. Held-out shapes are drawn and judged anew each time.
+            submitted: the task is a user's: lint looks at it first, and its space is inferred where it declares none;
+                otherwise such a task has the one shape of its file.
+            space: what the user would rather have than what is inferred, see :meth:`describe`.
             on_progress: called with stage, done, total and text.
 
         Raises:
@@ -211,6 +246,9 @@ class Referee:
                 splits=splits,
                 shapes=shapes,
                 minimum_tier=self._minimum_tier,
+                traffic=traffic,
+                space=space,
+                submitted=submitted,
             )
             if kept is not None:
                 return kept
@@ -222,6 +260,9 @@ class Referee:
             "splits": list(splits),
             "shapes": dict(shapes) if shapes else None,
             "deadline_s": deadline_s or 900.0,
+            "traffic": list(traffic) if traffic else None,
+            "submitted": submitted,
+            "space": dict(space) if space else None,
         }
         answer: dict[str, Any] = self._call(request, on_progress)
         return answer

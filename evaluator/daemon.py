@@ -68,14 +68,18 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
     if call == "self_check":
         return core.self_check()
     if call == "describe":
-        return core.describe(TaskSource(**request["task"]), request["deadline_s"])
+        return core.describe(
+            TaskSource(**request["task"]), request["deadline_s"], request["traffic"], request["space"]
+        )
+    if call == "lint":
+        return core.lint(TaskSource(**request["task"]), request["deadline_s"], fresh=request["fresh"])
     if call == "run_tool":
         result = asdict(
             core.run_tool(
                 request["program"],
                 request["files"],
-                request["deadline_s"],
-                request["memory_bytes"],
+                deadline_s=request["deadline_s"],
+                memory_bytes=request["memory_bytes"],
                 device=request["device"],
             )
         )
@@ -96,6 +100,9 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
                 tuple(request["splits"]),
                 request["shapes"],
                 request["deadline_s"],
+                request["traffic"],
+                request["submitted"],
+                request["space"],
             ),
             progress,
         )

@@ -65,6 +65,8 @@ class ShapeResult:
     pairs: tuple[dict[str, Any], ...] = ()
     #: ``speedup`` and ``ci95`` in cycles, where the clock varied or was held back; ``decision`` holds in both.
     cycles: dict[str, Any] | None = None
+    #: Of this shape in the traffic that the task or the request names; None where it names others.
+    weight: float | None = None
 
 
 def _now() -> str:
@@ -163,7 +165,7 @@ def without_measurement(
         splits=tuple(splits),
         environment=environment,
         shapes=(),
-        summary={**summarize([], []), "overfit_index": None, "by_split": {}},
+        summary={**summarize([], []), "traffic": None, "overfit_index": None, "by_split": {}},
         timing={"protocol": "none", "quads": 0, "pairs": 0, "aa": None, "throttle": None},
         setup_s=None,
         first_call_s=None,

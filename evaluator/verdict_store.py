@@ -19,6 +19,7 @@ from typing import Any
 
 from evaluator.devices import Device
 from evaluator.environment import harness_digest, measured_on
+from evaluator.referee.submission import declares_space
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import SCHEMA
 
@@ -65,6 +66,23 @@ class Question:
         return "held_out" not in self.splits
 
 
+def given_shapes(
+    task: TaskSource,
+    shapes: Mapping[str, Any] | None,
+    traffic: Sequence[Any] | None,
+    space: Mapping[str, Any] | None,
+    *,
+    submitted: bool,
+) -> dict[str, Any]:
+    """All that decides at which shapes a task is judged, for :attr:`Question.shapes`."""
+    given: dict[str, Any] = dict(shapes or {})
+    if traffic:
+        given["traffic"] = list(traffic)
+    if submitted and not declares_space(task):
+        given["space"] = dict(space or {})
+    return given
+
+
 class VerdictStore:
     """The verdicts of one work folder.
 
@@ -85,9 +103,13 @@ class VerdictStore:
         splits: Sequence[str],
         shapes: Mapping[str, Any] | None,
         minimum_tier: str,
+        traffic: Sequence[Any] | None = None,
+        space: Mapping[str, Any] | None = None,
+        submitted: bool = False,
     ) -> dict[str, Any] | None:
         """The kept verdict on a candidate, under the names by which it is asked for now, or None."""
-        question = Question.of(task.sha256, candidate.sha256, effort, splits, shapes)
+        given = given_shapes(task, shapes, traffic, space, submitted=submitted)
+        question = Question.of(task.sha256, candidate.sha256, effort, splits, given)
         verdict = self.find(question, measured_on(device), minimum_tier)
         if verdict is None:
             return None

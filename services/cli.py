@@ -6,6 +6,8 @@ import typer
 
 from evaluator import cli as evaluator_cli
 from evaluator.commands.evaluate_batch import evaluate_batch
+from evaluator.commands.lint import lint
+from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
@@ -23,6 +25,8 @@ app = typer.Typer(
 app.command()(optimize)
 app.command()(evaluator_cli.evaluate)
 app.command()(evaluate_batch)
+app.command()(lint)
+app.command()(shapes)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)

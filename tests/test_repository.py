@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("agent", "evaluator", "kernelbench_tasks", "rl", "services")
+PACKAGES = ("agent", "evaluator", "kernelbench_tasks", "kernelwright", "rl", "services")
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 
 # A file is one idea of 100 to 400 lines; the bound leaves room for the one that needs a little more.

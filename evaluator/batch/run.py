@@ -169,6 +169,7 @@ class Batch:
                 splits=entry.splits,
                 shapes=entry.shapes,
                 minimum_tier=self._options.minimum_tier,
+                submitted=True,
             )
             if verdict is not None:
                 self.reused += 1
@@ -247,6 +248,7 @@ class Batch:
                     splits=entry.splits,
                     shapes=entry.shapes,
                     deadline_s=entry.deadline_s,
+                    submitted=True,
                 )
             except RefereeLost as lost:
                 reason = f"the referee was lost {_ATTEMPTS} times: {lost}"

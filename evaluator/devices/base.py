@@ -29,6 +29,33 @@ class Clock:
         return abs(self.sm_mhz - other.sm_mhz) > _MOVED * max(self.sm_mhz, other.sm_mhz)
 
 
+@dataclass(frozen=True)
+class Caps:
+    """What a call of a task may take at a sampled shape: a share of the memory and, by rough rates, of the time.
+
+    Attributes:
+        held_bytes: weights, inputs, outputs and the largest of what lies between, together.
+        call_s: seconds that a call of the reference may take.
+        flops_per_s: multiplications and additions in float32.
+        bytes_per_s: read or written.
+        operation_s: of one operation of torch, whatever it computes.
+    """
+
+    held_bytes: int
+    call_s: float
+    flops_per_s: float
+    bytes_per_s: float
+    operation_s: float
+
+    def allow(self, *, held_bytes: int, written_bytes: int, flops: int, operations: int, passes: int) -> bool:
+        """Whether a shape of these figures stays within; ``passes`` is how often the forward pass's work is done."""
+        # What is written was read, too.
+        seconds = (
+            flops / self.flops_per_s + 2 * written_bytes / self.bytes_per_s + operations * self.operation_s
+        )
+        return held_bytes <= self.held_bytes and passes * seconds <= self.call_s
+
+
 class Device(Protocol):
     """A device on which modules are run and timed.
 
@@ -39,6 +66,7 @@ class Device(Protocol):
         baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
         autocast_modes: more of them, for tasks of a tier in :data:`AUTOCAST_DTYPES`.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
+        caps: what a call may take at a shape that the sampler draws.
         memory_limit_bytes: private memory that one untrusted process may use.
         memory_bytes: all memory of the device; 0 on the CPU.
         share_bytes: most device memory for the inputs of one process, and for its outputs; 0 on the CPU.
@@ -58,6 +86,8 @@ class Device(Protocol):
     def autocast_modes(self) -> tuple[str, ...]: ...
     @property
     def input_cap_bytes(self) -> int: ...
+    @property
+    def caps(self) -> Caps: ...
     @property
     def memory_limit_bytes(self) -> int: ...
     @property

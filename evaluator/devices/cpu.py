@@ -6,7 +6,7 @@ import os
 import platform
 from typing import Any
 
-from evaluator.devices.base import Clock
+from evaluator.devices.base import Caps, Clock
 
 
 class CpuDevice:
@@ -27,6 +27,8 @@ class CpuDevice:
     def __init__(self) -> None:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.memory_limit_bytes = min(16 << 30, total // 2)
+        # An eighth of what a process may use, and about two cores' rates.
+        self.caps = Caps(self.memory_limit_bytes // 8, 1.0, 3e10, 5e9, 5e-6)
 
     def clock(self) -> Clock | None:
         """Not read: a virtual machine is told a constant."""

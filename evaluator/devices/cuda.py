@@ -6,7 +6,7 @@ import os
 import platform
 from typing import Any
 
-from evaluator.devices.base import Clock
+from evaluator.devices.base import Caps, Clock
 from evaluator.errors import EvaluatorError
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that hold a clock back under load.
@@ -57,6 +57,8 @@ class CudaDevice:
         # Of an H200 8.8 GiB, where a third is 22 calls of 128 MB.
         self.share_bytes = self.memory_bytes // 16
         self.input_cap_bytes = min(512 << 20, self.share_bytes // 8)
+        # An eighth of the memory; rates that any data center's GPU of these years reaches without TF32.
+        self.caps = Caps(self.memory_bytes // 8, 0.1, 3e13, 1.5e12, 8e-6)
 
     def clock(self) -> Clock | None:
         """What NVML says now: the clock of the multiprocessors and what holds it back."""

@@ -13,18 +13,25 @@ from typing import Any
 
 from evaluator.devices import open_device
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.lint.findings import Report, report_json
+from evaluator.lint.report_store import ReportStore
+from evaluator.lint.run import lint, refusal
+from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.submission import Submission, Submissions
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.tool_run import ToolResult, run_tool
 from evaluator.sources import TaskSource
 from evaluator.verdict import Verdict, as_json, without_measurement
-from evaluator.verdict_store import Question, VerdictStore
+from evaluator.verdict_store import Question, VerdictStore, given_shapes
 
 _MAX_SESSIONS = 2
 #: More referees than so many on a device keep one task open each: its memory is needed for those that are being judged.
 _MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
+#: Of the time for a task: what looking for its sizes may take; and what lint may take before a candidate is judged.
+_INFERENCE_SHARE, _LINT_SECONDS = 0.3, 120.0
 _TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
 
 
@@ -54,6 +61,8 @@ class RefereeCore:
             self.fleet.keeper.make_room = self._close_idle
         self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
+        self._lint_reports = ReportStore(stores / "lint")
+        self._submissions = Submissions(stores / "spaces")
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
     def self_check(self) -> dict[str, Any]:
@@ -72,13 +81,78 @@ class RefereeCore:
         self._sessions[task.sha256] = session
         return session
 
-    def describe(self, task: TaskSource, deadline_s: float = 60.0) -> dict[str, Any]:
-        """The task's space of shapes, or why it is refused."""
+    def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
+        """What lint says of the task, from what is kept if it has run here before, and the file that would be judged."""
+        given, report = self._submitted(task, {}, time.monotonic() + deadline_s, fresh=fresh)
+        return {**report_json(report), "inferred": given.inferred, "source": given.task.source}
+
+    def _submitted(
+        self, task: TaskSource, space: Mapping[str, Any], expires_at: float, *, fresh: bool = False
+    ) -> tuple[Submission, Report]:
+        """The task as it is judged, and what lint says of it."""
+        try:
+            given = self._submissions.read(
+                task, space, self, _INFERENCE_SHARE * (expires_at - time.monotonic())
+            )
+        except RoleFailure as failure:
+            return Submission(task), refusal(task, str(self.fleet.environment()["device"]), failure)
+        found = given.inferred is not None and given.inferred["ok"]
+        report = self._lint(given.task, expires_at, fresh=fresh, inferred=found)
+        lies = [finding for finding in report.findings if finding.rule == "dims_lie"]
+        if lies and given.inferred is not None and not space:
+            # Nobody declared this space; the task is sound at the sizes of its file, or lint says why not.
+            given = self._submissions.give_up(task, given.inferred, lies[0].sentence)
+            report = self._lint(task, expires_at, fresh=fresh)
+        return given, report
+
+    def _lint(
+        self, task: TaskSource, expires_at: float, *, fresh: bool = False, inferred: bool = False
+    ) -> Report:
+        environment = self.fleet.environment()
+        device = str(environment["device"])
+        report = None if fresh else self._lint_reports.get(task, environment)
+        if report is not None:
+            return replace(report, task={"name": task.name, "sha256": task.sha256})
+        try:
+            session = self.session(task, expires_at)
+            session.process.expires_at = expires_at
+            report = lint(session, device, inferred=inferred)
+            session.process.expires_at = math.inf
+        except RoleFailure as failure:
+            report = refusal(task, device, failure)
+        except SandboxUnavailable as failure:
+            report = refusal(task, device, RoleFailure("not_judged", str(failure)))
+        if not report.ok or session.process.dead:
+            self._drop(task)
+        self._lint_reports.put(task, environment, report)
+        return report
+
+    def describe(
+        self,
+        task: TaskSource,
+        deadline_s: float = 120.0,
+        traffic: list[Any] | None = None,
+        space: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The task's space of shapes and what lint says of it, or why it is refused."""
+        given, report = self._submitted(task, space or {}, time.monotonic() + deadline_s)
+        found = {"lint": report_json(report), "inferred": given.inferred, "source": given.task.source}
+        if not report.ok:
+            return {
+                "ok": False,
+                "verdict": report.verdict,
+                "reason": report.reason,
+                "detail": report.detail,
+                **found,
+            }
+        return {**self._describe(given.task, deadline_s, traffic), **found}
+
+    def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
         expires_at = time.monotonic() + deadline_s
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            description = session.describe()
+            description = describe(session, traffic)
             session.process.expires_at = math.inf
             return description
         except RoleFailure as failure:
@@ -90,14 +164,18 @@ class RefereeCore:
 
     def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
         """The verdict as JSON-able dictionaries; kept for the next time that the same is asked."""
-        verdict = self._judge(request, progress)
+        verdict = (
+            self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
+        )
         if self._verdicts is not None:
             question = Question.of(
                 request.task.sha256,
                 request.candidate.sha256,
                 request.effort,
                 request.splits,
-                request.shapes,
+                given_shapes(
+                    request.task, request.shapes, request.traffic, request.space, submitted=request.submitted
+                ),
             )
             try:
                 self._verdicts.keep(question, verdict)
@@ -106,7 +184,23 @@ class RefereeCore:
                 _log.warning("a verdict could not be kept: %s", error)
         return verdict
 
+    def _judge_submitted(self, request: Request, progress: Progress) -> dict[str, Any]:
+        """Lint comes first, so that a task which measures nothing costs nothing; the verdict names the file that was sent."""
+        started = time.monotonic()
+        given, report = self._submitted(
+            request.task, request.space or {}, started + min(_LINT_SECONDS, request.deadline_s)
+        )
+        if not report.ok:
+            word = "not_judged" if report.verdict == "not_judged" else "task_rejected"
+            return as_json(self._no_session(request, word, report.reason, report.detail))
+        left_s = request.deadline_s - (time.monotonic() - started)
+        verdict = self._judge(replace(request, task=given.task, deadline_s=left_s), progress)
+        return {**verdict, "task": {"name": request.task.name, "sha256": request.task.sha256}}
+
     def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> dict[str, Any]:
+        known = self._lint_reports.get(request.task, self.fleet.environment())
+        if known is not None and known.verdict == "task_rejected":
+            return as_json(self._no_session(request, known.verdict, known.reason, known.detail))
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf
@@ -154,10 +248,10 @@ class RefereeCore:
         self,
         program: str,
         files: Mapping[str, str],
-        deadline_s: float,
-        memory_bytes: int | None,
         *,
-        device: bool,
+        deadline_s: float,
+        memory_bytes: int | None = None,
+        device: bool = False,
     ) -> ToolResult:
         """Runs a trusted program beside untrusted files in a disposable process."""
         return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)

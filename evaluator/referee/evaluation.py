@@ -23,16 +23,16 @@ from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
-from evaluator.referee.shape_results import captured_fields, timed_result, untimed_result
+from evaluator.referee.shape_results import captured_fields, summary_of, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.roles import runner
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims, check_shape
+from evaluator.shapes.traffic import parse_traffic
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
-from evaluator.timing.statistics import summarize
-from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
+from evaluator.verdict import NO_ROOM, Finding, Verdict
 
 _UNTIMED = ("adversarial",)
 #: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
@@ -54,6 +54,12 @@ class Request:
     splits: tuple[str, ...] = ("visible", "adversarial")
     shapes: dict[str, list[Dims]] | None = None
     deadline_s: float = 900.0
+    #: Shapes with weights, instead of those that the task's file may name.
+    traffic: list[Any] | None = None
+    #: The task is a user's: lint comes first, and its space is inferred where the file declares none.
+    submitted: bool = False
+    #: What its user would rather have than what is inferred.
+    space: dict[str, Any] | None = None
 
 
 class Evaluation:
@@ -78,6 +84,7 @@ class Evaluation:
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
         self._others_aa: dict[str, Any] | None = None
+        self._traffic = session.traffic
         #: Timed outputs whose values nobody has looked at yet.
         self._unseen: list[Checker] = []
 
@@ -245,6 +252,8 @@ class Evaluation:
         return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
 
     def _shapes(self) -> dict[str, list[Dims]]:
+        if self.request.traffic:
+            self._traffic = parse_traffic(self.request.traffic, self.session.space)
         given = self.request.shapes or {}
         for split in (*self.request.splits, *given):
             if split not in SPLITS:
@@ -253,7 +262,7 @@ class Evaluation:
         chosen = {
             split: [check_shape(self.session.space, dims) for dims in given[split]]
             if split in given
-            else self.session.sample(split, cap_bytes)
+            else self.session.sample(split, cap_bytes, self._traffic)
             for split in self.request.splits
         }
         if cap_bytes is None:
@@ -374,7 +383,7 @@ class Evaluation:
     # -- words -------------------------------------------------------------------------------------------------
 
     def _reason(self) -> str:
-        summary = self._summary()
+        summary = summary_of(self.run_state.results, self._traffic)
         if summary["geomean_speedup"] is None:
             shapes = len(self.run_state.outcomes)
             if self.candidate.interpreted:
@@ -386,24 +395,11 @@ class Evaluation:
             f"[{low:.2f}, {high:.2f}] against the best baseline at each of {summary['shapes']} timed shapes"
         )
 
-    def _summary(self) -> dict[str, Any]:
-        timed = [result for result in self.run_state.results if result.timed]
-
-        def of(results: list[ShapeResult]) -> dict[str, Any]:
-            decisions = [r.decision or "undecided" for r in results]
-            estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
-            return summarize([r.log_ratios for r in results], decisions, estimates)
-
-        by_split = {split: of([r for r in timed if r.split == split]) for split in {r.split for r in timed}}
-        overfit = None
-        if "visible" in by_split and "held_out" in by_split:
-            overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
-        return {**of(timed), "overfit_index": overfit, "by_split": by_split}
-
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:
         run, request = self.run_state, self.request
         accepted = word == "accepted"
         results = sorted(run.results, key=lambda r: (SPLITS.index(r.split), str(r.dims))) if accepted else []
+        results = [replace(result, weight=self._traffic.weight(result.dims)) for result in results]
         if not accepted:
             run.results = []
         if self.session.unavailable:
@@ -425,7 +421,7 @@ class Evaluation:
             splits=tuple(request.splits),
             environment=self.fleet.environment(),
             shapes=tuple(results),
-            summary=self._summary(),
+            summary=summary_of(self.run_state.results, self._traffic),
             timing={
                 **measure.facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),

@@ -85,6 +85,7 @@ class Fleet:
         #: Where everything else runs; None leaves it to the operating system.
         self.role_cores = cores.beside(device.index, device.count) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
+        self.caps = device.caps
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
         self.store = work_dir / "store"
         self.store.mkdir(parents=True, exist_ok=True, mode=0o755)

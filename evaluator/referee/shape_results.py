@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from evaluator.referee import measure, pairs
 from evaluator.referee.correctness import Outcome
 from evaluator.referee.open_shape import OpenShape
+from evaluator.shapes.traffic import Traffic
+from evaluator.timing.statistics import summarize, summarize_traffic
 from evaluator.verdict import ShapeResult
 
 
@@ -45,3 +48,26 @@ def captured_fields(at: pairs.Timed) -> dict[str, Any]:
     if len(at.captured) < pairs.LEAST:
         return {"why_not": at.why_not or "it could not be measured in enough pairs of processes"}
     return pairs.figure(at.captured).as_fields()
+
+
+def summary_of(results: Sequence[ShapeResult], traffic: Traffic) -> dict[str, Any]:
+    """A verdict's ``summary``: over all timed shapes, by split, and weighted by the traffic where it names some of them."""
+    timed = [result for result in results if result.timed]
+    by_split = {
+        split: _summary([r for r in timed if r.split == split], traffic) for split in {r.split for r in timed}
+    }
+    overfit = None
+    if "visible" in by_split and "held_out" in by_split:
+        overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
+    return {**_summary(timed, traffic), "overfit_index": overfit, "by_split": by_split}
+
+
+def _summary(results: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
+    ratios = [r.log_ratios for r in results]
+    estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
+    figures = summarize(ratios, [r.decision or "undecided" for r in results], estimates)
+    weights = [traffic.weight(r.dims) or 0.0 for r in results]
+    if not any(weights):
+        return {**figures, "traffic": None}
+    weighted = summarize_traffic(ratios, [r.baseline_us or 0.0 for r in results], weights, estimates)
+    return {**figures, "traffic": {**weighted, "share": traffic.share([r.dims for r in results])}}

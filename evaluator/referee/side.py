@@ -439,10 +439,10 @@ class Side:
             )
         )
 
-    def close(self) -> None:
-        """Forgets the shape on both ends."""
+    def close(self, *, collect: bool = True) -> None:
+        """Forgets the shape on both ends; what is left in cycles only with ``collect``, which takes it 0.2 s."""
         if not self.process.dead:
-            self.process.request(runner.CLOSE, {"shape": self.key}, 30.0)
+            self.process.request(runner.CLOSE, {"shape": self.key, "collect": collect}, 30.0)
         self.release()
 
     def release(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
-from evaluator.content.pools import TensorInput
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee import ranking, tier
@@ -19,14 +19,16 @@ from evaluator.referee.kept_files import take
 from evaluator.referee.memory_size import MemorySize, ShapeNeeds, of_shapes, slot_bytes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
+from evaluator.referee.shape_caps import ShapeCaps
 from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.sampler import SPLITS, sample
-from evaluator.shapes.space import Dims, IntegerDim, Space, defaults, parse_space
+from evaluator.shapes.sampler import COUNTS, sample
+from evaluator.shapes.space import Dims, Space, parse_space
+from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
@@ -56,12 +58,18 @@ class TaskSession:
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
+            #: Of the task's own file; a request may bring another.
+            self.traffic = parse_traffic(answer.get("traffic"), self.space)
             self.direction = str(answer.get("direction"))
             self.training = answer.get("training") is True
             self.precision = str(answer.get("precision"))
             self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
+            self.caps = ShapeCaps(
+                self.process, self.space, self._input_dims, self._init_dims, fleet.caps,
+                backward=self.direction == "forward_backward",
+            )  # fmt: skip
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
                     "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
@@ -104,6 +112,11 @@ class TaskSession:
                 os.close(text)
         return process
 
+    @property
+    def idle_dims(self) -> list[str]:
+        """Dimensions that neither ``get_inputs`` nor ``get_init_inputs`` takes."""
+        return [name for name in self.space if name not in {*self._input_dims, *self._init_dims}]
+
     # -- what compilers made -----------------------------------------------------------------------------------
 
     @property
@@ -126,66 +139,24 @@ class TaskSession:
 
     # -- shapes ------------------------------------------------------------------------------------------------
 
-    def sample(self, split: str, cap_bytes: int | None = None) -> list[Dims]:
-        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time."""
+    def sample(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Dims]:
+        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
+
+        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given).
+        """
         seed = secrets.token_hex(16) if split == "held_out" else self.task.sha256
         cap = cap_bytes or self.fleet.input_cap_bytes
-        return sample(self.space, split, seed, lambda shapes: self._fits(shapes, cap))
+        drawn = sample(self.space, split, seed, lambda shapes: self.caps.fit(shapes, cap))
+        if split not in ("visible", "validation"):
+            return drawn
+        traffic = traffic or self.traffic
+        # Somebody really has these, however long they take.
+        return traffic.before(drawn, COUNTS[split], lambda shapes: self.caps.small(shapes, cap))
 
     def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
-        """Those whose inputs stay below ``cap_bytes``."""
-        fits = self._fits(shapes, cap_bytes) if shapes else []
+        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within the device's caps."""
+        fits = self.caps.fit(shapes, cap_bytes) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
-
-    def _fits(self, shapes: list[Dims], cap: int) -> list[bool]:
-        answer = self.process.request_json(
-            runner.SIZES, {"shapes": shapes, "input_dims": self._input_dims}, _BUILD_SECONDS
-        ).get("bytes")
-        if not isinstance(answer, list) or len(answer) != len(shapes):
-            raise ProtocolViolation("task_rejected", "the task's process sent no valid sizes")
-        return [
-            self._guess_fits(dims, cap) if size is None else isinstance(size, int) and size <= cap
-            for dims, size in zip(shapes, answer, strict=True)
-        ]
-
-    def _guess_fits(self, dims: Dims, cap: int) -> bool:
-        """Where sizes cannot be probed: keep the product of all integer dimensions below a quarter of the cap."""
-        elements = 1
-        for name, dim in self.space.items():
-            if isinstance(dim, IntegerDim):
-                elements *= max(int(dims[name]), 1)
-        return elements * 16 <= cap
-
-    def describe(self) -> dict[str, Any]:
-        """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults."""
-        shape = self.open(defaults(self.space))
-        dims = {
-            name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
-            if isinstance(dim, IntegerDim)
-            else {"choices": list(dim.values), "default": dim.default}
-            for name, dim in self.space.items()
-        }
-        return {
-            "ok": True,
-            "verdict": None,
-            "reason": "",
-            "dims": dims,
-            "direction": self.direction,
-            "training": self.training,
-            "precision": self.precision,
-            "inputs": [
-                {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
-                if isinstance(a, TensorInput)
-                else {
-                    "value": a.value,
-                    "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
-                }
-                for a in shape.inputs.arguments
-            ],
-            "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
-            "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
-            "shapes": {split: [] if split == "held_out" else self.sample(split) for split in SPLITS},
-        }
 
     def open(self, dims: Dims) -> OpenShape:
         """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""
@@ -196,6 +167,19 @@ class TaskSession:
             check_repeatable(opened.side)
             self.shapes[frozen] = opened
         return self.shapes[frozen]
+
+    @contextmanager
+    def trial(self, dims: Dims) -> Iterator[OpenShape]:
+        """A shape that is open for a look and then forgotten: nothing that is sized by the open shapes counts it."""
+        opened = self._open_in(self.process, dims, self._next_key)
+        self._next_key += 1
+        try:
+            check_repeatable(opened.side)
+            yield opened
+        finally:
+            opened.side.close(collect=self.fleet.gpu)
+            if self.fleet.keeper is not None:
+                self.fleet.keeper.forget(opened.inputs.tensors)
 
     def memory_of_others(self) -> MemorySize:
         """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""

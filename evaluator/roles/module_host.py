@@ -8,6 +8,7 @@ import inspect
 import json
 import mmap
 import os
+import time
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,8 @@ from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 
 _REFERENCE, _CANDIDATE = "Model", "ModelNew"
+#: For telling what calls would take, and how many operations of one are followed.
+_COST_SECONDS, _MOST_OPERATIONS = 3.0, 1024
 
 
 class ModuleHost(Turns):
@@ -149,6 +152,7 @@ class ModuleHost(Turns):
             "direction": str(getattr(self.module, "DIRECTION", "forward")),
             "training": bool(getattr(self.module, "TRAINING", False)),
             "precision": str(getattr(self.module, "PRECISION", "fp32")),
+            "traffic": [list(row) for row in getattr(self.module, "TRAFFIC", ())],
             "oracle": callable(getattr(self.module, "oracle", None)),
             "input_dims": self._accepted("get_inputs", dims),
             "init_dims": self._accepted("get_init_inputs", dims),
@@ -169,7 +173,32 @@ class ModuleHost(Turns):
             except Exception:
                 # User code that numpy or plain Python feeds cannot run on fake tensors; the caller then draws smaller.
                 answers.append(None)
-        return json.dumps({"bytes": answers}).encode()
+        return json.dumps({"shapes": answers}).encode()
+
+    def costs(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """What a call would take at each of some shapes, see :mod:`evaluator.roles.cost`; null where that is unknown."""
+        until = time.monotonic() + _COST_SECONDS
+        answers = [
+            self._cost(
+                {name: dims[name] for name in request["init_dims"]},
+                {name: dims[name] for name in request["input_dims"]},
+            )
+            if time.monotonic() < until
+            else None
+            for dims in request["shapes"]
+        ]
+        return json.dumps({"shapes": answers}).encode()
+
+    def _cost(self, init: dict[str, Any], given: dict[str, Any]) -> dict[str, int] | None:
+        from evaluator.roles import cost
+
+        module = self.module
+        assert module is not None
+        return cost.of_call(
+            lambda: self._class_of(module, _REFERENCE)(*module.get_init_inputs(**init)),
+            lambda: module.get_inputs(**given),
+            _MOST_OPERATIONS,
+        )
 
     def _accepted(self, function: str, dims: dict[str, Any]) -> list[str]:
         parameters = inspect.signature(getattr(self.module, function)).parameters
@@ -317,11 +346,20 @@ class ModuleHost(Turns):
         """Watched processes only: puts nothing in the place of own kernels, or them back; answers with their calls."""
         return json.dumps({"calls": self.watch.mute(bool(request["muted"]))}).encode()
 
+    def inspect(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Reference only: what of its operations and weights matters on slot 0, as JSON that describes."""
+        from evaluator.roles import inspection
+
+        shape = self.shapes[request["shape"]]
+        seen = inspection.inspect(shape, shape.slots[0].arguments, request["seconds"])
+        return json.dumps(seen).encode()
+
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
         self._draws, self._state, self._exact_outputs = [], {}, []
-        gc.collect()
+        if request["collect"]:
+            gc.collect()
         return b""
 
 

@@ -37,7 +37,9 @@ from evaluator.roles import frames, wire
     WAKE,
     KEEP,
     LANDMARKS,
-) = range(1, 23)
+    INSPECT,
+    COSTS,
+) = range(1, 25)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -115,6 +117,8 @@ def _operations(
         ASKED: host.asked,
         WAKE: host.wake,
         KEEP: host.keep,
+        INSPECT: host.inspect,
+        COSTS: host.costs,
         LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
     }
     return operations

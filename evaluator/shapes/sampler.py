@@ -19,6 +19,8 @@ COUNTS = {"visible": 6, "validation": 4, "held_out": 6, "adversarial": 8}
 _TIERS = (1, 2, 4, 8, 16, 64, 128)
 _NEIGHBOURS = (-1, 1, 8)
 _ATTEMPTS = 40
+#: Proposals that are probed at once, at least.
+_ASKED = 4
 
 Fits = Callable[[list[Dims]], list[bool]]
 
@@ -90,7 +92,7 @@ def sample(space: Space, split: str, seed: str, fits: Fits, count: int | None = 
         space: the task's dimensions.
         split: one of SPLITS.
         seed: same seed, same shapes; held-out shapes get a seed nobody has seen.
-        fits: tells which of some shapes stay within the memory cap.
+        fits: tells which of some shapes stay within the caps of memory and time.
         count: how many at most; by default :data:`COUNTS`.
     """
     wanted = COUNTS[split] if count is None else count
@@ -107,7 +109,9 @@ def sample(space: Space, split: str, seed: str, fits: Fits, count: int | None = 
         proposals.insert(0, defaults(space))
     chosen: list[Dims] = []
     while proposals and len(chosen) < wanted:
-        batch, proposals = proposals[: 4 * wanted], proposals[4 * wanted :]
+        # No more than may be needed, since each is probed.
+        few = max(wanted - len(chosen), _ASKED)
+        batch, proposals = proposals[:few], proposals[few:]
         for dims, fitting in zip(batch, fits(batch), strict=True):
             if fitting and dims not in chosen and len(chosen) < wanted:
                 chosen.append(dims)

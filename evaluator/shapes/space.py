@@ -64,10 +64,23 @@ def parse_space(dims: Any) -> Space:
         assert isinstance(low, int) and isinstance(high, int) and isinstance(step, int)
         if not (0 <= low <= high < 1 << 40 and 1 <= step <= max(high, 1)):
             raise _refuse(f"DIMS[{name!r}]: needs 0 <= min <= max and multiple_of >= 1")
+        first, last = -(-low // step) * step, high // step * step
+        if first > last:
+            raise _refuse(f"DIMS[{name!r}] is empty: no multiple of {step} lies from {low} to {high}")
         if not isinstance(default, int):
-            default = high
-        space[name] = IntegerDim(low, high, step, min(max(default, low), high))
+            default = last
+        space[name] = IntegerDim(low, high, step, min(max(default // step * step, first), last))
     return space
+
+
+def as_fields(space: Space) -> dict[str, dict[str, Any]]:
+    """The space as a description tells it, in the form that :func:`parse_space` reads."""
+    return {
+        name: {"min": dim.low, "max": dim.high, "multiple_of": dim.multiple_of, "default": dim.default}
+        if isinstance(dim, IntegerDim)
+        else {"choices": list(dim.values), "default": dim.default}
+        for name, dim in space.items()
+    }
 
 
 def defaults(space: Space) -> Dims:

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import EXIT_USAGE, task_field, text_of
+from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
 from services.jobs.views import JobView
 
 _REFRESH_S = 0.3
@@ -37,6 +37,14 @@ def optimize(
         list[str] | None, typer.Option(help="Who may propose; repeat. Default: all configured.")
     ] = None,
     start_from: Annotated[Path | None, typer.Option("--from", help="A candidate file to begin with.")] = None,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].'),
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Copy the bundle to this file or folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout.")] = False,
 ) -> None:
@@ -55,6 +63,8 @@ def optimize(
         "device": device,
         "budget": {"usd": budget_usd, "seconds": budget_seconds, "candidates": budget_candidates},
         "origins": origin or None,
+        "traffic": json_of(traffic),
+        "space": json_of(space),
         "start_from": text_of(start_from) if start_from else None,
     }
     say = Console(stderr=True)

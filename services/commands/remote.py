@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import task_field
+from services.commands.task_argument import json_of, task_field
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
@@ -28,13 +28,25 @@ def submit(
     url: Url = _DEFAULT_URL,
     budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
     budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].'),
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
+    ] = None,
 ) -> None:
     """Start a job on a service and print its id."""
     budget = {"seconds": budget_seconds, "candidates": budget_candidates}
-    body = {
+    body: dict[str, Any] = {
         **task_field(task),
         "budget": {name: value for name, value in budget.items() if value is not None},
     }
+    if traffic is not None:
+        body["traffic"] = json_of(traffic)
+    if space is not None:
+        body["space"] = json_of(space)
     job = _ask(url, "POST", "/optimize", json=body).json()
     print(job["id"])  # noqa: T201 - the program's answer
 

@@ -55,6 +55,8 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
         )
     if name == "candidate.proposed":
         return Text(f"proposed {_plain(data.get('label'))} ({_plain(data.get('origin'))})", style="dim")
+    if name == "task.inferred":
+        return Text("\n".join(_plain(line) for line in str(data["text"]).splitlines()))
     if name in ("job.failed", "job.cancelled", "job.finished"):
         return Text(f"{name}: {_shortened(data.get('reason') or '')}")
     return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -16,6 +18,17 @@ def task_field(task: str) -> dict[str, str]:
     if path.suffix == ".py" or path.exists():
         return {"source": text_of(path), "name": path.stem}
     return {"task": task}
+
+
+def json_of(path: Path | None) -> Any:
+    """A field of a request from a JSON file; ends the program with a sentence when there is none in it."""
+    if path is None:
+        return None
+    try:
+        return json.loads(text_of(path))
+    except ValueError as error:
+        Console(stderr=True).print(f"[red]no JSON in[/] {path}: {error}")
+        raise typer.Exit(EXIT_USAGE) from None
 
 
 def text_of(path: Path) -> str:

@@ -1,38 +1,112 @@
-"""`kernelwright tasks`: the reference problems that come with the project."""
+"""`kernelwright tasks`: the reference problems that come with the project, and those that were imported."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-app = typer.Typer(no_args_is_help=True, help="The reference problems that come with the project.")
+app = typer.Typer(
+    no_args_is_help=True, help="The reference problems: those of the project and imported ones."
+)
 
 
 @app.callback()
 def _group() -> None:
-    """The reference problems that come with the project."""
+    """The reference problems: those of the project and imported ones."""
 
 
 @app.command("list")
 def list_tasks(as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False) -> None:
     """List the tasks; their names are what `optimize` and POST /optimize take."""
     from kernelbench_tasks import catalog
+    from services.catalogue import registry
+    from services.settings import get_settings
 
-    found = catalog.list_tasks()
+    shown = [
+        {
+            "name": task.name,
+            "level": task.level,
+            "title": task.title,
+            "sha256": task.sha256,
+            "imported": False,
+        }
+        for task in catalog.list_tasks()
+    ]
+    shown += [
+        {"name": task.name, "level": task.level, "title": task.title, "sha256": task.sha256, "imported": True}
+        for task in registry.list_tasks(get_settings().data_dir)
+    ]
     if as_json:
-        shown = [
-            {"name": task.name, "level": task.level, "title": task.title, "sha256": task.sha256}
-            for task in found
-        ]
         json.dump(shown, sys.stdout)
         sys.stdout.write("\n")
         return
     table = Table("task", "level", "what it computes")
-    for task in found:
-        table.add_row(task.name, str(task.level), task.title)
+    for task in shown:
+        table.add_row(Text(str(task["name"])), str(task["level"]), Text(str(task["title"])))
     Console().print(table)
+
+
+@app.command("import")
+def import_tasks(
+    path: Annotated[Path, typer.Argument(help="A checkout of KernelBench, any version.")],
+    device: Annotated[str, typer.Option(help="cpu or cuda: where tasks are looked at.")] = "cpu",
+    minimum_tier: Annotated[
+        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
+    ] = "landlock",
+    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout.")] = False,
+) -> None:
+    """Look at every task of a KernelBench checkout and register those that measure something.
+
+    Tasks get the space of shapes that is inferred; a report says of each what was found. Stopped, it goes on with the same
+    command. Exit status: 0 done, 2 nothing could be done.
+    """
+    from evaluator.client import Referee
+    from evaluator.errors import EvaluatorError
+    from services.catalogue import checkout, importing
+    from services.settings import get_settings
+
+    say = Console(stderr=True)
+    try:
+        files = checkout.find(path)
+        with Referee(device, minimum_tier=minimum_tier) as referee, _bar(say) as bar:
+            row = bar.add_task("", total=len(files))
+
+            def show(done: int, total: int, name: str) -> None:
+                bar.update(row, completed=done, description=name)
+
+            imported = importing.run(files, referee, device, get_settings().data_dir, show)
+    except (checkout.NotKernelBench, EvaluatorError, OSError) as error:
+        say.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        say.print("stopped; nothing was registered, and the same command goes on where it was", markup=False)
+        raise typer.Exit(130) from None
+    report = imported.folder / "report.html"
+    if as_json:
+        json.dump(
+            {"folder": str(imported.folder), "report": str(report), "counts": imported.counts}, sys.stdout
+        )
+        sys.stdout.write("\n")
+        return
+    counts = imported.counts
+    words = f"{counts['sound'] + counts['marked']} of {len(files)} tasks are registered ({counts['marked']} with remarks), "
+    words += f"{counts['refused']} refused, {counts['unknown']} could not be looked at; report: {report}"
+    Console().print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    return Progress(*columns, console=console, transient=True)

@@ -43,6 +43,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Failed", reason, "bad")
         case "job.cancelled":
             return Said("Cancelled", reason, "warn")
+        case "task.inferred":
+            return Said("Sizes that can vary", _text(data, "text").replace("\n", "; "))
         case "candidate.proposed" if data.get("skipped"):
             return Said(f"Not tried: {label}", _joined(origin, _text(data, "skipped")))
         case "candidate.proposed":

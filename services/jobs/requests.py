@@ -104,6 +104,31 @@ class TaskRequest(Request):
         return self
 
 
+class TrafficRow(Request):
+    """A shape that the user's program really has, and how often."""
+
+    dims: dict[Line, Size]
+    weight: float = Field(
+        gt=0, lt=1e18, allow_inf_nan=False, description="number of calls, or in proportion to it"
+    )
+
+
+class DimRequest(Request):
+    """What a dimension that was inferred shall be instead; what is left out stays as inferred."""
+
+    min: int | None = Field(default=None, ge=0, lt=2**40)
+    max: int | None = Field(default=None, ge=0, lt=2**40)
+    multiple_of: int | None = Field(default=None, ge=1, lt=2**40)
+    default: Size | None = None
+    choices: list[Size] | None = Field(default=None, min_length=1, max_length=32)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> DimRequest:
+        if self.choices is not None and not (self.min is self.max is self.multiple_of is None):
+            raise ValueError("give a range (min, max, multiple_of) or choices, not both")
+        return self
+
+
 class OptimizeRequest(TaskRequest):
     """Body of POST /optimize."""
 
@@ -115,6 +140,18 @@ class OptimizeRequest(TaskRequest):
     precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
     shapes: dict[Split, Annotated[list[dict[Line, Size]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = (
         Field(default=None, description="own shapes per split; by default they are sampled")
+    )
+    traffic: list[TrafficRow] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SHAPES_PER_SPLIT,
+        description="own shapes with weights: searched at, weighed in the summary, and what the choice goes by",
+    )
+    space: dict[Line, DimRequest] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=12,
+        description="for a task without DIMS: the range of a dimension, instead of the one that is inferred",
     )
     budget: BudgetRequest = Field(default_factory=BudgetRequest)
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from agent.spec import Budget, JobSpec, ModelChoice
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
+from services.catalogue import registry
 from services.db.ids import new_id
 from services.db.models import Candidate, Evaluation, IdempotencyKey, Job, Verdict, Worker, utc_now
 from services.db.types import epoch_seconds
@@ -45,7 +46,7 @@ def create_job(
     if earlier:
         return earlier
     job_id = new_id()
-    task = _task(request, request.name)
+    task = _task(request, request.name, settings)
     device = request.device or settings.device
     errors = _unsupported(session, request, device, settings)
     origins, models = _proposers(request, settings, errors)
@@ -61,6 +62,10 @@ def create_job(
         models=models,
         start_from=request.start_from,
         shapes={split: list(shapes) for split, shapes in request.shapes.items()} if request.shapes else None,
+        traffic=tuple(row.model_dump() for row in request.traffic) if request.traffic else None,
+        space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
+        if request.space
+        else None,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own
@@ -95,7 +100,7 @@ def create_evaluation(
     earlier = _earlier(session, "evaluate", request, idempotency_key)
     if earlier:
         return earlier
-    task = _task(request, None)
+    task = _task(request, None, settings)
     device = request.device or settings.device
     errors = _device_errors(session, device, settings)
     if errors:
@@ -219,8 +224,11 @@ def _evaluation(
     )
 
 
-def _task(request: TaskRequest, name: str | None) -> TaskSource:
+def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:
     if request.task is not None:
+        imported = registry.load(settings.data_dir, request.task)
+        if imported is not None:
+            return imported
         try:
             found = catalog.load(request.task)
         except KeyError as error:

@@ -150,9 +150,9 @@ class Seat:
         """See `Referee.self_check`."""
         return self._bench.call(self, lambda referee: referee.self_check())
 
-    def describe(self, task: TaskSource) -> dict[str, Any]:
+    def describe(self, task: TaskSource, **options: Any) -> dict[str, Any]:
         """See `Referee.describe`."""
-        return self._bench.call(self, lambda referee: referee.describe(task))
+        return self._bench.call(self, lambda referee: referee.describe(task, **options))
 
     def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> dict[str, Any]:
         """See `Referee.evaluate`. A callback among `options` is called by the bench's thread."""

@@ -123,7 +123,9 @@ class Runner:
             else:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 source = CandidateSource(row.candidate_source, origin=row.origin, label=row.label)
-                verdict = seat.evaluate(task, source, effort=row.effort, deadline_s=row.deadline_s)
+                verdict = seat.evaluate(
+                    task, source, effort=row.effort, deadline_s=row.deadline_s, submitted=True
+                )
             return "succeeded", str(verdict.get("reason") or ""), verdict
 
         self._under_watch(

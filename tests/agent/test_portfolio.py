@@ -110,3 +110,30 @@ def test_no_threshold_for_a_single_shape_or_without_sizes() -> None:
         portfolio = build_portfolio([big, small], elements)
         assert portfolio is not None
         assert portfolio.leaves.limit is None
+
+
+def test_the_users_own_shapes_decide_where_they_are_known() -> None:
+    """One is faster on average, the other where nearly all calls are."""
+    average, usual = entry("average", 1.6), entry("usual", 1.2)
+    assert rank([usual, average])[0] is average
+    average.verdict["summary"]["traffic"] = {"geomean_speedup": 1.1, "geomean_ci95": [1.05, 1.15]}
+    usual.verdict["summary"]["traffic"] = {"geomean_speedup": 1.4, "geomean_ci95": [1.35, 1.45]}
+    chosen = choose_winner([average, usual])
+    assert chosen is not None
+    assert chosen[0] is usual
+    assert "1.40x [1.35, 1.45]" in chosen[2]
+
+
+def test_a_second_member_is_worth_what_its_shapes_weigh() -> None:
+    winner = entry("winner", 1.6, speedups=[1.5] * 6)
+    # Twice as fast at one small shape, a little slower at the others of its side.
+    rival = entry("rival", 1.2, speedups=[3.0, 1.51, 1.51, 0.5, 0.5, 0.5], order=1)
+    both = build_portfolio([winner, rival], ELEMENTS)
+    assert both is not None
+    assert len(both.members) == 2
+    for one in (winner, rival):
+        for row, weight in zip(one.verdict["shapes"], (1, 500, 500, 1, 1, 1), strict=True):
+            row["weight"] = float(weight)
+    alone = build_portfolio([winner, rival], ELEMENTS)
+    assert alone is not None
+    assert alone.members == (winner,)

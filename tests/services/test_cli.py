@@ -32,6 +32,8 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "optimize",
         "evaluate",
         "evaluate-batch",
+        "lint",
+        "shapes",
         "serve",
         "tasks",
         "doctor",

@@ -1,0 +1,77 @@
+"""`shapes`: the space of shapes of a task file that declares none, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from evaluator.errors import EvaluatorError
+from evaluator.shapes.inference.result import DEADLINE_S, Inferred, infer
+from evaluator.shapes.space import ChoiceDim
+
+_errors = Console(stderr=True)
+
+
+def shapes(
+    task: Annotated[Path, typer.Argument(help="Task file: Model, get_inputs, get_init_inputs.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The space as JSON on standard output.")] = False,
+    deadline_s: Annotated[
+        float, typer.Option(min=1.0, max=600.0, help="Seconds for the search.")
+    ] = DEADLINE_S,
+    minimum_tier: Annotated[
+        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
+    ] = "landlock",
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+) -> None:
+    """Infer which sizes of a task can vary; a DIMS in the file is not looked at.
+
+    Exit status: 0 there is a space, 1 there is none, 2 could not tell.
+    """
+    from evaluator.client import Referee
+
+    try:
+        text = task.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        _errors.print(f"cannot read {task}: {error}", markup=False)
+        raise typer.Exit(2) from None
+    try:
+        with Referee("cpu", minimum_tier=minimum_tier, work_dir=work_dir) as referee:
+            inferred = infer(referee, text, deadline_s)
+    except EvaluatorError as error:
+        _errors.print(f"could not infer: {error}", markup=False)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(inferred.as_json(), indent=2))
+    else:
+        show(Console(), inferred)
+    raise typer.Exit(0 if inferred.ok else 1)
+
+
+def show(console: Console, inferred: Inferred) -> None:
+    """A space as a table, then what could not be varied and what else was found, in sentences."""
+    if not inferred.ok:
+        console.print(f"no space of shapes: {inferred.reason}", markup=False, highlight=False)
+    else:
+        table = Table("dimension", "range", "multiple of", "default", "moves with")
+        for name, dim in inferred.space.items():
+            others = ", ".join(other for other in inferred.tied[name] if other != name)
+            if isinstance(dim, ChoiceDim):
+                table.add_row(name, ", ".join(map(str, dim.values)), "", str(dim.default), others)
+            else:
+                table.add_row(
+                    name, f"{dim.low} to {dim.high}", str(dim.multiple_of), str(dim.default), others
+                )
+        console.print(table)
+        console.print(
+            f"{inferred.probes} sizes tried in {inferred.elapsed_s:.1f} s; torch.export: {inferred.export}",
+            markup=False,
+        )
+    for sentence in inferred.sentences:
+        console.print(f"  {sentence}", markup=False, highlight=False)
+    for name, reason in inferred.fixed.items():
+        console.print(f"  {name} cannot be varied: {reason}", markup=False, highlight=False)

@@ -1,0 +1,89 @@
+"""What lint says of a task: findings of a rule, each with what is wrong and how to mend it, and the report of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: ``error`` refuses the task, ``warning`` marks it.
+SEVERITIES = ("error", "warning")
+
+
+@dataclass(frozen=True)
+class LintFinding:
+    """One thing that is wrong with a task.
+
+    Attributes:
+        rule: its name, as in the file of the rule.
+        severity: one of :data:`SEVERITIES`.
+        sentence: what is wrong.
+        mending: how to mend it.
+    """
+
+    rule: str
+    severity: str
+    sentence: str
+    mending: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What lint found.
+
+    Attributes:
+        task: name and hash of the task.
+        device: on which it ran.
+        findings: errors first.
+        shapes: at which the task was called.
+        facts: figures behind the findings, by shape, for people.
+        elapsed_s: seconds that it took.
+        verdict: ``not_judged`` where lint itself could not run; otherwise ``task_rejected`` or empty.
+        detail: what the task's process printed or raised, untrusted, where that is why.
+    """
+
+    task: dict[str, str]
+    device: str
+    findings: tuple[LintFinding, ...]
+    shapes: tuple[dict[str, Any], ...] = ()
+    facts: tuple[dict[str, Any], ...] = ()
+    elapsed_s: float = 0.0
+    verdict: str = ""
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the task may be used."""
+        return not self.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why the task is refused, in one sentence, and how to mend it; empty where it is not."""
+        errors = [finding for finding in self.findings if finding.severity == "error"]
+        return f"{errors[0].sentence}; {errors[0].mending}" if errors else ""
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """A report as JSON-able dictionaries and lists."""
+    plain = asdict(report)
+    for name in ("findings", "shapes", "facts"):
+        plain[name] = list(plain[name])
+    return {"ok": report.ok, "reason": report.reason, **plain}
+
+
+def read_report(fields: Mapping[str, Any]) -> Report:
+    """A report from what :func:`report_json` made.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    return Report(
+        task=dict(fields["task"]),
+        device=str(fields["device"]),
+        findings=tuple(LintFinding(**finding) for finding in fields["findings"]),
+        shapes=tuple(fields["shapes"]),
+        facts=tuple(fields["facts"]),
+        elapsed_s=float(fields["elapsed_s"]),
+        verdict=str(fields["verdict"]),
+        detail=str(fields["detail"]),
+    )

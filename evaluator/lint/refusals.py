@@ -1,0 +1,95 @@
+"""What a task's process said when it failed, as a finding: rule, what is wrong, how to mend it."""
+
+from __future__ import annotations
+
+import re
+
+from evaluator.errors import RoleFailure
+from evaluator.lint.findings import LintFinding
+
+#: Words of an error, its rule, what is wrong, and how to mend it; the first that fits is taken.
+_KNOWN = (
+    (
+        r"does not parse",
+        "syntax_error",
+        "the file is not valid Python",
+        "correct the line that the message names",
+    ),
+    (
+        (
+            r"urlopen|URLError|HTTPError|Max retries|name resolution|Name or service not known|Network is unreachable"
+            r"|reached for the network|huggingface|hf_hub|gaierror|ConnectionError|ConnectionRefused|No route to host"
+        ),
+        "needs_network",
+        "it needs the network, and tasks run without one",
+        "build the model from its constructor's arguments alone and draw weights in __init__ (no hub, no download)",
+    ),
+    (
+        (
+            r"FileNotFoundError|No such file or directory|PermissionError|Permission denied|IsADirectoryError"
+            r"|Read-only file system"
+        ),
+        "needs_files",
+        "it reads or writes files, and a task has none but itself",
+        "put what it reads into the file, or draw it in get_inputs() and __init__",
+    ),
+    (
+        r"ModuleNotFoundError|ImportError|No module named",
+        "needs_package",
+        "it imports a package that is not there",
+        "use torch and Python's own library only",
+    ),
+    (
+        r"different results for the same inputs",
+        "not_deterministic",
+        "two calls on the same inputs give different results",
+        "draw random numbers in get_inputs() and hand them over as an input, or put the module into eval mode",
+    ),
+    (
+        r"is empty: no multiple|no shape of the task fits",
+        "empty_space",
+        "its space of shapes is empty",
+        "widen min and max of the dimension, or lower multiple_of",
+    ),
+    (
+        (
+            r"^DIMS|no class Model|no function get_|DIRECTION =|PRECISION =|must return a list|returns no tensor"
+            r"|different shapes or dtypes|different numbers of inputs|no output depends on|is not supported"
+        ),
+        "contract",
+        "the file does not keep the task format",
+        "correct what the message names; the tasks in kernelbench_tasks/ show the format",
+    ),
+)
+
+
+def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
+    """A failure at the task's shape ``where`` (empty: before any shape was opened) as a finding that refuses the task."""
+    text = f"{failure.sentence}\n{failure.detail}"
+    said = _short(failure.sentence)
+    if failure.word == "not_judged":
+        return LintFinding("not_judged", "error", said, "try again, or on another machine")
+    if failure.word == "timeout":
+        return LintFinding(
+            "too_slow",
+            "error",
+            f"it did not answer in time{where}: {said}",
+            "make the reference faster, or lower max of its dimensions",
+        )
+    if failure.word == "out_of_memory":
+        return LintFinding(
+            "too_large",
+            "error",
+            f"it does not fit into memory{where}: {said}",
+            "lower max of its dimensions",
+        )
+    for pattern, rule, sentence, mending in _KNOWN:
+        if re.search(pattern, text):
+            return LintFinding(rule, "error", f"{sentence}{where}: {said}", mending)
+    return LintFinding(
+        "fails", "error", f"it fails{where}: {said}", "run the file by itself with these sizes and correct it"
+    )
+
+
+def _short(sentence: str) -> str:
+    return sentence if len(sentence) <= 300 else sentence[:297] + "..."

@@ -1,0 +1,52 @@
+"""What a referee tells of a task that is open: its space, the shapes that will be judged, inputs, outputs and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluator.content.pools import TensorInput
+from evaluator.referee.task_session import TaskSession
+from evaluator.shapes.sampler import SPLITS
+from evaluator.shapes.space import as_fields, defaults
+from evaluator.shapes.traffic import parse_traffic
+
+
+def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
+    """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults (or near).
+
+    Args:
+        session: of the task.
+        traffic: shapes with weights, instead of the task's own.
+
+    Raises:
+        RoleFailure: the task does not run at its default shape, or the traffic is not of its space.
+    """
+    known = parse_traffic(traffic, session.space) if traffic else session.traffic
+    shapes = {split: [] if split == "held_out" else session.sample(split, traffic=known) for split in SPLITS}
+    usual = defaults(session.space)
+    # A file's own sizes may be too much for this device: then it is described at the first that is not.
+    if shapes["visible"] and not session.fitting([usual], session.fleet.input_cap_bytes):
+        usual = shapes["visible"][0]
+    shape = session.open(usual)
+    return {
+        "ok": True,
+        "verdict": None,
+        "reason": "",
+        "dims": as_fields(session.space),
+        "direction": session.direction,
+        "training": session.training,
+        "precision": session.precision,
+        "inputs": [
+            {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
+            if isinstance(a, TensorInput)
+            else {
+                "value": a.value,
+                "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
+            }
+            for a in shape.inputs.arguments
+        ],
+        "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
+        "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
+        "shapes": shapes,
+        "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
+    }

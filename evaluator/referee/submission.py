@@ -1,0 +1,108 @@
+"""What is judged of a task that a user submitted: the file itself, or, where it declares no `DIMS`, the file with the space found.
+
+What was found is kept: a task has the same space for every candidate, and the next referee need not look for it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evaluator.environment import harness_digest
+from evaluator.errors import RoleFailure
+from evaluator.shapes.inference.declaring import declared, overridden
+from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, RunsTools, infer
+from evaluator.sources import TaskSource
+
+# Not parsed: that would be done in a process of its own. A file that hides its DIMS from this gets the inferred one.
+_DECLARATION = re.compile(r"^\s*DIMS\s*[:=]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A task as it is judged.
+
+    Attributes:
+        task: the file that is judged.
+        inferred: what inference says, see :meth:`evaluator.shapes.inference.result.Inferred.as_json`, without the rebuilt
+            file; None where the file declares its space.
+    """
+
+    task: TaskSource
+    inferred: dict[str, Any] | None = None
+
+
+def declares_space(task: TaskSource) -> bool:
+    """Whether the file says which sizes it may have."""
+    return _DECLARATION.search(task.source) is not None
+
+
+class Submissions:
+    """Finds the space of tasks and keeps what was found in ``folder``, which is private to the referee."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def read(
+        self,
+        task: TaskSource,
+        space: Mapping[str, Any],
+        tools: RunsTools,
+        deadline_s: float = DEADLINE_S,
+    ) -> Submission:
+        """The task as it is to be judged.
+
+        Args:
+            task: as it was submitted.
+            space: what its user would rather have than what is inferred, see
+                :func:`evaluator.shapes.inference.declaring.overridden`.
+            tools: where its code may run.
+            deadline_s: seconds for the search.
+
+        Raises:
+            RoleFailure: ``space`` asks for what the task does not have, or the file declares its own.
+        """
+        if declares_space(task):
+            if space:
+                raise RoleFailure("task_rejected", "the file declares DIMS, so its space is changed there")
+            return Submission(task)
+        path = self._path(task, space)
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            return Submission(TaskSource(task.name, kept["source"]), kept["inferred"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        found = infer(tools, task.source, min(deadline_s, DEADLINE_S))
+        source = task.source
+        if found.ok:
+            found = replace(found, space=overridden(found, space))
+            source = declared(found.source, found.space)
+        elif space:
+            raise RoleFailure("task_rejected", f"no size of the task can be varied: {found.reason}")
+        inferred = {name: value for name, value in found.as_json().items() if name != "source"}
+        # What a busy machine may be to blame for is tried again.
+        if found.reason != TOO_LATE:
+            self._keep(path, source, inferred)
+        return Submission(TaskSource(task.name, source), inferred)
+
+    def give_up(self, task: TaskSource, inferred: dict[str, Any], reason: str) -> Submission:
+        """The task with its one shape, since the inferred space does not hold."""
+        inferred = {**inferred, "ok": False, "reason": reason, "space": {}}
+        self._keep(self._path(task, {}), task.source, inferred)
+        return Submission(task, inferred)
+
+    def _keep(self, path: Path, source: str, inferred: dict[str, Any]) -> None:
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({"source": source, "inferred": inferred}), encoding="utf-8")
+        part.rename(path)
+
+    def _path(self, task: TaskSource, space: Mapping[str, Any]) -> Path:
+        parts = json.dumps([task.sha256, space, harness_digest()], sort_keys=True)
+        return self._folder / f"{hashlib.sha256(parts.encode()).hexdigest()[:40]}.json"

@@ -1,0 +1,89 @@
+"""What a call of a task would take at a shape, told by fake tensors: nothing is computed and nothing is allocated.
+
+Runs in the reference's process and describes; what the sampler makes of it is in :mod:`evaluator.shapes.cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+
+class _TooMany(Exception):
+    """More operations than are counted."""
+
+
+class _Count(TorchDispatchMode):
+    """Counts operations, what they do and what they write."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._most = most
+        self.operations = 0
+        self.flops = 0
+        self.written_bytes = 0
+        self.largest_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.operations += 1
+        if self.operations > self._most:
+            raise _TooMany
+        # A view writes nothing.
+        made = _bytes(result) if not func.is_view else 0
+        self.written_bytes += made
+        self.largest_bytes = max(self.largest_bytes, made)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
+        return result
+
+
+def of_call(
+    build: Callable[[], nn.Module], inputs: Callable[[], Any], most_operations: int
+) -> dict[str, int] | None:
+    """Figures of one forward call; None where fake tensors cannot run it.
+
+    Args:
+        build: makes the module.
+        inputs: makes its inputs.
+        most_operations: after so many the count ends, and the call has as many.
+
+    Returns:
+        ``held_bytes`` (weights, inputs, outputs and the largest of what lies between), ``written_bytes``, ``flops`` and
+        ``operations``.
+    """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            model = build()
+            given = list(inputs())
+            state = _bytes([*model.parameters(), *model.buffers()])
+            count = _Count(most_operations)
+            outputs: Any = None
+            try:
+                with count:
+                    outputs = model(*given)
+            except _TooMany:
+                pass
+    except Exception:
+        # Code that reads values, or that numpy feeds; the sampler then goes by the inputs alone.
+        return None
+    return {
+        "held_bytes": state + _bytes(given) + _bytes(outputs) + count.largest_bytes,
+        "written_bytes": count.written_bytes,
+        "flops": count.flops,
+        "operations": count.operations,
+    }
+
+
+def _bytes(value: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))

@@ -1,0 +1,227 @@
+"""What a reference's own operations say about it: values that no result depends on, and operands that were spread silently.
+
+Runs in the reference's process and decides nothing there: the task lint (:mod:`evaluator.lint`) reads it as a description.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from evaluator.roles import calls
+from evaluator.roles.blocks import flatten, tensors_in
+from evaluator.roles.open_shape import Shape
+
+_MOST_STEPS, _MOST_NAMES = 64, 96
+_TRIES = 2
+#: Operations that compute nothing: they take an argument for its form alone, or move values. The last step of a loop often
+#: pads or copies something that is not needed any more.
+_NO_WORK = (
+    "empty", "new_", "zeros", "ones", "full", "rand", "constant_pad", "reflection_pad", "replication_pad", "cat", "stack",
+    "copy", "_to_copy", "clone", "index", "gather", "slice", "select", "roll", "flip", "repeat", "unfold", "im2col",
+)  # fmt: skip
+
+
+class Trace(TorchDispatchMode):
+    """Follows the arguments of a call through its operations, by the memory in which values lie.
+
+    Args:
+        arguments: the tensors of the call, in order.
+        disturb: number of the operation whose result is changed, -1 for none.
+    """
+
+    def __init__(self, arguments: list[torch.Tensor], disturb: int = -1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        #: Address of a storage -> positions of the arguments that what lies in it came from.
+        self._sources: dict[int, frozenset[int]] = {}
+        # Memory that was given back would be used again for something else.
+        self._alive: list[torch.Tensor] = []
+        for position, tensor in enumerate(arguments):
+            self._note(tensor, frozenset([position]))
+        self._disturb = disturb
+        self._count = 0
+        #: (number, name) of operations of which a result could be disturbed.
+        self.steps: list[tuple[int, str]] = []
+        self.spread: list[dict[str, Any]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [value for value in _leaves((args, kwargs or {})) if isinstance(value, torch.Tensor)]
+        sources = frozenset().union(*(self._of(tensor) for tensor in given))
+        pointwise = torch.Tag.pointwise in func.tags
+        if pointwise:
+            self._look_for_spread(func, given)
+        before = {tensor.untyped_storage().data_ptr() for tensor in given}
+        result = func(*args, **(kwargs or {}))
+        made = [value for value in _leaves(result) if isinstance(value, torch.Tensor)]
+        for tensor in made:
+            self._note(tensor, sources | self._of(tensor))
+        number, self._count = self._count, self._count + 1
+        fresh = [
+            tensor
+            for tensor in made
+            if tensor.is_floating_point()
+            and tensor.numel() > 1
+            and tensor.untyped_storage().data_ptr() not in before
+        ]
+        name = func._schema.name.removeprefix("aten::")
+        # Of a sort or a maximum the places alone may be wanted.
+        whole = len(fresh) == len(made)
+        if fresh and whole and sources and not pointwise and not name.startswith(_NO_WORK):
+            self.steps.append((number, name))
+            if number == self._disturb:
+                for tensor in fresh:
+                    disturb(tensor)
+        return result
+
+    def _of(self, tensor: torch.Tensor) -> frozenset[int]:
+        return self._sources.get(tensor.untyped_storage().data_ptr(), frozenset())
+
+    def _note(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
+        self._sources[tensor.untyped_storage().data_ptr()] = sources
+        self._alive.append(tensor)
+
+    def _look_for_spread(self, func: Any, given: list[torch.Tensor]) -> None:
+        """Two operands of different arguments, of which a vector is set against the columns of as many rows."""
+        for vector, other in itertools.permutations(given[:3], 2):
+            if vector.dim() != 1 or other.dim() < 2 or vector.numel() < 2:
+                continue
+            rows, columns = other.shape[-2:]
+            if rows != vector.numel() or columns not in (1, rows):
+                continue
+            mine, others = self._of(vector), self._of(other)
+            if mine and others and not mine & others:
+                self.spread.append(
+                    {
+                        "operation": func._schema.name.removeprefix("aten::"),
+                        "vector": sorted(mine),
+                        "other": sorted(others),
+                        "shapes": [list(vector.shape), list(other.shape)],
+                    }
+                )
+
+
+def disturb(tensor: torch.Tensor) -> None:
+    """Changes every element, in place."""
+    wide = tensor.detach().double()
+    size = torch.where(torch.isfinite(wide), wide, 0.0).square().mean().sqrt().item() or 1.0
+    factors = torch.empty(wide.shape, dtype=torch.float64).uniform_(0.5, 1.5).to(wide.device)
+    offsets = torch.empty(wide.shape, dtype=torch.float64).uniform_(0.25, 0.75).to(wide.device)
+    tensor.copy_((wide * factors + offsets * size).to(tensor.dtype))
+
+
+def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[str, Any]:
+    """Looks at calls of an open shape's module on given arguments.
+
+    Args:
+        shape: its model is changed and put back.
+        arguments: of the call; they are copied.
+        seconds: no new look is begun afterwards.
+
+    Returns:
+        ``steady``: whether two calls gave the same bits (else nothing could be told of what matters); ``idle_state``:
+        names of weights, and ``idle_steps``: operations, that may change without a bit of the result changing;
+        ``spread``: see :class:`Trace`; ``sequence_first``: submodules that take their first dimension for the sequence.
+    """
+    assert shape.model is not None
+    model, until = shape.model, time.monotonic() + seconds
+    base, trace = _call(shape, arguments)
+    again, _ = _call(shape, arguments)
+    steady = _same(base, again)
+    answer: dict[str, Any] = {
+        "steady": steady,
+        "spread": trace.spread[:8],
+        "sequence_first": _sequence_first(model)[:8],
+        "idle_state": [],
+        "idle_steps": [],
+    }
+    if not steady:
+        return answer
+    kept = set(shape.spec.buffers)
+    state = [
+        (name, tensor)
+        for name, tensor in model.state_dict().items()
+        if name not in kept and tensor.is_floating_point() and tensor.numel()
+    ]
+    for name, tensor in state[:_MOST_NAMES]:
+        if time.monotonic() > until:
+            break
+        if _is_idle(shape, arguments, base, tensor):
+            answer["idle_state"].append(name)
+    for number, name in trace.steps[:_MOST_STEPS]:
+        if time.monotonic() > until:
+            break
+        if all(_same(base, _call(shape, arguments, number)[0]) for _ in range(_TRIES)):
+            answer["idle_steps"].append(name)
+    return answer
+
+
+def _is_idle(
+    shape: Shape, arguments: tuple[Any, ...], base: list[torch.Tensor], tensor: torch.Tensor
+) -> bool:
+    with torch.no_grad():
+        before = tensor.clone()
+        try:
+            disturb(tensor)
+            return _same(base, _call(shape, arguments)[0])
+        except Exception:
+            # A weight that its module refuses does matter.
+            return False
+        finally:
+            tensor.copy_(before)
+
+
+def _call(shape: Shape, arguments: tuple[Any, ...], disturbed: int = -1) -> tuple[list[torch.Tensor], Trace]:
+    """The results of one call, and what was seen of it."""
+    assert shape.model is not None
+    copies = list(tree_map(_copy, list(arguments)))
+    trace = Trace(tensors_in(copies), disturbed)
+    call = calls.make(shape.model, shape.model, shape.spec, shape.initial)
+    with torch.no_grad(), trace:
+        outputs = flatten(call(*copies))
+    return [output.detach().clone() for output in outputs], trace
+
+
+def _copy(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.equal(_bits(a), _bits(b)) for a, b in zip(first, second, strict=True)
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, so that NaN equals NaN."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _sequence_first(model: nn.Module) -> list[str]:
+    """Names of attention and recurrent modules that were made without ``batch_first``."""
+    kinds = (nn.MultiheadAttention, nn.RNNBase)
+    return [
+        f"{type(module).__name__} {name!r}"
+        for name, module in model.named_modules()
+        if isinstance(module, kinds) and not module.batch_first
+    ]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        yield from _leaves(list(value.values()))
+    else:
+        yield value

@@ -1,0 +1,71 @@
+"""A task file without `DIMS` becomes one with it: what was inferred, and what the user would rather have, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evaluator.errors import RoleFailure
+from evaluator.shapes.inference.result import Inferred
+from evaluator.shapes.space import ChoiceDim, IntegerDim, Space, as_fields, parse_space
+
+
+def overridden(inferred: Inferred, wanted: Mapping[str, Any]) -> Space:
+    """The inferred space with the fields that a user gave in place of its own.
+
+    Args:
+        inferred: what was found.
+        wanted: by name of a dimension, some of ``min``, ``max``, ``multiple_of`` and ``default``, or ``choices``.
+
+    Raises:
+        RoleFailure: a dimension that cannot be varied, or a range that is none; with the word ``task_rejected``.
+    """
+    fields = as_fields(inferred.space)
+    first = {name: axis for axis, names in inferred.tied.items() for name in names}
+    for name, given in wanted.items():
+        if not isinstance(given, Mapping):
+            raise RoleFailure("task_rejected", f"space[{name!r:.90}] must be a mapping")
+        axis = first.get(name)
+        if axis is None:
+            reason = inferred.fixed.get(
+                name, f"the file has no such size; there are: {', '.join(inferred.space)}"
+            )
+            raise RoleFailure("task_rejected", f"{name!r:.90} cannot be varied: {reason}")
+        kept = {} if "choices" in given else {k: v for k, v in fields[axis].items() if k != "choices"}
+        fields[axis] = {**kept, **given}
+    return parse_space(fields)
+
+
+def declared(source: str, space: Space) -> str:
+    """A task file that takes the names of a space as keyword arguments, with that space as its `DIMS`."""
+    lines = [f"    {name!r}: {_dim(dim)},\n" for name, dim in space.items()]
+    return f"{source.rstrip()}\n\n\nimport kernelbench_tasks\n\nDIMS = {{\n{''.join(lines)}}}\n"
+
+
+def _dim(dim: IntegerDim | ChoiceDim) -> str:
+    if isinstance(dim, ChoiceDim):
+        values = ", ".join(repr(value) for value in dim.values)
+        return f"kernelbench_tasks.Choice({values}, default={dim.default!r})"
+    step = f", multiple_of={dim.multiple_of}" if dim.multiple_of > 1 else ""
+    return f"kernelbench_tasks.Dim({dim.low}, {dim.high}{step}, default={dim.default})"
+
+
+def told(inferred: Mapping[str, Any]) -> list[str]:
+    """What was found, in lines for people.
+
+    Args:
+        inferred: as in a task's description.
+    """
+    if not inferred["ok"]:
+        return [f"no size of the task can be varied: {inferred['reason']}"]
+    lines = []
+    for name, dim in inferred["space"].items():
+        others = [other for other in inferred["tied"].get(name, ()) if other != name]
+        if "choices" in dim:
+            words = ", ".join(repr(value) for value in dim["choices"])
+        else:
+            words = f"{dim['min']} to {dim['max']}"
+            words += f", multiples of {dim['multiple_of']}" if dim["multiple_of"] > 1 else ""
+        lines.append(f"{name} is {words}" + (f"; {', '.join(others)} moves with it" if others else ""))
+    lines += [f"{name} cannot be varied: {why}" for name, why in inferred["fixed"].items()]
+    return lines + list(inferred["sentences"])

@@ -1,0 +1,125 @@
+"""Calls a rebuilt task at given sizes, on fake tensors or real ones, and says whether that works and what it makes.
+
+Runs in a disposable process, which the task's code shares.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from evaluator.shapes.inference.knobs import Knob
+
+Values = dict[str, int | str]
+_MOST_WORDS = 240
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call came to.
+
+    Attributes:
+        works: whether inputs, module and output could be made.
+        error: why not, in one line.
+        inputs: shape and dtype of each input tensor.
+        arguments: what the constructor got, as text.
+        outputs: shape and dtype of each output tensor.
+        nbytes: of inputs, state and outputs together.
+        seconds: what it took.
+    """
+
+    works: bool
+    error: str = ""
+    inputs: tuple[tuple[tuple[int, ...], str], ...] = ()
+    arguments: str = ""
+    outputs: tuple[tuple[tuple[int, ...], str], ...] = ()
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+class Probe:
+    """A loaded task.
+
+    Args:
+        module: the rebuilt file, imported.
+        knobs: what it takes.
+        deadline: monotonic time after which nothing new is tried.
+
+    Attributes:
+        fake: whether calls use fake tensors.
+        calls: how many sizes were tried.
+    """
+
+    def __init__(self, module: ModuleType, knobs: list[Knob], deadline: float) -> None:
+        self._module = module
+        self._knobs = knobs
+        self._deadline = deadline
+        self._kept: dict[tuple[Any, ...], Outcome] = {}
+        self._arguments: list[Any] = []
+        self.fake = True
+        self.calls = 0
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self._deadline
+
+    def make(self, values: Values) -> tuple[nn.Module, list[Any]]:
+        """The module and its inputs, on real tensors unless a fake mode is in force."""
+        taken = {
+            function: {knob.name: values[knob.name] for knob in self._knobs if function in knob.functions}
+            for function in ("get_init_inputs", "get_inputs")
+        }
+        arguments = list(self._module.get_init_inputs(**taken["get_init_inputs"]))
+        model = self._module.Model(*arguments).train(bool(getattr(self._module, "TRAINING", False)))
+        inputs = self._module.get_inputs(**taken["get_inputs"])
+        if not isinstance(inputs, (list, tuple)):
+            raise TypeError("get_inputs() must return a list")
+        self._arguments = arguments
+        return model, list(inputs)
+
+    def __call__(self, values: Values, *, fake: bool | None = None) -> Outcome:
+        """Tries some sizes; what was tried before is not tried again."""
+        fake = self.fake if fake is None else fake
+        key = (fake, *sorted(values.items()))
+        if key not in self._kept:
+            if self.late:
+                return Outcome(False, "the time for inference is over")
+            self._kept[key] = self._run(values, fake=fake)
+        return self._kept[key]
+
+    def _run(self, values: Values, *, fake: bool) -> Outcome:
+        started = time.monotonic()
+        self.calls += 1
+        try:
+            with torch.no_grad():
+                if fake:
+                    with FakeTensorMode(allow_non_fake_inputs=True):
+                        model, inputs = self.make(values)
+                        outputs = model(*inputs)
+                else:
+                    model, inputs = self.make(values)
+                    outputs = model(*inputs)
+        except Exception as error:  # noqa: BLE001
+            # Whatever the user's code raises at sizes that it was not written for is an answer, not a fault.
+            lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+            words = f"{type(error).__name__}: {lines[0]}"[:_MOST_WORDS]
+            return Outcome(False, words, seconds=time.monotonic() - started)
+        state = [*model.parameters(), *model.buffers()]
+        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        made = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+        return Outcome(
+            True,
+            inputs=tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors),
+            arguments=repr(self._arguments)[:1000],
+            outputs=tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in made),
+            nbytes=sum(tensor.numel() * tensor.element_size() for tensor in (*state, *tensors, *made)),
+            seconds=time.monotonic() - started,
+        )

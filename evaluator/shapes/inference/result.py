@@ -1,0 +1,151 @@
+"""An inferred space as the referee believes it: what came out of the disposable process, validated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from evaluator.errors import RoleFailure
+from evaluator.integrity.static import clean
+from evaluator.referee.tool_run import ToolResult
+from evaluator.shapes.inference.program import PROGRAM
+from evaluator.shapes.space import Space, as_fields, parse_space
+
+DEADLINE_S = 20.0
+#: Between the program's own deadline and the one at which its process is killed, at most.
+_GRACE_S = 20.0
+#: Why there is no space where the machine, not the file, may be to blame.
+TOO_LATE = "the task did not answer in time while its sizes were tried"
+_MOST_AXES = 12
+_MOST_SENTENCES = 60
+_MOST_SOURCE = 1 << 20
+
+
+class RunsTools(Protocol):
+    """Whatever runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
+
+    def run_tool(self, program: str, files: dict[str, str], *, deadline_s: float) -> ToolResult:
+        """See :meth:`evaluator.client.Referee.run_tool`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What could be found out about the sizes of a task.
+
+    Attributes:
+        ok: whether there is a space at all.
+        reason: why not.
+        space: the dimensions, in the form of :mod:`evaluator.shapes.space`.
+        tied: names that move with a dimension, by its name (itself among them).
+        fixed: what cannot be varied, and why.
+        sentences: what the user should know beyond the space.
+        regimes: sizes at which the module's own code takes another path, by dimension.
+        export: ``confirmed``, ``partly`` or ``not exported``.
+        source: the task file with these sizes as keyword arguments, without `DIMS`; as untrusted as the task.
+        probes: how many sizes were tried.
+        elapsed_s: seconds that the search took.
+    """
+
+    ok: bool
+    reason: str
+    space: Space
+    tied: dict[str, tuple[str, ...]]
+    fixed: dict[str, str]
+    sentences: tuple[str, ...]
+    regimes: dict[str, tuple[int, ...]]
+    export: str
+    source: str
+    probes: int
+    elapsed_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, the space as in a task's description (and in a POST body)."""
+        plain = asdict(self)
+        plain["space"] = as_fields(self.space)
+        return plain
+
+
+def infer(tools: RunsTools, text: str, deadline_s: float = DEADLINE_S) -> Inferred:
+    """The space of a task file; its code runs in a disposable confined process only.
+
+    Args:
+        tools: what runs it.
+        text: the task file; anybody's.
+        deadline_s: seconds for the search; beyond it, bounds stay as tight as they were found.
+    """
+    program = PROGRAM.format(deadline_s=deadline_s)
+    result = tools.run_tool(program, {"task.py": text}, deadline_s=deadline_s + min(_GRACE_S, 2 * deadline_s))
+    if result.status == "timeout":
+        return refused(TOO_LATE)
+    if result.status == "out_of_memory":
+        return refused("the task needs more memory than inference allows at the sizes in its file")
+    try:
+        return from_json(json.loads(result.outputs["space.json"]))
+    except (KeyError, ValueError, RecursionError):
+        last = result.stdout.strip().splitlines()[-1:]
+        return refused(f"inference ended without an answer: {clean(' '.join(last), 200)}")
+
+
+def refused(reason: str) -> Inferred:
+    """No space, for a reason."""
+    return Inferred(False, reason, {}, {}, {}, (), {}, "not exported", "", 0, 0.0)
+
+
+def from_json(plain: Any) -> Inferred:
+    """Validates an answer of the disposable process, which the task's code shares.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    try:
+        if plain["ok"] is not True:
+            fixed = _sentences_by_name(plain.get("fixed", {}))
+            return Inferred(
+                False, clean(plain["reason"], 600), {}, {}, fixed, (), {}, "not exported", "", 0, 0.0
+            )
+        dims: dict[str, Any] = {}
+        tied: dict[str, tuple[str, ...]] = {}
+        dropped = {}
+        for axis in plain["axes"]:
+            names = tuple(_name(name) for name in axis["names"][:_MOST_AXES])
+            if len(dims) + len(plain["choices"]) >= _MOST_AXES:
+                dropped[names[0]] = f"a space has at most {_MOST_AXES} dimensions"
+                continue
+            dims[names[0]] = {field: axis[field] for field in ("min", "max", "multiple_of", "default")}
+            tied[names[0]] = names
+        for name, values in list(plain["choices"].items())[:_MOST_AXES]:
+            dims[_name(name)] = {"choices": values[:32], "default": values[0]}
+            tied[name] = (name,)
+        regimes = {
+            _name(name): tuple(int(size) for size in sizes[:16])
+            for name, sizes in list(plain["regimes"].items())[:_MOST_AXES]
+        }
+        return Inferred(
+            True,
+            "",
+            parse_space(dims),
+            tied,
+            {**_sentences_by_name(plain["fixed"]), **dropped},
+            tuple(clean(sentence, 600) for sentence in plain["sentences"][:_MOST_SENTENCES]),
+            regimes,
+            {"confirmed": "confirmed", "partly": "partly"}.get(plain["export"], "not exported"),
+            str(plain["source"])[:_MOST_SOURCE],
+            int(plain["probes"]),
+            float(plain["elapsed_s"]),
+        )
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ValueError(f"not the form of a space: {type(error).__name__}") from None
+    except RoleFailure as failure:
+        raise ValueError(failure.sentence) from None
+
+
+def _name(name: Any) -> str:
+    if not (isinstance(name, str) and name.isidentifier() and len(name) <= 80):
+        raise TypeError("not a name")
+    return name
+
+
+def _sentences_by_name(plain: Any) -> dict[str, str]:
+    return {_name(name): clean(sentence, 600) for name, sentence in list(plain.items())[:64]}

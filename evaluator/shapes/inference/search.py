@@ -1,0 +1,370 @@
+"""The search: each size alone, ties between equal sizes, what must divide them, bounds, and the corners of the box."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from evaluator.shapes.inference.knobs import DTYPES, Knob
+from evaluator.shapes.inference.probing import Outcome, Probe, Values
+
+#: Largest legal size that is proposed, as a multiple of the one in the file. The sampler caps memory by itself.
+_GROWTHS = (4, 16)
+_MOST_BYTES = 2 << 30
+#: A call that takes longer is not tried at larger sizes: a loop over the size would only take longer.
+_SLOW_SECONDS = 0.15
+_MOST_STEP = 4096
+
+
+@dataclass
+class Axis:
+    """A free size: ``names`` that move together, all of them multiples of ``step`` from ``low`` to ``high``."""
+
+    names: tuple[str, ...]
+    default: int
+    step: int
+    low: int = 0
+    high: int = 0
+
+
+@dataclass
+class Found:
+    """What the search found.
+
+    Attributes:
+        axes: free sizes.
+        choices: sizes and dtypes that take one of a few values, by name.
+        fixed: what cannot be varied, and why.
+        sentences: what else the user should know.
+    """
+
+    axes: list[Axis] = field(default_factory=list)
+    choices: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    fixed: dict[str, str] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
+
+
+class Unusable(Exception):
+    """The task does not run at the sizes in its file."""
+
+
+class Search:
+    """One search over the knobs of a task."""
+
+    def __init__(self, probe: Probe, knobs: list[Knob]) -> None:
+        self._probe = probe
+        self._base: Values = {knob.name: knob.default for knob in knobs}
+        self._sizes = [knob for knob in knobs if isinstance(knob.default, int)]
+        self._dtypes = [knob for knob in knobs if isinstance(knob.default, str)]
+        self.found = Found()
+
+    # -- one call ----------------------------------------------------------------------------------------------
+
+    def _at(self, names: tuple[str, ...], value: int | str, base: Values | None = None) -> Outcome:
+        return self._probe({**(base or self._base), **dict.fromkeys(names, value)})
+
+    def _works(self, names: tuple[str, ...], value: int, base: Values | None = None) -> bool:
+        return self._at(names, value, base).works
+
+    def _start(self) -> Outcome:
+        outcome = self._probe(self._base)
+        if outcome.works:
+            return outcome
+        words = outcome.error
+        self._probe.fake = False
+        outcome = self._probe(self._base)
+        if not outcome.works:
+            raise Unusable(f"the task does not run at the sizes in its file ({outcome.error})")
+        self.found.sentences.append(
+            f"fake tensors cannot run it ({words}), so it was probed with real ones at fewer sizes"
+        )
+        return outcome
+
+    # -- the whole ---------------------------------------------------------------------------------------------
+
+    def run(self) -> Found:
+        """The free sizes with their bounds.
+
+        Raises:
+            Unusable: the task does not run as it is.
+        """
+        start = self._start()
+        waiting: list[Knob] = []
+        for knob in self._sizes:
+            if self._changes_nothing(knob, start):
+                self.found.fixed[knob.name] = "it changes values only, no shape and no constructor argument"
+            elif not self._free((knob.name,), int(knob.default), most_step=1):
+                waiting.append(knob)
+        # Ties before rules of divisibility: one half of a tie may run by itself at a few lucky sizes.
+        for knob in self._tie(waiting):
+            if not self._free((knob.name,), int(knob.default)):
+                self._choose(knob)
+        for knob in self._dtypes:
+            works = tuple(name for name in DTYPES[:2] if self._at((knob.name,), name).works)
+            self.found.choices[knob.name] = tuple(dict.fromkeys((knob.default, *works)))
+        for axis in self.found.axes:
+            self._bound(axis)
+        self._corners()
+        self._confirm()
+        return self.found
+
+    def _changes_nothing(self, knob: Knob, start: Outcome) -> bool:
+        default = int(knob.default)
+        return all(
+            self._same(self._at((knob.name,), value), start) for value in (default + 1, 2 * default + 2)
+        )
+
+    @staticmethod
+    def _same(after: Outcome, start: Outcome) -> bool:
+        """Whether nothing but values changed: then a size was rounded to the one before, or it is none."""
+        made = (after.inputs, after.arguments, after.outputs)
+        return after.works and made == (start.inputs, start.arguments, start.outputs)
+
+    def _free(self, names: tuple[str, ...], default: int, most_step: int = _MOST_STEP) -> bool:
+        """Adds an axis if sizes above the default work, or else below: the least step that does must divide them."""
+        steps = _divisors(default, most_step)
+        for step in steps:
+            if self._moves(names, default, default + step) and (
+                self._works(names, default + 3 * step)
+                or (default > step and self._works(names, default - step))
+            ):
+                self.found.axes.append(Axis(names, default, step))
+                return True
+        for step in steps if most_step > 1 else ():
+            further = max(default - 2 * step, 1)
+            if default > step and self._moves(names, default, default - step) and self._works(names, further):
+                self.found.axes.append(Axis(names, default, step))
+                return True
+        return False
+
+    def _moves(self, names: tuple[str, ...], default: int, value: int) -> bool:
+        """Whether a size works and is not rounded to the default's."""
+        outcome = self._at(names, value)
+        return outcome.works and not self._same(outcome, self._at(names, default))
+
+    def _tie(self, waiting: list[Knob]) -> list[Knob]:
+        """Equal sizes that only work when they move together become one axis under the first one's name."""
+        left = list(waiting)
+        for knob in waiting:
+            equal = [other for other in left if other.default == knob.default]
+            if knob not in left or len(equal) < 2:
+                continue
+            members = self._partners(equal)
+            names = tuple(member.name for member in members)
+            if len(members) > 1 and self._free(names, int(knob.default)):
+                self.found.sentences.append(f"{' and '.join(names)} are one size: they only work together")
+                left = [other for other in left if other not in members]
+        return left
+
+    def _partners(self, equal: list[Knob]) -> list[Knob]:
+        """The fewest of some equal sizes, the first among them, that work together where each alone fails."""
+        default = int(equal[0].default)
+        for step in _divisors(default, _MOST_STEP):
+            value = default + step
+            alone = [knob for knob in equal if not self._works((knob.name,), value)]
+            if equal[0] not in alone or not self._works(tuple(knob.name for knob in alone), value):
+                continue
+            members = alone
+            for knob in alone[1:]:
+                fewer = [member for member in members if member is not knob]
+                if self._works(tuple(member.name for member in fewer), value):
+                    members = fewer
+            return members
+        return []
+
+    def _choose(self, knob: Knob) -> None:
+        """A size that has to divide another one takes some of the default's own divisors and doubles."""
+        default = int(knob.default)
+        candidates = sorted({*(value for value in range(1, 2 * default + 1) if _kin(value, default))})
+        works = tuple(value for value in candidates[:24] if self._works((knob.name,), value))
+        if len(works) > 1:
+            self.found.choices[knob.name] = (default, *(value for value in works if value != default))
+            self.found.sentences.append(
+                f"{knob.name} has to divide another size: of its divisors and doubles {', '.join(map(str, works))} work"
+            )
+        else:
+            error = self._at((knob.name,), default + 1).error
+            self.found.fixed[knob.name] = f"at {default + 1} instead of {default} the task fails: {error}"
+
+    # -- bounds ------------------------------------------------------------------------------------------------
+
+    def _bound(self, axis: Axis) -> None:
+        axis.low = self._lowest(axis)
+        axis.high = axis.default
+        start = self._at(axis.names, axis.default)
+        for growth in _GROWTHS:
+            top = max(_power_of_two(growth * axis.default), 2 * axis.step) // axis.step * axis.step
+            outcome = self._at(axis.names, top)
+            if outcome.works and outcome.nbytes <= max(_MOST_BYTES, 2 * start.nbytes):
+                axis.high = top
+                if outcome.seconds > _SLOW_SECONDS:
+                    return
+                continue
+            axis.high = self._highest(axis, top, max(_MOST_BYTES, 2 * start.nbytes))
+            if not outcome.works and axis.high < top - axis.step:
+                words = f"above {axis.high} the task fails with the other sizes as they are ({outcome.error})"
+                self.found.sentences.append(f"{axis.names[0]}: {words}")
+            return
+
+    def _lowest(self, axis: Axis, base: Values | None = None) -> int:
+        """The least multiple that works, if all above it do."""
+        bad, good = 0, axis.default // axis.step
+        while good - bad > 1:
+            # The least of all is tried first: it is legal more often than not.
+            middle = 1 if bad == 0 and good == axis.default // axis.step else (bad + good) // 2
+            if self._works(axis.names, middle * axis.step, base):
+                good = middle
+                if middle == 1:
+                    break
+            else:
+                bad = middle
+        return good * axis.step
+
+    def _highest(self, axis: Axis, top: int, most_bytes: int) -> int:
+        good, bad = axis.high // axis.step, top // axis.step
+        while bad - good > max(1, good // 16):
+            middle = (good + bad) // 2
+            outcome = self._at(axis.names, middle * axis.step)
+            if outcome.works and outcome.nbytes <= most_bytes:
+                good = middle
+            else:
+                bad = middle
+        return good * axis.step
+
+    # -- corners -----------------------------------------------------------------------------------------------
+
+    def _corner(self, axes: dict[int, int]) -> Values:
+        values = dict(self._base)
+        for index, value in axes.items():
+            values |= dict.fromkeys(self.found.axes[index].names, value)
+        return values
+
+    def _corners(self) -> None:
+        """Bounds found alone must hold together: a size that another one limits gets a bound for both."""
+        axes = self.found.axes
+        for _ in range(2 * len(axes)):
+            lows = {index: axis.low for index, axis in enumerate(axes)}
+            highs = {index: self._moderate(axis) for index, axis in enumerate(axes)}
+            mixed = [highs, *({**highs, index: lows[index]} for index in lows)]
+            mixed += [lows, *({**lows, index: highs[index]} for index in lows)]
+            wrong = [corner for corner in mixed if not self._probe(self._corner(corner)).works]
+            if not wrong or self._probe.late:
+                break
+            pairs = [(low, high) for low in lows for high in highs if low != high]
+            if not any(self._settle(*pair, at_low) for at_low in (False, True) for pair in pairs):
+                self._shrink(wrong[0])
+        self._check_choices()
+
+    def _moderate(self, axis: Axis) -> int:
+        """All sizes at their largest at once would only overflow."""
+        return min(axis.high, max(4 * axis.default, 4 * axis.step))
+
+    def _settle(self, low: int, high: int, at_low: bool) -> bool:
+        """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.
+
+        The other axes are as in the file, or at their smallest.
+        """
+        small, large = self.found.axes[low], self.found.axes[high]
+        others = [index for index in range(len(self.found.axes)) if index not in (low, high)]
+        base = {index: self.found.axes[index].low for index in others} if at_low else {}
+        if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
+            return False
+        # Both keep some room: the large one up to four times the file's size where the small one at its own allows it.
+        top = large.default
+        for value in (4 * large.default, 2 * large.default):
+            if (
+                value <= large.high
+                and self._probe(self._corner({**base, low: small.default, high: value})).works
+            ):
+                top = value
+                break
+        before = (small.low, large.high)
+        large.high = top
+        small.low = self._lowest(small, self._corner({**base, high: top}))
+        self.found.sentences.append(
+            f"{small.names[0]} and {large.names[0]} limit each other: {small.names[0]} starts at {small.low} and "
+            f"{large.names[0]} ends at {large.high}, so that every pair works"
+        )
+        return before != (small.low, large.high)
+
+    def _shrink(self, corner: dict[int, int]) -> None:
+        """No pair explains a corner that fails: the bound whose retreat to the file's size mends it does so."""
+        for index, axis in enumerate(self.found.axes):
+            if self._probe(self._corner({**corner, index: axis.default})).works:
+                if corner[index] <= axis.default:
+                    axis.low = self._lowest(axis, self._corner(corner))
+                else:
+                    axis.high = axis.default
+                return
+        for axis in self.found.axes:
+            axis.low, axis.high = max(axis.low, axis.default // 2 // axis.step * axis.step), axis.default
+
+    def _check_choices(self) -> None:
+        """What divides another size at the file's value must divide every size: the others step by all of them."""
+        for name, values in self.found.choices.items():
+            for axis in self.found.axes:
+                step = axis.step
+                for value in values:
+                    while (
+                        isinstance(value, int)
+                        and step < axis.default
+                        and not self._probe(
+                            {**self._corner({}), name: value} | dict.fromkeys(axis.names, axis.default + step)
+                        ).works
+                    ):
+                        step = next(
+                            (s for s in range(step + 1, axis.default + 1) if s % step == 0 and axis.default % s == 0),
+                            axis.default,
+                        )  # fmt: skip
+                if step != axis.step:
+                    axis.step = step
+                    axis.low = -(-axis.low // step) * step
+                    axis.high = axis.high // step * step
+
+    # -- real runs ---------------------------------------------------------------------------------------------
+
+    def _confirm(self) -> None:
+        """Runs the smallest shapes for real: fake tensors accept what a kernel may refuse."""
+        if not self._probe.fake:
+            return
+        axes = self.found.axes
+        for steps in (0, 1, 3):
+            values = self._corner(
+                {
+                    i: min(axis.low + steps * axis.step, max(axis.high, axis.low))
+                    for i, axis in enumerate(axes)
+                }
+            )
+            if self._probe(values).nbytes > _MOST_BYTES // 8:
+                self.found.sentences.append("it was too large to run for real here")
+                return
+            outcome = self._probe(values, fake=False)
+            if not outcome.works:
+                sizes = ", ".join(f"{axis.names[0]}={values[axis.names[0]]}" for axis in axes)
+                if not self._raise_low(values):
+                    self.found.sentences.append(f"run for real at {sizes} it fails: {outcome.error}")
+                    return
+
+    def _raise_low(self, values: Values) -> bool:
+        """A real run that fails beside the smallest shape raises the bound of the first axis that mends it."""
+        # First the one that loses the least of its range.
+        for axis in sorted(self.found.axes, key=lambda axis: -axis.default / max(axis.low, 1)):
+            for factor in (2, 3, 4, 8):
+                value = factor * max(axis.low, axis.step)
+                raised = {**values, **dict.fromkeys(axis.names, value)}
+                if value <= axis.default and self._probe(raised, fake=False).works:
+                    axis.low = value
+                    return True
+        return False
+
+
+def _divisors(size: int, most: int) -> list[int]:
+    return [step for step in range(1, min(size, most) + 1) if size % step == 0] or [1]
+
+
+def _kin(value: int, default: int) -> bool:
+    return value > 0 and (default % value == 0 or value % max(default, 1) == 0)
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, math.ceil(math.log2(max(value, 1))))

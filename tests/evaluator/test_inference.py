@@ -1,0 +1,204 @@
+"""Shape inference: free sizes, ties, divisibility, limits, regimes, what cannot vary and why, and hostile files."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.inference import compare, declared, hidden
+from evaluator.referee.core import RefereeCore
+from evaluator.shapes.inference import knobs
+from evaluator.shapes.inference.result import Inferred, from_json, infer
+from evaluator.shapes.space import ChoiceDim, IntegerDim
+from kernelbench_tasks import catalog
+
+_HEAD = "import torch\nimport torch.nn as nn\n"
+
+
+@pytest.fixture(scope="module")
+def tools(core: RefereeCore) -> RefereeCore:
+    """What runs a program beside a task's file, in a confined process of the referee."""
+    return core
+
+
+def _task(body: str) -> str:
+    return _HEAD + textwrap.dedent(body)
+
+
+LINEAR = _task("""
+    batch_size = 16
+    in_features = 48
+    out_features = 40
+
+    class Model(nn.Module):
+        def __init__(self, in_features, out_features):
+            super().__init__()
+            self.linear = nn.Linear(in_features, out_features)
+
+        def forward(self, x):
+            return self.linear(x).unflatten(1, (-1, 8)).sum(-1)
+
+    def get_inputs():
+        return [torch.randn(batch_size, in_features)]
+
+    def get_init_inputs():
+        return [in_features, out_features]
+""")
+
+
+def _integer(inferred: Inferred, name: str) -> IntegerDim:
+    dim = inferred.space[name]
+    assert isinstance(dim, IntegerDim)
+    return dim
+
+
+def test_constants_of_the_file_become_dimensions_with_their_rules(tools: RefereeCore) -> None:
+    inferred = infer(tools, LINEAR)
+    assert set(inferred.space) == {"batch_size", "in_features", "out_features"}, inferred.reason
+    steps = {name: _integer(inferred, name).multiple_of for name in inferred.space}
+    assert steps == {"batch_size": 1, "in_features": 1, "out_features": 8}
+    assert _integer(inferred, "out_features").low == 8
+    assert inferred.export == "confirmed"
+    # What was inferred can be used: the rebuilt file takes the sizes as keyword arguments.
+    scope: dict[str, Any] = {}
+    exec(compile(inferred.source, "rebuilt.py", "exec"), scope)
+    assert scope["get_inputs"](batch_size=3, in_features=5)[0].shape == (3, 5)
+    assert scope["get_init_inputs"](in_features=5, out_features=8) == [5, 8]
+
+
+def test_bare_numbers_are_tied_where_only_the_pair_works(tools: RefereeCore) -> None:
+    text = LINEAR.replace("(batch_size, in_features)", "(16, 48)").replace(
+        "return [in_features, out_features]", "return [48, 48]"
+    )
+    inferred = infer(tools, text)
+    assert inferred.tied == {
+        "size_0": ("size_0",),
+        "size_1": ("size_1", "argument_0"),
+        "argument_1": ("argument_1",),
+    }
+    assert _integer(inferred, "argument_1").multiple_of == 8
+    assert _integer(inferred, "size_1").multiple_of == 1
+
+
+def test_a_size_that_another_one_limits_gets_a_bound_for_both(tools: RefereeCore) -> None:
+    text = LINEAR.replace("return self.linear(x)", "return x.topk(self.k)[0]").replace(
+        ".unflatten(1, (-1, 8))", ""
+    )
+    text = text.replace("super().__init__()", "super().__init__()\n        self.k = out_features")
+    text = text.replace("out_features = 40", "out_features = 4")
+    inferred = infer(tools, text)
+    k, cols = _integer(inferred, "out_features"), _integer(inferred, "in_features")
+    assert 4 < k.high <= cols.low <= 48
+    assert any("limit each other" in sentence for sentence in inferred.sentences)
+
+
+def test_a_guard_shows_where_another_path_begins(tools: RefereeCore) -> None:
+    text = LINEAR.replace(
+        "return self.linear(x)", "x = x.cos() if x.shape[0] > 64 else x\n        return self.linear(x)"
+    )
+    inferred = infer(tools, text)
+    assert inferred.regimes == {"batch_size": (64,)}
+    assert infer(tools, LINEAR).regimes == {}
+
+
+def test_what_cannot_vary_is_told_with_its_reason(tools: RefereeCore) -> None:
+    text = LINEAR.replace("(-1, 8)", "(-1, in_features // 6)")
+    inferred = infer(tools, text)
+    assert "in_features" not in inferred.space
+    assert "reads this constant" in inferred.fixed["in_features"]
+
+
+def test_data_dependent_code_is_probed_with_real_tensors(tools: RefereeCore) -> None:
+    text = LINEAR.replace(
+        "return self.linear(x)", "x = x * int(x.sum().item() < 1e30)\n        return self.linear(x)"
+    )
+    inferred = infer(tools, text)
+    assert _integer(inferred, "out_features").multiple_of == 8
+    assert any("real ones" in sentence for sentence in inferred.sentences)
+
+
+@pytest.mark.parametrize("form", ["parameters", "constants"])
+@pytest.mark.parametrize("name", ["bitpack_masks", "rmsnorm", "mx_quantize"])
+def test_the_catalogue_is_found_again_when_its_space_is_hidden(
+    tools: RefereeCore, name: str, form: str
+) -> None:
+    source = catalog.load(name).source
+    result = compare(declared(source), infer(tools, hidden(source, form)))
+    wrong = {dim: entry for dim, entry in result.items() if entry["result"] != "same"}
+    # As a constant a dtype is a text like any other.
+    assert set(wrong) <= ({"dtype"} if form == "constants" else set()), wrong
+
+
+def test_a_dtype_is_a_choice(tools: RefereeCore) -> None:
+    inferred = infer(tools, hidden(catalog.load("rmsnorm").source, "parameters"))
+    dtype = inferred.space["dtype"]
+    assert isinstance(dtype, ChoiceDim) and dtype.default == "float32"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def f(:", "does not parse"),
+        ("x = 1", "no function get_inputs"),
+        (LINEAR.replace("(batch_size, in_features)", "(batch_size, 47)"), "does not run at the sizes"),
+        (LINEAR.replace("batch_size = 16", "raise ValueError('ha')"), "cannot be imported"),
+        ("(" * 100_000, "parse"),
+    ],
+)  # fmt: skip
+def test_a_file_without_a_space_is_refused_in_one_sentence(tools: RefereeCore, text: str, words: str) -> None:
+    inferred = infer(tools, text)
+    assert not inferred.ok and not inferred.space
+    assert words in inferred.reason or "without an answer" in inferred.reason
+    assert "\n" not in inferred.reason
+
+
+def test_a_file_that_never_ends_is_cut_off(tools: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluator.shapes.inference.result._GRACE_S", 0.5)
+    started = time.monotonic()
+    inferred = infer(tools, LINEAR + "\nwhile True:\n    pass\n", deadline_s=1.0)
+    assert "in time" in inferred.reason
+    assert time.monotonic() - started < 15
+
+
+def test_a_file_that_writes_the_answer_itself_gets_no_more_than_a_space(tools: RefereeCore) -> None:
+    forged = """
+        import json, os
+        axis = {"names": ["a"], "min": 5, "max": 1, "multiple_of": 1, "default": 1}
+        answer = {"ok": True, "axes": [axis], "choices": {}, "fixed": {}, "sentences": [], "regimes": {}, "export": "x",
+                  "source": "", "probes": 1, "elapsed_s": 1}
+        open("out/space.json", "w").write(json.dumps(answer))
+        os._exit(0)
+    """
+    assert not infer(tools, textwrap.dedent(forged)).ok
+    inferred = infer(tools, textwrap.dedent(forged).replace("os._exit(0)", "raise SystemExit(0)"))
+    assert not inferred.ok
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], {}, {"ok": True}, {"ok": True, "axes": [{"names": ["1"]}], "choices": {}}]
+)
+def test_an_answer_of_another_form_is_refused(answer: Any) -> None:
+    with pytest.raises(ValueError, match="not the form"):
+        from_json(answer)
+
+
+def test_the_file_is_rebuilt_from_its_tree_and_not_from_its_text() -> None:
+    text = LINEAR.replace(
+        "batch_size = 16", 'note = "batch_size = 16"\nbatch_size = 16\ndouble = 2 * batch_size'
+    )
+    text = text.replace("(batch_size, in_features)", "(double, in_features)")
+    rebuilt = knobs.rebuild(text)
+    assert "'batch_size = 16'" in rebuilt.source
+    scope: dict[str, Any] = {}
+    exec(compile(rebuilt.source, "rebuilt.py", "exec"), scope)
+    assert scope["get_inputs"](batch_size=5, in_features=7)[0].shape == (10, 7)
+
+
+def test_the_program_reads_nothing_of_this_repository(tmp_path: Path) -> None:
+    """The text of DIMS is not looked at: a declaration that lies changes nothing."""
+    rebuilt = knobs.rebuild(LINEAR + "\nDIMS = {'batch_size': 7}\n")
+    assert "DIMS" not in rebuilt.source

@@ -1,0 +1,127 @@
+"""Lint catches replicas of known defects, each with its own sentence, and says nothing of sound tasks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from evaluator.cli import app
+from evaluator.client import Referee
+from evaluator.commands.lint import print_report
+from evaluator.lint.findings import LintFinding, Report, read_report, report_json
+from evaluator.lint.report_store import ReportStore
+from evaluator.sources import CandidateSource, TaskSource
+from kernelbench_tasks import catalog
+from tests.evaluator.defective_tasks import DEFECTS, SOUND
+
+#: Of every kind: reductions, scans, products, integers, bytes, gradients, training, choices, plain arguments.
+SPREAD = (
+    "rmsnorm", "top_k_rows", "softmax", "halo_pack_3d", "sum_of_many_tensors", "layer_norm_backward", "swiglu",
+    "int4_matmul", "batch_norm_relu_training", "bias_gelu", "segment_max", "dot_interaction",
+)  # fmt: skip
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
+    with Referee(work_dir=tmp_path_factory.mktemp("lint")) as referee:
+        yield referee
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_known_defect_is_caught_in_words(name: str, referee: Referee) -> None:
+    defect = DEFECTS[name]
+    report = referee.lint(TaskSource(name, defect.source))
+    found = [
+        finding
+        for finding in report["findings"]
+        if (finding["rule"], finding["severity"]) == (defect.rule, defect.severity)
+    ]
+    assert found, report
+    assert defect.words in found[0]["sentence"]
+    assert found[0]["mending"]
+    assert all("\n" not in finding["sentence"] for finding in report["findings"])
+    assert report["verdict"] == ("task_rejected" if defect.severity == "error" else "")
+    if defect.severity == "warning":
+        assert not [finding for finding in report["findings"] if finding["severity"] == "error"]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_looks_like_a_defect_and_is_none_passes(name: str, referee: Referee) -> None:
+    report = referee.lint(TaskSource(name, SOUND[name]))
+    assert report["findings"] == []
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_own_tasks_raise_no_alarm(name: str, referee: Referee) -> None:
+    task = next(task for task in catalog.list_tasks() if task.name == name)
+    report = referee.lint(TaskSource(name, task.source))
+    assert report["ok"]
+    assert report["findings"] == []
+    assert len(report["shapes"]) == 2
+
+
+def test_a_defective_task_is_refused_before_anything_is_spent(referee: Referee) -> None:
+    defect = DEFECTS["mean_of_a_softmax"]
+    description = referee.describe(TaskSource("defective", defect.source))
+    assert (description["ok"], description["verdict"]) == (False, "task_rejected")
+    assert description["reason"].startswith(defect.words)
+    assert description["lint"]["findings"][0]["rule"] == "constant_passes"
+
+
+def test_a_candidate_for_a_refused_task_is_not_run(referee: Referee) -> None:
+    task = TaskSource("defective", DEFECTS["relu_far_below_zero"].source)
+    referee.lint(task)
+    verdict = referee.evaluate(task, CandidateSource("raise SystemExit('it ran')"))
+    assert verdict["verdict"] == "task_rejected"
+    assert "zeros is right" in verdict["reason"]
+
+
+def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:
+    description = referee.describe(TaskSource("marked", DEFECTS["saturated"].source))
+    assert description["ok"]
+    assert [finding["rule"] for finding in description["lint"]["findings"]] == ["saturated"]
+
+
+def test_a_task_is_linted_once_for_a_machine(tmp_path: Path) -> None:
+    store, task = ReportStore(tmp_path / "lint"), TaskSource("task", "text")
+    place: dict[str, Any] = {"device": "cpu", "torch": "1"}
+    finding = LintFinding("zeros_pass", "error", "zeros are right", "change it")
+    report = Report({"name": "task", "sha256": task.sha256}, "cpu", (finding,), verdict="task_rejected")
+    store.put(task, place, report)
+    assert store.get(task, place) == read_report(report_json(report)) == report
+    assert store.get(task, {**place, "torch": "2"}) is None
+    assert store.get(TaskSource("task", "other"), place) is None
+    (path,) = (tmp_path / "lint").iterdir()
+    path.write_text("{}", encoding="utf-8")
+    assert store.get(task, place) is None
+
+
+def test_what_a_machine_could_not_do_is_not_kept(tmp_path: Path) -> None:
+    store, task = ReportStore(tmp_path), TaskSource("task", "text")
+    slow = LintFinding("too_slow", "error", "it did not answer", "be faster")
+    store.put(task, {}, Report({}, "cpu", (slow,), verdict="timeout"))
+    assert store.get(task, {}) is None
+
+
+def test_the_command_says_what_to_mend(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("class Model(:\n", encoding="utf-8")
+    told = CliRunner().invoke(app, ["lint", str(path), "--work-dir", str(tmp_path / "work"), "--json"])
+    assert told.exit_code == 1
+    report = json.loads(told.stdout)
+    assert report["findings"][0]["rule"] == "syntax_error"
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_report(console, report)
+    shown = console.export_text()
+    assert "not valid Python" in shown
+    assert "To mend it: correct the line" in shown
+    assert CliRunner().invoke(app, ["lint", str(tmp_path / "none.py")]).exit_code == 2

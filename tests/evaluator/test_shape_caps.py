@@ -1,0 +1,105 @@
+"""Caps of memory and time: what a call would take is told by fake tensors, and shapes beyond the device's share are not drawn."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from evaluator.devices.base import Caps
+from evaluator.devices.cpu import CpuDevice
+from evaluator.referee import task_session
+from evaluator.referee.core import RefereeCore
+from evaluator.roles.cost import of_call
+from evaluator.sources import TaskSource
+
+_CAPS = Caps(held_bytes=1 << 30, call_s=1.0, flops_per_s=1e9, bytes_per_s=1e9, operation_s=1e-3)
+_NOTHING = {"held_bytes": 0, "written_bytes": 0, "flops": 0, "operations": 0, "passes": 1}
+
+
+@pytest.mark.parametrize(
+    ("figures", "allowed"),
+    [
+        ({}, True),
+        ({"held_bytes": (1 << 30) + 1}, False),
+        ({"flops": 9 * 10**8}, True),
+        ({"flops": 9 * 10**8, "passes": 3}, False),
+        ({"written_bytes": 6 * 10**8}, False),
+        ({"operations": 1001}, False),
+    ],
+)
+def test_each_figure_has_its_cap(figures: dict[str, int], allowed: bool) -> None:
+    assert _CAPS.allow(**{**_NOTHING, **figures}) is allowed
+
+
+def test_nothing_needs_more_than_a_share_of_the_memory() -> None:
+    device = CpuDevice()
+    assert 0 < device.caps.held_bytes <= device.memory_limit_bytes // 8
+
+
+def test_a_call_is_counted_without_being_made() -> None:
+    wide = 1 << 20
+
+    def inputs() -> Any:
+        return [torch.randn(wide, wide)]
+
+    figures = of_call(lambda: nn.Linear(wide, 8, bias=False), inputs, 100)
+    assert figures is not None
+    assert figures["flops"] == 2 * wide * wide * 8
+    assert figures["held_bytes"] == 4 * (wide * wide + 8 * wide + 2 * 8 * wide)
+    assert figures["written_bytes"] == 4 * 8 * wide
+
+
+def test_an_endless_call_is_counted_up_to_a_limit() -> None:
+    class Endless(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            while True:
+                x = x + 1
+
+    figures = of_call(Endless, lambda: [torch.randn(4)], 50)
+    assert figures is not None and figures["operations"] > 50
+
+
+_TASK = textwrap.dedent("""
+    import torch
+    import torch.nn as nn
+
+    from kernelbench_tasks import Dim
+
+    DIMS = {"rows": Dim(1, 64, default=16), "cols": Dim(64, 65536, default=65536)}
+
+    class Model(nn.Module):
+        def __init__(self, cols):
+            super().__init__()
+            self.linear = nn.Linear(cols, 4096)
+
+        def forward(self, x):
+            return self.linear(x)
+
+    def get_inputs(rows=16, cols=65536):
+        return [torch.randn(rows, cols)]
+
+    def get_init_inputs(cols=65536):
+        return [cols]
+""")
+
+
+def test_weights_count_too_and_a_default_that_is_too_large_is_not_opened(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cap_bytes = 64 << 20
+    monkeypatch.setattr(core.fleet, "caps", Caps(cap_bytes, 1.0, 1e12, 1e12, 1e-6))
+    session = core.session(TaskSource("wide", _TASK))
+    for split in ("visible", "validation", "held_out", "adversarial"):
+        drawn = session.sample(split)
+        assert drawn, split
+        assert all(4 * 4096 * int(dims["cols"]) <= cap_bytes for dims in drawn), split
+    described = core.describe(TaskSource("wide", _TASK))
+    assert described["ok"], described["reason"]
+    assert described["inputs"][0]["shape"][1] * 4 * 4096 <= cap_bytes
+    # What a user's program really has is taken, however long it takes.
+    traffic = task_session.parse_traffic([[{"rows": 1, "cols": 8192}, 1]], session.space)
+    assert {"rows": 1, "cols": 8192} in session.sample("visible", traffic=traffic)

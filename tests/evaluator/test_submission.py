@@ -1,0 +1,132 @@
+"""Tasks as users submit them: their space is found and may be overridden, and lint looks before a candidate is judged."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from evaluator.cli import app
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource, TaskSource
+from tests.evaluator.defective_tasks import DEFECTS
+
+_TASK = textwrap.dedent("""
+    import torch
+    import torch.nn as nn
+
+    rows = 16
+
+    class Model(nn.Module):
+        def __init__(self, features, out):
+            super().__init__()
+            self.linear = nn.Linear(features, out)
+
+        def forward(self, x):
+            return self.linear(x).relu()
+
+    def get_inputs():
+        return [torch.randn(rows, 48)]
+
+    def get_init_inputs():
+        return [48, 40]
+""")
+_HONEST = _TASK.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
+#: Right at the file's own 16 rows only.
+_ONE_SIZE = _HONEST.replace("return self.linear(x).relu()", "return self.linear(x[:16]).relu()")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Referee("cpu", work_dir=tmp_path_factory.mktemp("submission")) as referee:
+        yield referee
+
+
+def test_a_task_without_dims_is_described_with_those_that_were_found(client: Referee) -> None:
+    described = client.describe(TaskSource("linear", _TASK))
+    assert described["ok"], described["reason"]
+    assert set(described["dims"]) == {"rows", "size_0", "argument_1"}
+    assert described["inferred"]["tied"]["size_0"] == ["size_0", "argument_0"]
+    assert len({shape["rows"] for shape in described["shapes"]["visible"]}) > 1
+    # The file that is judged stands for itself: nothing has to be found again.
+    again = client.describe(TaskSource("again", described["source"]))
+    assert again["inferred"] is None and again["dims"] == described["dims"]
+
+
+def test_the_user_may_have_another_space(client: Referee) -> None:
+    space = {"rows": {"min": 2, "max": 8}, "argument_0": {"max": 96}}
+    described = client.describe(TaskSource("linear", _TASK), space=space)
+    dims = described["dims"]
+    assert described["inferred"]["space"] == dims
+    assert (dims["rows"]["min"], dims["rows"]["max"], dims["size_0"]["max"]) == (2, 8, 96)
+    assert all(2 <= shape["rows"] <= 8 for shape in described["shapes"]["visible"])
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"columns": {"max": 8}}, "cannot be varied: the file has no such size; there are: rows"),
+        ({"rows": {"min": 9, "max": 8}}, "0 <= min <= max"),
+        ({"rows": 8}, "must be a mapping"),
+    ],
+)
+def test_a_space_that_the_task_does_not_have_is_refused(client: Referee, space: Any, words: str) -> None:
+    described = client.describe(TaskSource("linear", _TASK), space=space)
+    assert described["verdict"] == "task_rejected" and words in described["reason"]
+
+
+def test_a_space_that_does_not_hold_is_the_users_to_correct(client: Referee) -> None:
+    text = _TASK.replace("self.linear(x)", "self.linear(x).unflatten(1, (-1, 8)).sum(-1)")
+    described = client.describe(TaskSource("eights", text), space={"argument_1": {"multiple_of": 1}})
+    assert described["verdict"] == "task_rejected" and "DIMS allows" in described["reason"]
+
+
+def test_an_inferred_space_that_does_not_hold_is_given_up(client: Referee) -> None:
+    # At the sizes at which lint looks and inference does not.
+    guard = "if x.shape[0] in (18, 23):\n            raise ValueError('no')\n        return self.linear(x)"
+    described = client.describe(TaskSource("gaps", _TASK.replace("return self.linear(x)", guard)))
+    assert described["ok"], described["reason"]
+    assert described["dims"] == {} and not described["inferred"]["ok"]
+    assert "rows=18" in described["inferred"]["reason"]
+
+
+def test_a_file_that_declares_its_space_keeps_it(client: Referee) -> None:
+    text = f"{_TASK}\nDIMS = {{}}\n"
+    described = client.describe(TaskSource("own", text), space={"rows": {"max": 8}})
+    assert "declares DIMS" in described["reason"]
+
+
+def test_a_candidate_for_the_files_sizes_alone_is_wrong_elsewhere(client: Referee) -> None:
+    task = TaskSource("linear", _TASK)
+    candidate = CandidateSource(_ONE_SIZE)
+    splits = ["adversarial"]
+    assert client.evaluate(task, candidate, splits=splits)["verdict"] == "accepted"
+    verdict = client.evaluate(task, candidate, splits=splits, submitted=True)
+    assert verdict["verdict"] == "contract_violation"
+    assert verdict["task"]["sha256"] == task.sha256
+    # Nor does the verdict for one size answer for the space.
+    kept = client.evaluate(task, candidate, splits=splits, submitted=True, reuse=True)
+    assert kept["verdict"] == "contract_violation" and kept["reused"]
+    good = client.evaluate(task, CandidateSource(_HONEST), splits=splits, submitted=True)
+    assert good["verdict"] == "accepted", good["reason"]
+    assert len(good["shapes"]) > 1
+
+
+def test_a_defective_task_is_refused_before_a_candidate_is_looked_at(client: Referee) -> None:
+    source = next(iter(DEFECTS.values())).source
+    verdict = client.evaluate(TaskSource("defective", source), CandidateSource("1 / 0"), submitted=True)
+    assert verdict["verdict"] == "task_rejected"
+
+
+def test_the_command_refuses_a_defective_task(tmp_path: Path) -> None:
+    task, candidate = tmp_path / "defective.py", tmp_path / "candidate.py"
+    task.write_text(next(iter(DEFECTS.values())).source, encoding="utf-8")
+    candidate.write_text("1 / 0", encoding="utf-8")
+    words = ["evaluate", str(task), str(candidate), "--json", "--work-dir", str(tmp_path / "work")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["verdict"] == "task_rejected"
