@@ -37,7 +37,8 @@ extern "C" void halo_pack_3d(const char* field, char* packed, int64_t fields, in
   const int64_t row = z * item, plane = y * row, block = x * plane;
   const int64_t faces[3] = {halo * plane, x * halo * row, x * y * halo * item};  // bytes of one field
   const int64_t all = 2 * fields * (faces[0] + faces[1] + faces[2]);
-#pragma omp parallel for num_threads(threads_for(all / 4))
+// Faces are of different sizes, and those along the last axis take longest for a byte.
+#pragma omp parallel for schedule(dynamic) num_threads(threads_for(all / 4))
   for (int64_t part = 0; part < 6 * fields; ++part) {
     const int64_t n = part % fields, face = part / fields, axis = face / 2, far = face % 2;
     int64_t before = 0;

@@ -34,14 +34,13 @@ def _encode(x_ptr, table_ptr, resolution_ptr, y_ptr, points, levels, size, BLOCK
     total = tl.zeros((BLOCK, 2), tl.float32)
     for corner in tl.static_range(8):
         # The first coordinate has the highest bit of a corner's number.
-        up_x: tl.constexpr = corner // 4
-        up_y: tl.constexpr = corner // 2 % 2
-        up_z: tl.constexpr = corner % 2
-        index = (hash_x + up_x) ^ (hash_y + up_y * -1640531535) ^ (hash_z + up_z * 805459861)
+        index = hash_x + corner // 4
+        index ^= hash_y + (corner // 2 % 2) * -1640531535
+        index ^= hash_z + (corner % 2) * 805459861
         index = index & (size - 1)
-        weight = part_x if up_x else 1.0 - part_x
-        weight *= part_y if up_y else 1.0 - part_y
-        weight *= part_z if up_z else 1.0 - part_z
+        weight = part_x if corner // 4 == 1 else 1.0 - part_x
+        weight *= part_y if corner // 2 % 2 == 1 else 1.0 - part_y
+        weight *= part_z if corner % 2 == 1 else 1.0 - part_z
         entry = tl.load(table_ptr + index[:, None] * 2 + feature, mask=inside[:, None], other=0.0)
         total += weight[:, None] * entry
     place = (point * levels + level)[:, None] * 2 + feature

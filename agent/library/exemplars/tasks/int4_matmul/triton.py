@@ -1,8 +1,9 @@
 """Packed weights are read once and unpacked in registers, next to the product.
 
 Codes less their zero point are small integers, exact in any dtype; the product of a group is scaled afterwards, so that
-nothing is rounded before it is added up in float32. Even and odd places of a row multiply on their own, which spares
-putting nibbles back in order. Where columns are few, groups are split among programs and the parts are added up.
+nothing is rounded before it is added up in float32. At float32, x goes through the matrix units as a sum of parts that
+hold all but its last two bits (tf32x3). Even and odd places of a row multiply on their own, which spares putting nibbles
+back in order. Where columns are few, groups are split among programs and the parts are added up.
 """
 
 import torch
@@ -34,10 +35,10 @@ def _matmul(
         packed = tl.load(codes_ptr + packed_at, mask=col[None, :] < cols, other=0).to(tl.int32)
         zero = tl.load(zero_ptr + col * groups + group, mask=col < cols, other=0).to(tl.int32)
         scale = tl.load(scale_ptr + col * groups + group, mask=col < cols, other=0.0).to(tl.float32)
-        low = ((packed & 15) - zero[None, :]).to(even.dtype)
-        high = ((packed >> 4) - zero[None, :]).to(even.dtype)
-        product = tl.dot(even, low, input_precision="ieee")
-        product = tl.dot(odd, high, product, input_precision="ieee")
+        low = ((packed & 15) - zero[None, :]).to(tl.float32).to(even.dtype)
+        high = ((packed >> 4) - zero[None, :]).to(tl.float32).to(even.dtype)
+        product = tl.dot(even, low, input_precision="tf32x3")
+        product = tl.dot(odd, high, product, input_precision="tf32x3")
         total += product * scale[None, :]
     y_ptr += part.to(tl.int64) * rows * cols
     out = y_ptr + row[:, None] * cols + col[None, :]

@@ -14,7 +14,11 @@ ENTRIES = 16  # of the table, per launch of the kernel that writes it
 
 
 @triton.jit(do_not_specialize=[f"e{entry}" for entry in range(ENTRIES)])
-def _write_entries(table_ptr, e0, e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13, e14, e15):
+def _write_entries(
+    table_ptr,
+    e0: tl.int64, e1: tl.int64, e2: tl.int64, e3: tl.int64, e4: tl.int64, e5: tl.int64, e6: tl.int64, e7: tl.int64,
+    e8: tl.int64, e9: tl.int64, e10: tl.int64, e11: tl.int64, e12: tl.int64, e13: tl.int64, e14: tl.int64, e15: tl.int64,
+):  # fmt: skip
     tl.store(table_ptr, e0)
     tl.store(table_ptr + 1, e1)
     tl.store(table_ptr + 2, e2)
