@@ -1,15 +1,15 @@
 """Kernels for tasks of the catalogue that no formula about rows describes: one complete candidate file per task and device.
 
 They lie in `exemplars/tasks/<task>/`, `cpp.py` for the CPU and `triton.py` for the GPU. A task is known by its text: whoever
-submits a file of the catalogue, changed or not in its name, gets the kernel that was written for it.
+submits a file of the catalogue, under whatever name, gets the kernel that was written for it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluator.sources import sha256_of
 from kernelbench_tasks import catalog
 
 _FOLDER = Path(__file__).resolve().parent / "exemplars" / "tasks"
@@ -48,7 +48,7 @@ def list_task_kernels() -> tuple[TaskKernel, ...]:
 
 def find_task_kernel(task_source: str, device: str) -> TaskKernel | None:
     """The kernel for a task with exactly this text on a device, or None."""
-    task = catalog.find_by_sha256(hashlib.sha256(task_source.encode("utf-8")).hexdigest())
+    task = catalog.find_by_sha256(sha256_of(task_source))
     if task is None:
         return None
     found = [k for k in list_task_kernels() if (k.task, k.device) == (task.name, device)]
