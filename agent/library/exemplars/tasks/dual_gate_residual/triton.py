@@ -7,7 +7,10 @@ import triton.language as tl
 
 
 @triton.jit
-def _gate(packed_ptr, residual_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _gate(
+    packed_ptr, residual_ptr, y_ptr, rows, units, UNIT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
+):
+    cols = units * UNIT  # so the compiler knows how wide loads may be
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
     inside = (row < rows) & (col < cols)
@@ -28,5 +31,8 @@ class ModelNew(nn.Module):
         tile_cols = min(triton.next_power_of_2(cols), 1024)
         tile_rows = min(1024 // tile_cols, triton.next_power_of_2(rows))
         grid = (triton.cdiv(rows, tile_rows), triton.cdiv(cols, tile_cols))
-        _gate[grid](packed, residual, y, rows, cols, ROWS=tile_rows, COLS=tile_cols, num_warps=4)
+        unit = next(unit for unit in (8, 4, 2, 1) if cols % unit == 0)
+        _gate[grid](
+            packed, residual, y, rows, cols // unit, UNIT=unit, ROWS=tile_rows, COLS=tile_cols, num_warps=4
+        )
         return y

@@ -18,7 +18,7 @@ PROGRAMS = 264  # two for each multiprocessor of a large GPU
 @triton.jit
 def _matmul(
     x_ptr, codes_ptr, zero_ptr, scale_ptr, y_ptr, rows, cols, groups, groups_per_part,
-    HALF: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    KIND: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.program_id(1).to(tl.int64) * COLS + tl.arange(0, COLS)
@@ -28,15 +28,15 @@ def _matmul(
     total = tl.zeros((ROWS, COLS), tl.float32)
     for group in range(part * groups_per_part, tl.minimum((part + 1) * groups_per_part, groups)):
         place = row[:, None] * inner + group * HALF * 2 + 2 * pair[None, :]
-        even = tl.load(x_ptr + place, mask=row[:, None] < rows, other=0.0)
-        odd = tl.load(x_ptr + place + 1, mask=row[:, None] < rows, other=0.0)
+        even = tl.load(x_ptr + place, mask=row[:, None] < rows, other=0.0).to(KIND)
+        odd = tl.load(x_ptr + place + 1, mask=row[:, None] < rows, other=0.0).to(KIND)
         # Transposed: (pairs, columns).
         packed_at = col[None, :] * (inner // 2) + group * HALF + pair[:, None]
         packed = tl.load(codes_ptr + packed_at, mask=col[None, :] < cols, other=0).to(tl.int32)
         zero = tl.load(zero_ptr + col * groups + group, mask=col < cols, other=0).to(tl.int32)
         scale = tl.load(scale_ptr + col * groups + group, mask=col < cols, other=0.0).to(tl.float32)
-        low = ((packed & 15) - zero[None, :]).to(tl.float32).to(even.dtype)
-        high = ((packed >> 4) - zero[None, :]).to(tl.float32).to(even.dtype)
+        low = ((packed & 15) - zero[None, :]).to(tl.float32).to(KIND)
+        high = ((packed >> 4) - zero[None, :]).to(tl.float32).to(KIND)
         product = tl.dot(even, low, input_precision="tf32x3")
         product = tl.dot(odd, high, product, input_precision="tf32x3")
         total += product * scale[None, :]
@@ -66,9 +66,11 @@ class ModelNew(nn.Module):
         parts = triton.cdiv(groups, per_part)
         kind = x.dtype if parts == 1 else torch.float32
         y = torch.empty(parts, rows, cols, dtype=kind, device=x.device)
+        # Triton's interpreter, which checks this file where there is no GPU, knows no product of bfloat16.
+        operand = tl.bfloat16 if x.dtype is torch.bfloat16 and x.is_cuda else tl.float32
         grid = (triton.cdiv(rows, tile_rows), triton.cdiv(cols, tile_cols), parts)
         _matmul[grid](
             x, self.codes, self.zero, self.scale, y, rows, cols, groups, per_part,
-            HALF=GROUP // 2, ROWS=tile_rows, COLS=tile_cols, num_warps=4,
+            KIND=operand, HALF=GROUP // 2, ROWS=tile_rows, COLS=tile_cols, num_warps=4,
         )  # fmt: skip
         return y[0] if parts == 1 else y.sum(0).to(x.dtype)

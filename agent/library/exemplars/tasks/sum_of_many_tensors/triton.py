@@ -38,16 +38,17 @@ def _write_entries(
 
 
 @triton.jit
-def _sums(table_ptr, y_ptr, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _sums(table_ptr, y_ptr, count, KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     tensor = tl.program_id(0)
     x_ptr = tl.load(table_ptr + tensor).to(tl.pointer_type(KIND))
     size = tl.load(table_ptr + count + tensor)
+    if ALIGNED:  # vectors are loaded only where this is known
+        x_ptr = tl.multiple_of(x_ptr, 16)
+        size = tl.multiple_of(size, 4)
     total = tl.zeros((BLOCK,), tl.float32)
-    start = size * 0  # of 64 bits, as sizes are
-    while start < size:
+    for start in range(0, size, BLOCK):
         at = start + tl.arange(0, BLOCK)
         total += tl.load(x_ptr + at, mask=at < size, other=0.0).to(tl.float32)
-        start += BLOCK
     tl.store(y_ptr + tensor, tl.sum(total, 0).to(y_ptr.dtype.element_ty))
 
 
@@ -74,9 +75,9 @@ class ModelNew(nn.Module):
         first, count = tensors[0], len(tensors)
         if any(tensor.dtype is not first.dtype for tensor in tensors):
             raise TypeError("the tensors must share one dtype")
-        entries = [tensor.data_ptr() for tensor in tensors] + [tensor.numel() for tensor in tensors]
+        addresses, sizes = [tensor.data_ptr() for tensor in tensors], [tensor.numel() for tensor in tensors]
+        table = _table(addresses + sizes, first.device)
+        aligned = all(address % 16 == 0 for address in addresses) and all(size % 4 == 0 for size in sizes)
         y = torch.empty(count, dtype=first.dtype, device=first.device)
-        _sums[(count,)](
-            _table(entries, first.device), y, count, KIND=KINDS[first.dtype], BLOCK=4096, num_warps=8
-        )
+        _sums[(count,)](table, y, count, KIND=KINDS[first.dtype], ALIGNED=aligned, BLOCK=4096, num_warps=8)
         return y
