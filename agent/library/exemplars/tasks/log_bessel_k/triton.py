@@ -15,7 +15,7 @@ STEP, NODES = 0.0625, 144  # of the task's own rule
 
 @triton.jit
 def _log_bessel_k(
-    order_ptr, x_ptr, y_ptr, count, STEP: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr
+    order_ptr, x_ptr, cosh_ptr, y_ptr, count, STEP: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(order_ptr + at, mask=at < count, other=0.0).to(tl.float32)
@@ -30,19 +30,25 @@ def _log_bessel_k(
     total = tl.exp(-x - height)
     for node in range(1, nodes):
         t = node * STEP
-        cosh = 0.5 * (tl.exp(t) + tl.exp(-t))
+        cosh = tl.load(cosh_ptr + node)
         total += tl.exp(v * t - x * cosh - height) * (1.0 + tl.exp(-2.0 * v * t))
     y = height + tl.log(total * (0.5 * STEP))
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=at < count)
 
 
 class ModelNew(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        # Rounded once: an error of cosh t counts x times as much in the logarithm.
+        cosh = torch.cosh(STEP * torch.arange(NODES, dtype=torch.float64)).float()
+        self.register_buffer("cosh", cosh, persistent=False)
+
     def forward(self, order: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         order, x = order.contiguous(), x.contiguous()
         y = torch.empty_like(x)
         block = 256 if x.numel() > 65536 else 128
         grid = (triton.cdiv(x.numel(), block),)
         _log_bessel_k[grid](
-            order, x, y, x.numel(), STEP=STEP, NODES=NODES, BLOCK=block, num_warps=block // 64
+            order, x, self.cosh, y, x.numel(), STEP=STEP, NODES=NODES, BLOCK=block, num_warps=block // 64
         )
         return y
