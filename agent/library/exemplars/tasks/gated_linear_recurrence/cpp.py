@@ -45,13 +45,13 @@ extern "C" void gated_linear_recurrence(const float* gate, const float* b, float
   for (int64_t n = 0; n < batch; ++n)
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t begin = group * MOST, count = std::min(MOST, channels - begin);
-      float value[MOST] = {};
+      double value[MOST] = {};  // thousands of steps with gates near 1 are a long sum
       for (int64_t t = 0; t < length; ++t) {
         const int64_t at = (n * length + t) * channels + begin;
 #pragma omp simd
         for (int64_t c = 0; c < count; ++c) {
-          value[c] = value[c] / (1.f + exponential(std::min(-gate[at + c], 86.f))) + b[at + c];
-          h[at + c] = value[c];
+          value[c] = value[c] * (1.f / (1.f + exponential(std::min(-gate[at + c], 86.f)))) + b[at + c];
+          h[at + c] = static_cast<float>(value[c]);
         }
       }
     }
