@@ -8,6 +8,7 @@ from torch.utils.cpp_extension import load_inline
 
 SOURCE = r"""
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <omp.h>
@@ -50,7 +51,10 @@ extern "C" void gated_linear_recurrence(const float* gate, const float* b, float
         const int64_t at = (n * length + t) * channels + begin;
 #pragma omp simd
         for (int64_t c = 0; c < count; ++c) {
-          value[c] = value[c] * (1.f / (1.f + exponential(std::min(-gate[at + c], 86.f)))) + b[at + c];
+          // The smaller of gate and 1 - gate, which is exact to its last digits; near 1 the gate itself is not.
+          const float power = exponential(-std::abs(gate[at + c]));
+          const double part = value[c] * (power / (1.f + power));
+          value[c] = (gate[at + c] > 0.f ? value[c] - part : part) + b[at + c];
           h[at + c] = static_cast<float>(value[c]);
         }
       }
