@@ -77,7 +77,8 @@ def judge(core: RefereeCore, subject: Subject, splits: tuple[str, ...], timed_sh
     shapes = {}
     if timed_shapes and "visible" in splits:
         shapes["visible"] = core.session(task).sample("visible")[:timed_shapes]
-    request = Request(task, candidate, "screen", splits, shapes or None, deadline_s=600.0)
+    # Triton's interpreter needs minutes where a kernel sorts.
+    request = Request(task, candidate, "screen", splits, shapes or None, deadline_s=1800.0)
     verdict = core.evaluate(request, quiet)
     timed = [shape for shape in verdict["shapes"] if shape.get("speedup")]
     return {
@@ -162,7 +163,7 @@ def main(
                 rows.append(judge(core, subject, splits, timed_shapes))
                 row = rows[-1]
                 console.print(
-                    f"{len(rows)}/{len(chosen)} {row['task']} ({row['language']}): {row['verdict']}, {row['reason']}"
+                    f"{len(rows)}/{len(chosen)} {row['task']} ({row['language']}): {row['verdict']}, {row['reason'].partition(': its Triton')[0]}"
                 )
             facts = core.fleet.environment()
         finally:
