@@ -1,7 +1,8 @@
 """Candidates from the library of hand-written kernels: origin `human`.
 
-The module is traced in the sandbox, its formula compared with those of the library, and the kernel that fits is written out
-with the module's own names. A module that the library does not know yields nothing.
+A task of the catalogue that the library has a kernel of its own for is known by its text. Any other module is traced in the
+sandbox, its formula compared with those of the library, and the kernel that fits is written out with the module's own names.
+A module that the library does not know yields nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from agent.candidates import Candidate
 from agent.library.assemble import CannotAssemble, assemble
+from agent.library.by_task import find_task_kernel
 from agent.library.find import find_matches
 from agent.library.match.canonical import NotRowwise
 from agent.library.match.graph import BadGraph, read_graphs
@@ -30,7 +32,7 @@ def tracing_program() -> str:
 
 
 class HumanProposer:
-    """Proposes the library's kernel for a module whose formula it knows."""
+    """Proposes the library's kernel for a task or for a module whose formula it knows."""
 
     origin = "human"
 
@@ -42,6 +44,10 @@ class HumanProposer:
         yield from candidates
 
     def _match(self, context: ProposalContext) -> tuple[list[Candidate], str]:
+        kernel = find_task_kernel(context.task.source, context.device)
+        if kernel is not None:
+            note = f"library kernel, written for the task {kernel.task} of the catalogue"
+            return [Candidate(kernel.source, self.origin, f"library {kernel.task}", note=note)], ""
         result = context.referee.run_tool(
             tracing_program(), {"task.py": context.task.source}, deadline_s=TRACE_DEADLINE_S
         )
