@@ -100,6 +100,8 @@ class SharedClock:
 #: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
 #: core slows either side by a factor of 1.5 to 2 for 50 to 200 ms, so quads are shorter than that.
 _DISTURBED = 0.15
+#: So many quads may be disturbed by the candidate alone, and two more for each that is by the baseline, before all of them count.
+_ONE_SIDED = 3
 _MIN_QUADS = 5
 _MIN_CALLS = 4
 #: Share of the time of a module that only makes one tensor, below which nobody can be, and how often that is looked at before
@@ -389,7 +391,7 @@ def _estimate(quads: list[_Quad]) -> _Estimate:
     by_other = len(asked) > 1 and median_interval([_advantage(quad) for quad in asked])[1] > 1.0
     counted = asked if by_other else quads
     used = [quad for quad in counted if not quad.disturbed]
-    if len(used) < _MIN_QUADS:
+    if len(used) < _MIN_QUADS or _picks(counted):
         used = counted
     times = np.array([quad.us_per_call for quad in used])
     theirs = times[:, 2 if by_other else 1]
@@ -399,6 +401,16 @@ def _estimate(quads: list[_Quad]) -> _Estimate:
     return _Estimate(
         log_ratios.tolist(), cycle_log_ratios.tolist(), ours_us, float(np.median(theirs)), by_other
     )
+
+
+def _picks(quads: list[_Quad]) -> bool:
+    """Whether the candidate's blocks differ from themselves more often than the baseline's by chance.
+
+    It can tell when it was slow, and have just those quads not count by being slower still in their second block: 1 to 2 % to its
+    favor where blocks vary by 3 to 5 %. What disturbs from outside meets either side alike.
+    """
+    by_baseline = sum(quad.restless for quad in quads)
+    return sum(quad.disturbed for quad in quads) - by_baseline > 2 * by_baseline + _ONE_SIDED
 
 
 def _advantage(quad: _Quad) -> float:

@@ -137,8 +137,10 @@ class States:
     """
 
     def __init__(self, calls: int) -> None:
-        self._words = torch.zeros(calls + 1, dtype=torch.int64, device="cuda")
+        self._words = torch.zeros(calls + 2, dtype=torch.int64, device="cuda")
         self._base = self._words.data_ptr()
+        # Between two parts of one link. A kernel that refreshes may not write the word that its other blocks begin with.
+        self._between = self._base + 8 * (calls + 1)
         pointer, count = ctypes.c_uint64, ctypes.c_int
         cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer())
         self._link = _Launcher(_loaded[b"kw_link"], cells)
@@ -160,13 +162,14 @@ class States:
     def link(self, call: int, outputs: list[tuple[int, int]], following: Table | None, stream: int) -> None:
         """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one."""
         cell = self._link.cells[0]
-        before, after = self._base + 8 * call, self._base + 8 * call + 8
+        before, final = self._base + 8 * call, self._base + 8 * call + 8
         for start in range(0, len(outputs), _PER_LINK):
             part = outputs[start : start + _PER_LINK]
             for index, (address, length_bytes) in enumerate(part):
                 cell.data[index] = address
                 cell.bytes[index] = length_bytes
             last = start + _PER_LINK >= len(outputs)
+            after = final if last else self._between
             self._launch(len(part), following if last else None, before, after, stream)
             before = after
 

@@ -31,10 +31,27 @@ def test_the_harness_never_decides_more_than_half_of_a_figure() -> None:
     assert _estimate([quad(2.0, 6.0, null=1.9)] * 6).log_ratios == pytest.approx([math.log(5)] * 6)
 
 
+def storm(count: int) -> list[_Quad]:
+    """Quads in which something from outside met one block, of either side in turn."""
+    return [
+        _Quad(10, [MS, MS * 3 // 2], [9 * MS] * 2, 0) if at % 2 else _Quad(10, [MS] * 2, [9 * MS, 14 * MS], 0)
+        for at in range(count)
+    ]
+
+
 def test_disturbed_quads_do_not_count_as_long_as_enough_others_do() -> None:
-    calm, storm = [quad(1.0, 2.0)] * 5, [quad(1.0, 9.0, spread=0.5)] * 5
-    assert _estimate(calm + storm).log_ratios == pytest.approx([math.log(2)] * 5)
-    assert len(_estimate(calm[:4] + storm).log_ratios) == 9
+    calm = [quad(1.0, 2.0)] * 5
+    assert _estimate(calm + storm(10)).log_ratios == pytest.approx([math.log(2)] * 5)
+    assert len(_estimate(calm[:4] + storm(5)).log_ratios) == 9
+
+
+def test_a_candidate_cannot_choose_which_quads_count() -> None:
+    """Wherever it was slow it makes its second block differ from the first."""
+    lucky, slow = [quad(1.0, 1.1)] * 6, [quad(1.1, 1.1, spread=0.3)] * 6
+    assert len(_estimate(lucky + slow[:3]).log_ratios) == 6
+    estimate = _estimate(lucky + slow)
+    assert len(estimate.log_ratios) == 12
+    assert min(estimate.log_ratios) < 0.0
 
 
 def test_the_rival_that_is_faster_now_is_the_baseline() -> None:

@@ -11,13 +11,34 @@ from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Outcome, Rejected, check, make_case
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
-from evaluator.sources import CandidateSource
+from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.test_fresh_processes import TASK, candidate
 
 _CALLS = 8
+#: Copies of rows of a transposed tensor, such as a graph returns, have no gaps between them.
+OTHER_LAYOUT = TaskSource(
+    "rows_of_columns",
+    """
+import torch
+from torch import nn
+
+PRECISION = "bf16"
+
+class Model(nn.Module):
+    def forward(self, x):
+        y = (x * 1.5).t()[:5]
+        return y.clone() if torch.is_autocast_enabled("cpu") else y
+
+def get_inputs():
+    return [torch.randn(64, 96)]
+
+def get_init_inputs():
+    return []
+""",
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +93,18 @@ def test_inputs_that_are_put_right_after_the_clock_stay_tampered_with(
         with pytest.raises(Rejected) as rejected:
             checker.settle()
     assert [finding.rule for finding in rejected.value.findings] == ["input_tampered"]
+
+
+def test_a_baseline_that_lays_its_outputs_out_otherwise_is_no_fault_of_the_candidate(
+    core: RefereeCore,
+) -> None:
+    session = core.session(OTHER_LAYOUT)
+    shape = session.open({})
+    baseline = Baseline("eager_autocast/1t", "eager_autocast", 1)
+    session.prepare(shape.side, baseline)
+    with checked(session, shape, twin(OTHER_LAYOUT)) as checker:
+        for later in (True, False):
+            checker.run(_CALLS, later=later)
+            block = checker.run_rival(shape.side, baseline, _CALLS)
+        assert block.report.metas[0].strides != shape.output_metas[0].strides
+        checker.compare_pending()
