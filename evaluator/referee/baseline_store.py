@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import time
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_log = logging.getLogger(__name__)
 #: A ranking that nobody has repeated for so long is made anew.
 _MAX_AGE_S = 7 * 24 * 3600.0
 #: In place of a shape's dimensions; and for so long a referee trusts another one that the machine is fit for timing.
@@ -76,7 +78,11 @@ class BaselineStore:
 
 
 def _write(path: Path, content: Any) -> None:
-    """Whole or not at all."""
+    """Whole or not at all; without room on the disk it is measured again next time."""
     part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(content), encoding="utf-8")
-    part.rename(path)
+    try:
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.rename(path)
+    except OSError as error:
+        _log.warning("baselines' times could not be kept: %s", error)
+        part.unlink(missing_ok=True)
