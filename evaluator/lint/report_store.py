@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evaluator.environment import harness_digest
+from evaluator.keeping import keep_json
 from evaluator.lint.findings import Report, read_report, report_json
 from evaluator.sources import TaskSource
 
@@ -40,10 +40,7 @@ class ReportStore:
         rules = {finding.rule for finding in report.findings}
         if report.verdict == "not_judged" or rules & {"too_slow", "too_large"}:
             return
-        path = self._path(task, environment)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(report_json(report)), encoding="utf-8")
-        part.rename(path)
+        keep_json(self._path(task, environment), report_json(report))
 
     def _path(self, task: TaskSource, environment: Mapping[str, Any]) -> Path:
         parts = json.dumps([dict(environment), task.sha256, harness_digest()], sort_keys=True, default=str)

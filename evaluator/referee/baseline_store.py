@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_log = logging.getLogger(__name__)
+from evaluator.keeping import keep_json
+
 #: A ranking that nobody has repeated for so long is made anew.
 _MAX_AGE_S = 7 * 24 * 3600.0
 #: In place of a shape's dimensions; and for so long a referee trusts another one that the machine is fit for timing.
@@ -60,7 +59,7 @@ class BaselineStore:
         """Keeps a ranking in place of an earlier one."""
         path = self._path(environment, task_sha256, dims)
         rows = [{"name": name, "median_us": us, "failure": why} for name, (us, why) in times.items()]
-        _write(path, rows)
+        keep_json(path, rows)
 
     def agreement(self, environment: dict[str, Any], task_sha256: str) -> dict[str, Any] | None:
         """What another referee here has found a moment ago of the reference against itself; None if nobody has."""
@@ -74,15 +73,4 @@ class BaselineStore:
 
     def keep_agreement(self, environment: dict[str, Any], task_sha256: str, found: dict[str, Any]) -> None:
         """Keeps what :func:`evaluator.referee.calibration.gate` found."""
-        _write(self._path(environment, task_sha256, _AGREEMENT), found)
-
-
-def _write(path: Path, content: Any) -> None:
-    """Whole or not at all; without room on the disk it is measured again next time."""
-    part = path.with_suffix(f".{os.getpid()}")
-    try:
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.rename(path)
-    except OSError as error:
-        _log.warning("baselines' times could not be kept: %s", error)
-        part.unlink(missing_ok=True)
+        keep_json(self._path(environment, task_sha256, _AGREEMENT), found)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from evaluator.environment import harness_digest
 from evaluator.errors import RoleFailure
+from evaluator.keeping import keep_json
 from evaluator.shapes.inference.declaring import declared, overridden
 from evaluator.shapes.inference.result import DEADLINE_S, TOO_LATE, RunsTools, infer
 from evaluator.sources import TaskSource
@@ -99,9 +99,7 @@ class Submissions:
         return Submission(task, inferred)
 
     def _keep(self, path: Path, source: str, inferred: dict[str, Any]) -> None:
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({"source": source, "inferred": inferred}), encoding="utf-8")
-        part.rename(path)
+        keep_json(path, {"source": source, "inferred": inferred})
 
     def _path(self, task: TaskSource, space: Mapping[str, Any]) -> Path:
         parts = json.dumps([task.sha256, space, harness_digest()], sort_keys=True)
