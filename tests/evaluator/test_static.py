@@ -221,8 +221,8 @@ def test_rule_fires_on_what_is_planted(rule: str) -> None:
 def test_no_rule_blames_honest_texts() -> None:
     assert len(HONEST) > 25
     for name, text in HONEST.items():
-        # Whoever is asked for float8 converts to it.
-        quantizes = {"autocast_or_half"} if "to(torch.float8" in text else set()
+        # Whoever is asked for float8 converts to it, or makes a tensor of it.
+        quantizes = {"autocast_or_half"} if "torch.float8" in text else set()
         assert names(text) <= DESCRIPTIVE | quantizes, name
 
 
