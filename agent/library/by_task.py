@@ -1,4 +1,4 @@
-"""Kernels for tasks of the catalogue that no formula about rows describes: one complete candidate file per task and device.
+"""Kernels for tasks of the catalogue that no formula about rows describes: one candidate per task and device.
 
 They lie in `exemplars/tasks/<task>/`, `cpp.py` for the CPU and `triton.py` for the GPU. A task is known by its text: whoever
 submits a file of the catalogue, under whatever name, gets the kernel that was written for it.
@@ -14,6 +14,8 @@ from kernelbench_tasks import catalog
 
 _FOLDER = Path(__file__).resolve().parent / "exemplars" / "tasks"
 _FILES = {"cpu": "cpp.py", "cuda": "triton.py"}
+#: Where a file has this line, a candidate gets what it names, since it has to stand alone.
+_SHARED_LINE = "from agent.library.exemplars.tasks.building import library_of\n"
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,13 @@ class TaskKernel:
 
     @property
     def source(self) -> str:
-        """The candidate's text."""
-        return self.path.read_text(encoding="utf-8")
+        """The candidate's text, which stands alone."""
+        text = self.path.read_text(encoding="utf-8")
+        if _SHARED_LINE not in text:
+            return text
+        before, _, after = text.partition(_SHARED_LINE)
+        _, _, shared = (_FOLDER / "building.py").read_text(encoding="utf-8").partition("import ctypes\n\n")
+        return f"{before.rstrip()}\n{shared}\n\n{after.lstrip()}"
 
 
 def list_task_kernels() -> tuple[TaskKernel, ...]:

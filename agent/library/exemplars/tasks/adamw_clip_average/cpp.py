@@ -5,7 +5,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 RATE, DECAY, BETA1, BETA2, AVERAGE, EPS, STEP = 0.05, 0.1, 0.9, 0.95, 0.99, 1e-8, 20
 
@@ -76,20 +77,7 @@ extern "C" void adamw_clip_average(float* const* table, const int64_t* sizes, co
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_adamw_clip_average = _built("adamw_clip_average", SOURCE)
+_adamw_clip_average = library_of("adamw_clip_average", SOURCE).adamw_clip_average
 _adamw_clip_average.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
 _adamw_clip_average.restype = None
 

@@ -4,7 +4,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 SOURCE = r"""
 #include <algorithm>
@@ -63,20 +64,7 @@ extern "C" void gated_linear_recurrence(const float* gate, const float* b, float
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_gated_linear_recurrence = _built("gated_linear_recurrence", SOURCE)
+_gated_linear_recurrence = library_of("gated_linear_recurrence", SOURCE).gated_linear_recurrence
 _gated_linear_recurrence.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 3
 _gated_linear_recurrence.restype = None
 

@@ -4,7 +4,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 SOURCE = r"""
 #include <algorithm>
@@ -53,20 +54,7 @@ extern "C" void halo_pack_3d(const char* field, char* packed, int64_t fields, in
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_halo_pack_3d = _built("halo_pack_3d", SOURCE)
+_halo_pack_3d = library_of("halo_pack_3d", SOURCE).halo_pack_3d
 _halo_pack_3d.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 6
 _halo_pack_3d.restype = None
 

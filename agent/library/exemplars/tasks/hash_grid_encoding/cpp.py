@@ -8,7 +8,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 FEATURES, BASE, GROWTH = 2, 8, 1.38
 PRIMES = (1, 2654435761, 805459861)
@@ -59,20 +60,7 @@ extern "C" void hash_grid_encoding(const float* x, const float* table, const int
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_hash_grid_encoding = _built("hash_grid_encoding", SOURCE)
+_hash_grid_encoding = library_of("hash_grid_encoding", SOURCE).hash_grid_encoding
 _hash_grid_encoding.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3
 _hash_grid_encoding.restype = None
 

@@ -7,7 +7,8 @@ import ctypes
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 GROUP = 64
 FUSED_ROWS = 16  # beyond, the library's product is faster than this one by more than its second pass costs
@@ -106,20 +107,7 @@ extern "C" void int4_unpack(void* weight, const uint8_t* codes, const uint8_t* z
 """
 
 
-def _built(name: str, source: str):
-    """The library `name`, compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return ctypes.CDLL(path)
-
-
-_library = _built("int4_matmul", SOURCE)
+_library = library_of("int4_matmul", SOURCE)
 _library.int4_matmul.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3
 _library.int4_unpack.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3
 _library.int4_matmul.restype = _library.int4_unpack.restype = None

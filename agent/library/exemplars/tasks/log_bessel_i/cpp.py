@@ -10,7 +10,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 TERMS = 112  # of the task's own series
 
@@ -61,20 +62,7 @@ extern "C" void log_bessel_i(const float* order, const float* x, float* y, int64
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_log_bessel_i = _built("log_bessel_i", SOURCE)
+_log_bessel_i = library_of("log_bessel_i", SOURCE).log_bessel_i
 _log_bessel_i.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
 _log_bessel_i.restype = None
 

@@ -4,7 +4,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 BLOCK = 32
 
@@ -70,20 +71,7 @@ extern "C" void mx_quantize(const void* x, uint8_t* codes, uint8_t* exponents, i
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_mx_quantize = _built("mx_quantize", SOURCE)
+_mx_quantize = library_of("mx_quantize", SOURCE).mx_quantize
 _mx_quantize.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
 _mx_quantize.restype = None
 

@@ -4,7 +4,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 SOURCE = r"""
 #include <algorithm>
@@ -58,20 +59,7 @@ extern "C" void row_moments(const float* x, float* y, int64_t rows, int64_t cols
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_row_moments = _built("row_moments", SOURCE)
+_row_moments = library_of("row_moments", SOURCE).row_moments
 _row_moments.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_float]
 _row_moments.restype = None
 

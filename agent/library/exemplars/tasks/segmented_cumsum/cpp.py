@@ -4,7 +4,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 SOURCE = r"""
 #include <algorithm>
@@ -42,20 +43,7 @@ extern "C" void segmented_cumsum(const float* x, const uint8_t* reset, float* y,
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_segmented_cumsum = _built("segmented_cumsum", SOURCE)
+_segmented_cumsum = library_of("segmented_cumsum", SOURCE).segmented_cumsum
 _segmented_cumsum.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
 _segmented_cumsum.restype = None
 

@@ -5,7 +5,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 SOURCE = r"""
 #include <algorithm>
@@ -39,20 +40,7 @@ extern "C" void sum_of_many_tensors(const float* const* tensors, const int64_t* 
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_sum_of_many_tensors = _built("sum_of_many_tensors", SOURCE)
+_sum_of_many_tensors = library_of("sum_of_many_tensors", SOURCE).sum_of_many_tensors
 _sum_of_many_tensors.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
 _sum_of_many_tensors.restype = None
 

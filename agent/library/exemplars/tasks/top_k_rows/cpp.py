@@ -8,7 +8,8 @@ import ctypes
 
 import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+
+from agent.library.exemplars.tasks.building import library_of
 
 SOURCE = r"""
 #include <algorithm>
@@ -65,20 +66,7 @@ extern "C" void top_k_rows(const float* x, float* values, int64_t* index, int64_
 """
 
 
-def _built(name: str, source: str):
-    """The C function `name` of a library that is compiled for this processor."""
-    path = load_inline(
-        f"{name}_cpu",
-        cpp_sources=source,
-        is_python_module=False,
-        no_implicit_headers=True,
-        extra_cflags=["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"],
-        extra_ldflags=["-fopenmp"],
-    )
-    return getattr(ctypes.CDLL(path), name)
-
-
-_top_k_rows = _built("top_k_rows", SOURCE)
+_top_k_rows = library_of("top_k_rows", SOURCE).top_k_rows
 _top_k_rows.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 3
 _top_k_rows.restype = None
 
