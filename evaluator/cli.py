@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evaluator.commands.ceilings import ceilings
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
@@ -198,6 +199,7 @@ app.command()(evaluate_batch)
 app.command()(lint)
 app.command()(doctor)
 app.command()(shapes)
+app.command()(ceilings)
 
 
 @app.command(hidden=True)

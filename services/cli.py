@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from evaluator import cli as evaluator_cli
+from evaluator.commands.ceilings import ceilings
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
 from evaluator.commands.shapes import shapes
@@ -30,6 +31,7 @@ app.command()(shapes)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)
+app.command("device")(ceilings)
 app.command()(remote.submit)
 app.command()(remote.jobs)
 app.command()(remote.watch)
