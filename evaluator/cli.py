@@ -15,6 +15,7 @@ from evaluator.commands.ceilings import ceilings
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
+from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
@@ -200,6 +201,7 @@ app.command()(lint)
 app.command()(doctor)
 app.command()(shapes)
 app.command()(ceilings)
+app.command()(profile)
 
 
 @app.command(hidden=True)

@@ -113,8 +113,7 @@ def parse(plain: Any) -> Measured:
             transfers=_places(plain["transfers"]),
             graphs=_count(compiling["graphs"]),
             breaks=tuple(
-                (_count(line), clean(reason, _MOST_TEXT))
-                for line, reason in compiling["breaks"][:_MOST_ROWS]
+                (_count(line), clean(reason, _MOST_TEXT)) for line, reason in compiling["breaks"][:_MOST_ROWS]
             ),
             compile_problem=clean(compiling["problem"], _MOST_TEXT),
         )

@@ -48,9 +48,7 @@ def _profile(path: str, request: dict[str, Any]) -> dict[str, Any]:
         "output_bytes": sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)),
         "threads": torch.get_num_threads(),
     }
-    passes = [
-        recorder.record(one.call, one.model, path, device, found["steady_s"]) for _ in range(_PASSES)
-    ]
+    passes = [recorder.record(one.call, one.model, path, device, found["steady_s"]) for _ in range(_PASSES)]
     best = min(passes, key=lambda record: record.seconds)
     rows = sorted(best.operations.values(), key=lambda row: -row.seconds)
     found["operation_count"] = sum(row.calls for row in rows)
