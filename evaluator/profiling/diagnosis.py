@@ -190,8 +190,9 @@ def fixed_share(seen: Measured) -> float | None:
     for size in seen.sizes:
         factor = size.bytes_factor
         if abs(factor - 1) > 0.1:
-            shares.append((size.steady_s / seen.steady_s - factor) / (1 - factor))
-    return min(max(sum(shares) / len(shares), 0.0), 1.0) if shares else None
+            share = (size.steady_s / seen.steady_s - factor) / (1 - factor)
+            shares.append(min(max(share, 0.0), 1.0))
+    return sum(shares) / len(shares) if shares else None
 
 
 def _overhead(seen: Measured, roof: Roof) -> float:

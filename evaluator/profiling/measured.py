@@ -79,14 +79,13 @@ class Measured:
     compile_problem: str
 
 
-def parse(plain: Any) -> Measured:
-    """Checks an answer of the disposable process.
+def parse(plain: Any, compiling: Any) -> Measured:
+    """Checks the answers of the disposable processes: the one that timed, and the one that looked for graph breaks.
 
     Raises:
         ValueError: it has another form.
     """
     try:
-        compiling = plain.get("compiling", {"graphs": 0, "breaks": [], "problem": "not traced: no time left"})
         return Measured(
             steady_s=_seconds(plain["steady_s"]),
             replay_s=_optional(plain.get("replay_s")),

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
 from evaluator.profiling.diagnosis import Diagnosis, diagnose
 from evaluator.profiling.measured import parse
 from evaluator.profiling.program import PROGRAM
 from evaluator.referee.tool_run import ToolResult
+from evaluator.timing.exclusive import DeviceLock
 
 DEADLINE_S = 60.0
 _GRACE_S = 60.0
@@ -78,22 +80,38 @@ def profile_task(
         "flush_bytes": _FLUSH_CACHES * int(rates["cache_bytes"]),
         "deadline_s": deadline_s,
     }
+    uuid = open_device(device).facts()["gpu_uuid"]
+    with DeviceLock(str(uuid or "cpu")).exclusive():
+        times = _run(tools, text, {**request, "part": "times"})
+    try:
+        compiling = _run(tools, text, {**request, "part": "breaks"})
+    except ProfileFailed as failure:
+        compiling = {"graphs": 0, "breaks": [], "problem": str(failure)}
+    try:
+        return diagnose(parse(times, compiling), rates, gpu=device == "cuda")
+    except ValueError as error:
+        raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
+
+
+def _run(tools: RunsTools, text: str, request: dict[str, Any]) -> Any:
+    """The answer of a disposable process, which may hold anything."""
+    gpu, deadline_s = request["device"] == "cuda", request["deadline_s"] + _GRACE_S
     result = tools.run_tool(
         PROGRAM.format(request=request),
         {"task.py": text},
-        deadline_s=deadline_s + _GRACE_S,
-        memory_bytes=_MEMORY_BYTES if device == "cpu" else None,
-        device=device == "cuda",
+        deadline_s=deadline_s,
+        memory_bytes=None if gpu else _MEMORY_BYTES,
+        device=gpu,
     )
     if result.status == "timeout":
-        raise ProfileFailed(f"the task did not get through its experiments in {deadline_s + _GRACE_S:.0f} s")
+        raise ProfileFailed(f"the task did not get through its experiments in {deadline_s:.0f} s")
     if result.status == "out_of_memory":
         raise ProfileFailed("the task needs more memory than a profile may use")
     try:
         plain = json.loads(result.outputs["profile.json"])
-        if plain["ok"] is not True:
-            raise ProfileFailed(f"the task does not run: {clean(plain['reason'], 400)}")
-        return diagnose(parse(plain), rates, gpu=device == "cuda")
+        if plain["ok"] is True:
+            return plain
+        raise ProfileFailed(f"the task does not run: {clean(plain['reason'], 400)}")
     except (KeyError, TypeError, ValueError, RecursionError):
         last = " ".join((result.stdout.strip() or result.stderr.strip()).splitlines()[-1:])
         raise ProfileFailed(f"the profile ended without an answer: {clean(last, 300)}") from None

@@ -19,25 +19,34 @@ def main(path: str, target: str, request: dict[str, Any]) -> None:
     Args:
         path: of the task file.
         target: of the file to write.
-        request: ``device``, ``dims``, ``flush_bytes`` and ``deadline_s``.
+        request: ``device``, ``dims``, ``flush_bytes``, ``deadline_s``, and ``part``: ``times``, or ``breaks`` for where the graph
+            breaks, which times nothing.
     """
     warnings.simplefilter("ignore")
     try:
-        answer = {"ok": True, **_profile(path, request)}
+        find = _times if request["part"] == "times" else _breaks
+        answer = {"ok": True, **find(os.path.abspath(path), request)}
     except Exception as error:  # noqa: BLE001 - anything in a stranger's file
         answer = {"ok": False, "reason": f"{type(error).__name__}: {str(error)[:300]}"}
     with open(target, "w", encoding="utf-8") as file:
         json.dump(answer, file)
 
 
-def _profile(path: str, request: dict[str, Any]) -> dict[str, Any]:
+def _breaks(path: str, request: dict[str, Any]) -> dict[str, Any]:
+    from evaluator.profiling import breaks, subject
+
+    one = subject.build(subject.load(path), request["dims"], request["device"])
+    return breaks.graph_breaks(one.model, one.inputs, path, _BREAKS_S)
+
+
+def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from evaluator.profiling import breaks, experiments, recorder, subject
+    from evaluator.profiling import experiments, recorder, subject
 
     ends = time.monotonic() + request["deadline_s"]
-    device, dims, path = request["device"], request["dims"], os.path.abspath(path)
+    device, dims = request["device"], request["dims"]
     module = subject.load(path)
     one = subject.build(module, dims, device)
     result = one.call()
@@ -69,23 +78,22 @@ def _profile(path: str, request: dict[str, Any]) -> dict[str, Any]:
     found["sizes"] = []
     for factor in (0.5, 2.0):
         if time.monotonic() < ends:
-            row = _other_size(module, dims, device, factor)
+            row = _other_size(module, dims, device, factor, one.input_bytes())
             if row is not None:
                 found["sizes"].append(row)
     if device == "cuda" and time.monotonic() < ends:
         found["narrow_s"] = _narrow_s(module, dims)
-    left_s = int(min(_BREAKS_S, ends - time.monotonic()))
-    if left_s >= 1:
-        found["compiling"] = breaks.graph_breaks(one.model, one.inputs, path, left_s)
     return found
 
 
-def _other_size(module: Any, dims: dict[str, Any], device: str, factor: float) -> dict[str, Any] | None:
+def _other_size(
+    module: Any, dims: dict[str, Any], device: str, factor: float, input_bytes: int
+) -> dict[str, Any] | None:
     """The time with a batch halved or doubled; None where the file names none or its code refuses the size."""
     from evaluator.profiling import experiments, subject
 
     try:
-        other = subject.other_size(module, dims, device, factor)
+        other = subject.other_size(module, dims, device, factor, input_bytes)
         if other is None:
             return None
         one, name, ratio = other

@@ -198,7 +198,8 @@ class _Operations(TorchDispatchMode):
         operation.flops += flops
         operation.elements += max((tensor.numel() for tensor in (*given, *made)), default=0) if moved else 0
         operation.transcendental = bool(_TRANSCENDENTAL.search(name.removeprefix("aten::")))
-        if self._cuda:
+        # Between the events of a view lies nothing but the events.
+        if self._cuda and moved:
             self._events.append((operation, begin, end))
         return result
 

@@ -123,9 +123,9 @@ def _taken(function: Callable[..., Any], dims: dict[str, Any]) -> dict[str, Any]
 
 
 def other_size(
-    module: types.ModuleType, dims: dict[str, Any], device: str, factor: float
+    module: types.ModuleType, dims: dict[str, Any], device: str, factor: float, input_bytes: int
 ) -> tuple[Subject, str, float] | None:
-    """The task with a dimension that the inputs alone have, a batch most likely, changed; and the factor of the input bytes.
+    """The task with a dimension that the inputs alone have (a batch, most likely) changed, its name, the factor of the input bytes.
 
     None where the file names no such dimension.
     """
@@ -141,7 +141,6 @@ def other_size(
         size = size // step * step
         if size < 1 or size == default:
             continue
-        before = build(module, dims, device).input_bytes()
         subject = build(module, {**dims, name: size}, device)
-        return subject, name, subject.input_bytes() / max(before, 1)
+        return subject, name, subject.input_bytes() / max(input_bytes, 1)
     return None
