@@ -78,7 +78,7 @@ def device_s(call: Callable[[], object], rounds: int = _ROUNDS, repeats: int = _
         replay()
         end.record()
         end.synchronize()
-        rates.append(begin.elapsed_time(end) / 1e3 / repeats)
+        rates.append(float(begin.elapsed_time(end)) / 1e3 / repeats)
     return min(rates)
 
 
@@ -167,7 +167,7 @@ def _own(name: str, each_block: float, multiprocessors: int) -> float | None:
                 call()
             end.record()
             end.synchronize()
-            rates.append(begin.elapsed_time(end) / 1e3 / _REPLAYED)
+            rates.append(float(begin.elapsed_time(end)) / 1e3 / _REPLAYED)
         return each_block * blocks / min(rates)
     except (RuntimeError, AttributeError, OSError):
         return None

@@ -70,7 +70,8 @@ def cold_and_warm_s(call: Call, device: str, flush_bytes: int) -> tuple[float, f
     On a GPU the call is a graph's replay: launches would fill the time between the events.
     """
     flush = torch.ones(flush_bytes // 4, device=device)
-    cold, warm = [], []
+    cold: list[float] = []
+    warm: list[float] = []
     for number in range(2 * _COLD_CALLS + 1):
         if number % 2:
             flush.add_(1.0)
