@@ -111,10 +111,12 @@ def measure() -> dict[str, Any]:
     """All ceilings of the current GPU by name; see :mod:`evaluator.profiling.ceilings`."""
     properties = torch.cuda.get_device_properties(0)
     cache = int(properties.L2_cache_size)
+    # Sixteen times the cache at least; a short copy has not reached full speed.
+    large = max(16 * cache, min(4096 * _MIB, torch.cuda.mem_get_info()[0] // 4))
     with torch.no_grad():
         found: dict[str, Any] = {
-            "dram_bytes_per_s": _copy_rate(max(16 * cache, 1024 * _MIB), 5),
-            "dram_read_bytes_per_s": _read_rate(max(16 * cache, 1024 * _MIB)),
+            "dram_bytes_per_s": _copy_rate(large, 5),
+            "dram_read_bytes_per_s": _read_rate(large),
             # Half of the cache: of all of it, a part lies on the far side.
             "l2_bytes_per_s": _copy_rate(cache // 2, 200),
             "shared_bytes_per_s": _own(

@@ -21,6 +21,10 @@ _IDLE = 0.3
 #: Of a replayed graph's time: what its nodes would take if they were empty.
 _NODES = 0.5
 _OVERHEAD = 0.5
+#: Elementwise rates were measured through the cache, so they are no better than it.
+_CLEARLY = 1.2
+#: An operation of a CPU that takes so many times what an empty one takes, and far more than its ceilings say, is overhead.
+_EMPTY, _USEFUL = 10.0, 0.3
 _SHOWN = 12
 #: Half the bytes: the replay's time that memory explains, and the one that tensor cores do.
 _HALVED = (0.4, 0.8)
@@ -109,7 +113,8 @@ class Roof:
     def bound(self, row: Row) -> str:
         """``memory`` or ``compute``, whichever takes longer."""
         each = row.moved_bytes // max(row.calls, 1)
-        return "compute" if self.compute_s(row) > row.calls * self.memory_s(each) else "memory"
+        slack = 1.0 if row.flops else _CLEARLY
+        return "compute" if self.compute_s(row) > slack * row.calls * self.memory_s(each) else "memory"
 
 
 def diagnose(seen: Measured, rates: Mapping[str, Any], *, gpu: bool) -> Diagnosis:
@@ -197,7 +202,15 @@ def fixed_share(seen: Measured) -> float | None:
 
 def _overhead(seen: Measured, roof: Roof) -> float:
     """On a CPU: the part of the time that is torch's own work per operation."""
-    counted = min(seen.operation_count * roof.operation_s / seen.steady_s, 1.0)
+    count = max(seen.operation_count, 1)
+    counted = min(count * roof.operation_s / seen.steady_s, 1.0)
+    useful_s = sum(
+        max(roof.compute_s(row), row.calls * roof.memory_s(row.moved_bytes // max(row.calls, 1)))
+        for row in seen.operations
+    )
+    useful = min(useful_s / seen.steady_s, 1.0)
+    if seen.steady_s < count * _EMPTY * roof.operation_s and useful < _USEFUL:
+        return 1 - useful
     fixed = fixed_share(seen)
     return counted if fixed is None else (counted + fixed) / 2
 

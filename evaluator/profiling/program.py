@@ -65,6 +65,13 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
     found["waits"] = [[line, what, count] for (line, what), count in best.waits.items()]
     found["transfers"] = [[line, way, size] for (line, way), size in best.transfers.items()]
     found["kernels"] = experiments.kernels(one.call, device)[:_MOST_ROWS]
+    found["sizes"] = []
+    for factor in (0.5, 2.0):
+        if time.monotonic() < ends:
+            row = _other_size(module, dims, device, factor, one.input_bytes())
+            if row is not None:
+                found["sizes"].append(row)
+    # A capture that failed leaves the allocator in a state in which nothing else should be measured: it comes last.
     timed = one.call
     if device == "cuda":
         replay, found["capture_problem"] = experiments.capture(one.call)
@@ -75,13 +82,7 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
         found["cold_s"], found["warm_s"] = experiments.cold_and_warm_s(
             timed, device, int(request["flush_bytes"])
         )
-    found["sizes"] = []
-    for factor in (0.5, 2.0):
-        if time.monotonic() < ends:
-            row = _other_size(module, dims, device, factor, one.input_bytes())
-            if row is not None:
-                found["sizes"].append(row)
-    if device == "cuda" and time.monotonic() < ends:
+    if device == "cuda" and timed is not one.call and time.monotonic() < ends:
         found["narrow_s"] = _narrow_s(module, dims)
     return found
 

@@ -39,6 +39,8 @@ _TRANSCENDENTAL = re.compile(
     r"(?:^|_)(?:exp|expm1|exp2|log|log1p|log2|sin|cos|tan|tanh|sinh|cosh|sigmoid|silu|gelu|softmax|logsumexp|erf|pow|mish"
     r"|softplus|lgamma|digamma|erfinv)(?:_|$)"
 )
+#: Multiplications or a root.
+_SIMPLE_POWERS = (1, 2, 3, 4, 0.5, -0.5, -1, -2)
 #: Cycles that the device sleeps while operations are queued, so that times between events hold no waiting for the host.
 _SLEEP_CYCLES_PER_S = 1.5e9
 _LONGEST_SLEEP_S = 0.3
@@ -198,7 +200,14 @@ class _Operations(TorchDispatchMode):
         operation.moved_bytes += moved
         operation.flops += flops
         operation.elements += max((tensor.numel() for tensor in (*given, *made)), default=0) if moved else 0
-        operation.transcendental = bool(_TRANSCENDENTAL.search(name.removeprefix("aten::")))
+        simple_power = (
+            name.startswith("aten::pow")
+            and not isinstance(args[1], torch.Tensor)
+            and args[1] in _SIMPLE_POWERS
+        )
+        operation.transcendental = (
+            bool(_TRANSCENDENTAL.search(name.removeprefix("aten::"))) and not simple_power
+        )
         # Between the events of a view lies nothing but the events.
         if self._cuda and moved:
             self._events.append((operation, begin, end))

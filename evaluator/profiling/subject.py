@@ -140,7 +140,7 @@ def other_size(
         step = int(getattr(space[name], "multiple_of", 1))
         size = size // step * step
         if size < 1 or size == default:
-            continue
+            return None
         subject = build(module, {**dims, name: size}, device)
         return subject, name, subject.input_bytes() / max(input_bytes, 1)
     return None
