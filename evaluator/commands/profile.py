@@ -18,10 +18,16 @@ from evaluator.profiling.profile import profile_task
 from kernelbench_tasks import catalog
 
 _errors = Console(stderr=True)
+_SHOWN_MODULES = 12
 
 
 def profile(
-    task: Annotated[str, typer.Argument(help="Task file, or the name of a task of the catalogue.")],
+    task: Annotated[
+        list[str],
+        typer.Argument(
+            help="Task file, or the name of a task of the catalogue; or, after --, a program: python train.py ..."
+        ),
+    ],
     device: Annotated[
         str, typer.Option(help="cpu or cuda; the GPU by default, where there is one.")
     ] = "auto",
@@ -36,10 +42,16 @@ def profile(
     ] = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
 ) -> None:
-    """Say where a task's time goes and what holds it back. Exit status: 0, or 2 if it could not be profiled."""
+    """Say where the time of a task, or of a whole program, goes and what holds it back.
+
+    Exit status: 0, or 2 if it could not be profiled. A program runs as it would without us: outside the sandbox.
+    """
     from evaluator.client import Referee, default_work_dir
 
-    text = _text(task)
+    if len(task) > 1:
+        _program(task, as_json=as_json)
+        return
+    text = _text(task[0])
     folder = work_dir or default_work_dir()
     try:
         kind = pick(device)
@@ -53,6 +65,27 @@ def profile(
         typer.echo(json.dumps(found.as_json(), indent=2))
     else:
         show(Console(), found)
+
+
+def _program(argv: list[str], *, as_json: bool) -> None:
+    from evaluator.profiling.whole import profile_program
+
+    try:
+        found = profile_program(argv)
+    except EvaluatorError as error:
+        _errors.print(f"could not profile: {error}", markup=False)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    console = Console()
+    table = Table("part or module", "share", "s", "at most")
+    for row in (*found["parts"], *found["modules"][:_SHOWN_MODULES]):
+        spent_s = row.get("self_s", row.get("seconds"))
+        table.add_row(row["name"][:80], f"{row['share']:.1%}", f"{spent_s:.3f}", f"{row['at_most']:.2f}x")
+    console.print(table)
+    for sentence in found["sentences"]:
+        console.print(sentence, markup=False, highlight=False)
 
 
 def _text(task: str) -> str:

@@ -83,7 +83,7 @@ def _times(path: str, request: dict[str, Any]) -> dict[str, Any]:
             timed, device, int(request["flush_bytes"])
         )
     if device == "cuda" and timed is not one.call and time.monotonic() < ends:
-        found["narrow_s"] = _narrow_s(module, dims)
+        found["narrow_s"] = _narrow_s(module, dims, one.tensors())
     return found
 
 
@@ -103,17 +103,15 @@ def _other_size(
         return None
 
 
-def _narrow_s(module: Any, dims: dict[str, Any]) -> float | None:
+def _narrow_s(module: Any, dims: dict[str, Any], inputs: list[Any]) -> float | None:
     """The time with half the bytes: every float32 as bfloat16, replayed from a graph; None where the module does not take it."""
     import torch
 
     from evaluator.profiling import experiments, subject
 
+    if not any(tensor.dtype == torch.float32 for tensor in inputs):
+        return None
     try:
-        wide = subject.build(module, dims, "cuda")
-        if not any(tensor.dtype == torch.float32 for tensor in wide.tensors()):
-            return None
-        del wide
         one = subject.build(module, dims, "cuda", torch.bfloat16)
         replay, _ = experiments.capture(one.call)
         return None if replay is None else experiments.steady_s(replay, "cuda")
