@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evaluator.commands.ceilings import ceilings
 from evaluator.commands.doctor import doctor
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
+from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
@@ -198,6 +200,8 @@ app.command()(evaluate_batch)
 app.command()(lint)
 app.command()(doctor)
 app.command()(shapes)
+app.command()(ceilings)
+app.command()(profile)
 
 
 @app.command(hidden=True)

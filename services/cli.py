@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from evaluator import cli as evaluator_cli
+from evaluator.commands.ceilings import ceilings
 from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
+from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
 from services.commands.doctor import doctor
@@ -27,9 +29,11 @@ app.command()(evaluator_cli.evaluate)
 app.command()(evaluate_batch)
 app.command()(lint)
 app.command()(shapes)
+app.command()(profile)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)
+app.command("device")(ceilings)
 app.command()(remote.submit)
 app.command()(remote.jobs)
 app.command()(remote.watch)

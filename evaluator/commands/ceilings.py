@@ -1,0 +1,88 @@
+"""`device` (`ceilings` on a bare node): what this machine reaches at best, measured here, kept, and shown as a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from evaluator.errors import EvaluatorError
+from evaluator.profiling import ceilings as measuring
+
+_errors = Console(stderr=True)
+#: Ending of a name, what a figure is divided by, and the unit that is left.
+_UNITS = (
+    ("_bytes_per_s", 1e9, "GB/s"),
+    ("_flops_per_s", 1e12, "TFLOP/s"),
+    ("_per_s", 1e9, "G/s"),
+    ("_s", 1e-6, "µs"),
+)
+
+
+def ceilings(
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda; the GPU by default, where there is one.")
+    ] = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON on standard output.")] = False,
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+) -> None:
+    """Measure what this device reaches at best: memory, caches, arithmetic by dtype, launches. Exit status: 0, or 2 if it cannot."""
+    from evaluator.client import default_work_dir
+
+    try:
+        found = measuring.ceilings(work_dir or default_work_dir(), pick(device), fresh=fresh)
+    except EvaluatorError as error:
+        _errors.print(f"could not measure: {error}", markup=False)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        show(Console(), found)
+
+
+def pick(device: str) -> str:
+    """``cuda`` or ``cpu`` for ``auto``, by whether a GPU answers."""
+    from evaluator.devices import open_device
+
+    if device != "auto":
+        return device
+    try:
+        open_device("cuda")
+    except EvaluatorError:
+        return "cpu"
+    return "cuda"
+
+
+def show(console: Console, found: dict[str, Any]) -> None:
+    """The figures as a table, and what they were measured on."""
+    environment = found["environment"]
+    table = Table("ceiling", "measured", "unit")
+    for name, value in found["rates"].items():
+        table.add_row(*_row(name, value))
+    console.print(table)
+    driver = f", driver {environment['driver']}" if environment.get("driver") else ""
+    console.print(
+        f"{environment['device_name']}{driver}, torch {environment['torch']}, measured at {found['measured_at']} in "
+        f"{found['elapsed_s']} s; --fresh measures again",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _row(name: str, value: Any) -> tuple[str, str, str]:
+    for ending, divisor, unit in _UNITS:
+        if name.endswith(ending):
+            words = name.removesuffix(ending).replace("_", " ")
+            return (
+                words,
+                "-" if value is None else f"{value / divisor:.4g}",
+                "not here" if value is None else unit,
+            )
+    if name == "cache_bytes":
+        return "last cache", f"{value / (1 << 20):.4g}", "MiB"
+    return name.replace("_", " "), str(value), ""

@@ -1,0 +1,126 @@
+"""`profile`: where a task's time goes and what holds it back, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from evaluator.commands.ceilings import pick
+from evaluator.errors import EvaluatorError
+from evaluator.profiling import ceilings as measuring
+from evaluator.profiling.diagnosis import Diagnosis, Part
+from evaluator.profiling.profile import profile_task
+from kernelbench_tasks import catalog
+
+_errors = Console(stderr=True)
+_SHOWN_MODULES = 12
+
+
+def profile(
+    task: Annotated[
+        list[str],
+        typer.Argument(
+            help="Task file, or the name of a task of the catalogue; or, after --, a program: python train.py ..."
+        ),
+    ],
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda; the GPU by default, where there is one.")
+    ] = "auto",
+    dim: Annotated[
+        list[str] | None, typer.Option(help="A size other than the file's, NAME=VALUE; may be repeated.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The diagnosis as JSON on standard output.")
+    ] = False,
+    minimum_tier: Annotated[
+        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
+    ] = "landlock",
+    work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
+) -> None:
+    """Say where the time of a task, or of a whole program, goes and what holds it back.
+
+    Exit status: 0, or 2 if it could not be profiled. A program runs as it would without us: outside the sandbox.
+    """
+    from evaluator.client import Referee, default_work_dir
+
+    if len(task) > 1:
+        _program(task, as_json=as_json)
+        return
+    text = _text(task[0])
+    folder = work_dir or default_work_dir()
+    try:
+        kind = pick(device)
+        rates = measuring.ceilings(folder, kind)["rates"]
+        with Referee(kind, minimum_tier=minimum_tier, work_dir=folder) as referee:
+            found = profile_task(referee, text, rates, device=kind, dims=_dims(dim or []))
+    except EvaluatorError as error:
+        _errors.print(f"could not profile: {error}", markup=False)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        show(Console(), found)
+
+
+def _program(argv: list[str], *, as_json: bool) -> None:
+    from evaluator.profiling.whole import profile_program
+
+    try:
+        found = profile_program(argv)
+    except EvaluatorError as error:
+        _errors.print(f"could not profile: {error}", markup=False)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    console = Console()
+    table = Table("part or module", "share", "s", "at most")
+    for row in (*found["parts"], *found["modules"][:_SHOWN_MODULES]):
+        spent_s = row.get("self_s", row.get("seconds"))
+        table.add_row(row["name"][:80], f"{row['share']:.1%}", f"{spent_s:.3f}", f"{row['at_most']:.2f}x")
+    console.print(table)
+    for sentence in found["sentences"]:
+        console.print(sentence, markup=False, highlight=False)
+
+
+def _text(task: str) -> str:
+    path = Path(task)
+    try:
+        if path.suffix == ".py" or path.exists():
+            return path.read_text(encoding="utf-8")
+        return catalog.load(task).source
+    except (OSError, UnicodeDecodeError, KeyError) as error:
+        _errors.print(f"cannot read {task}: {error}", markup=False)
+        raise typer.Exit(2) from None
+
+
+def _dims(given: list[str]) -> dict[str, Any]:
+    dims: dict[str, Any] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{one!r} is not NAME=VALUE")
+        dims[name] = int(value) if value.lstrip("-").isdigit() else value
+    return dims
+
+
+def show(console: Console, found: Diagnosis) -> None:
+    """A diagnosis as sentences and tables."""
+    for sentence in found.sentences:
+        console.print(sentence, markup=False, highlight=False)
+    for title, parts in (("line", found.lines), ("module", found.modules), ("kernel", found.kernels)):
+        table = Table(title, "share", "us", "calls", "bound by")
+        for part in parts:
+            table.add_row(*_row(part))
+        console.print(table)
+
+
+def _row(part: Part) -> tuple[str, ...]:
+    # A name may hold what rich takes for markup.
+    name = part.name.replace("[", "\\[")
+    return name[:80], f"{part.share:.1%}", f"{part.seconds * 1e6:.1f}", str(part.calls), part.bound

@@ -1,0 +1,261 @@
+"""The bottleneck of a call: from interventions where one tells causes apart, from measured ceilings where none does.
+
+On a GPU, replaying a call as a graph removes launches and nothing else, so what a replay saves is what launching cost. A call
+that idles the device while its host waits for a value is bound by that wait: it keeps launches from running ahead, and no
+graph can hold it. What is left is busy, and each operation's time goes to memory or to arithmetic, whichever would take
+longer at this device's own ceilings. On a CPU the batch is halved and doubled: the time that does not follow is overhead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evaluator.profiling.measured import Measured, Row
+
+SCHEMA = "kernelwright.profile/1"
+LABELS = ("compute", "memory", "launch", "synchronization")
+#: Share of a call in which a GPU must idle for the host to be the cause.
+_IDLE = 0.3
+#: Of a replayed graph's time: what its nodes would take if they were empty.
+_NODES = 0.5
+_OVERHEAD = 0.5
+#: Elementwise rates were measured through the cache, so they are no better than it.
+_CLEARLY = 1.2
+#: An operation of a CPU that takes so many times what an empty one takes, and far more than its ceilings say, is overhead.
+_EMPTY, _USEFUL = 10.0, 0.3
+_SHOWN = 12
+#: Half the bytes: the replay's time that memory explains, and the one that tensor cores do.
+_HALVED = (0.4, 0.8)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of the time: of a kernel, a module or a Python line (0 for what no line stands behind)."""
+
+    name: str
+    seconds: float
+    share: float
+    calls: int
+    bound: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What holds a call back.
+
+    Attributes:
+        label: one of :data:`LABELS`.
+        share: of the time, 0 to 1, that the bottleneck explains.
+        confirmed: the experiment that should agree did (None: there was none).
+        steady_s: seconds per call.
+        device_s: of them, what the device worked; on a CPU all.
+        least_s: what the inputs, outputs and arithmetic take at the measured ceilings, everything fused.
+        roofline: ``least_s`` over ``steady_s``.
+        fusion_gain: bytes that all operations move over those that a fused one must, in time.
+        sentences: for people and prompts, the bottleneck first.
+        kernels, modules, lines: where the time goes, longest first.
+        waits, breaks: line and what; see :class:`Measured`.
+    """
+
+    label: str
+    share: float
+    confirmed: bool | None
+    steady_s: float
+    device_s: float
+    least_s: float
+    roofline: float
+    fusion_gain: float
+    sentences: tuple[str, ...]
+    kernels: tuple[Part, ...]
+    modules: tuple[Part, ...]
+    lines: tuple[Part, ...]
+    waits: tuple[tuple[int, str, int], ...]
+    transfers: tuple[tuple[int, str, int], ...]
+    breaks: tuple[tuple[int, str], ...]
+    graphs: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+class Roof:
+    """The measured ceilings as times.
+
+    Args:
+        rates: by name; see :mod:`evaluator.profiling.ceilings`.
+    """
+
+    def __init__(self, rates: Mapping[str, Any]) -> None:
+        self._rates = rates
+        caches = [rates[f"l{level}_bytes_per_s"] for level in (4, 3, 2) if rates.get(f"l{level}_bytes_per_s")]
+        self._dram = float(rates["dram_bytes_per_s"])
+        # A shared cache can be slower than its share of memory where few cores run.
+        self._cache = max(self._dram, float(caches[0]) if caches else 0.0)
+        self._cache_bytes = int(rates["cache_bytes"])
+        self._vector = float(rates.get("vector_flops_per_s") or rates["float32_flops_per_s"])
+        self.operation_s = float(rates["operation_s"])
+        self.node_s = float(rates.get("graph_node_s") or 0.0)
+
+    def memory_s(self, moved_bytes: int) -> float:
+        """Seconds to move so much: through the last cache if half of it holds all, else through memory."""
+        return moved_bytes / (self._cache if moved_bytes < self._cache_bytes / 2 else self._dram)
+
+    def compute_s(self, row: Row) -> float:
+        """Seconds of an operation's arithmetic: calls together."""
+        if row.flops:
+            peak = self._rates.get(f"{row.kind}_flops_per_s") or self._rates["float32_flops_per_s"]
+            return row.flops / float(peak)
+        return row.elements / (float(self._rates["exp_per_s"]) if row.transcendental else self._vector)
+
+    def bound(self, row: Row) -> str:
+        """``memory`` or ``compute``, whichever takes longer."""
+        each = row.moved_bytes // max(row.calls, 1)
+        slack = 1.0 if row.flops else _CLEARLY
+        return "compute" if self.compute_s(row) > slack * row.calls * self.memory_s(each) else "memory"
+
+
+def diagnose(seen: Measured, rates: Mapping[str, Any], *, gpu: bool) -> Diagnosis:
+    """What holds a call back.
+
+    Args:
+        seen: of a disposable process, validated.
+        rates: this device's measured ceilings.
+        gpu: whether it ran on one.
+    """
+    roof = Roof(rates)
+    kernels_s = sum(seconds for _, seconds, _ in seen.kernels)
+    device_s = seen.steady_s if not gpu else min(seen.steady_s, seen.replay_s or kernels_s)
+    shares = _shares(seen, roof)
+    if gpu:
+        label, share = _label_gpu(seen, roof, device_s, shares)
+    else:
+        overhead = _overhead(seen, roof)
+        label, share = ("launch", overhead) if overhead >= _OVERHEAD else _busy(shares)
+    moved_s = sum(row.calls * roof.memory_s(row.moved_bytes // max(row.calls, 1)) for row in seen.operations)
+    fused_bytes = seen.input_bytes + seen.state_bytes + seen.output_bytes
+    fused_bytes = min(fused_bytes, sum(row.moved_bytes for row in seen.operations) or fused_bytes)
+    fused_s = roof.memory_s(fused_bytes)
+    products_s = sum(roof.compute_s(row) for row in seen.operations if row.flops)
+    least_s = max(fused_s, products_s, 1e-9)
+    confirmed = _confirmed(seen, label, gpu=gpu)
+    found = Diagnosis(
+        label=label,
+        share=round(share, 4),
+        confirmed=confirmed,
+        steady_s=seen.steady_s,
+        device_s=device_s,
+        least_s=least_s,
+        roofline=round(min(least_s / seen.steady_s, 1.0), 4),
+        fusion_gain=round(max(moved_s / max(fused_s, 1e-12), 1.0), 3),
+        sentences=(),
+        kernels=_kernels(seen),
+        modules=_parts(seen, roof, lambda row: row.module or "(the model itself)"),
+        lines=_parts(seen, roof, lambda row: f"line {row.line}" if row.line else "(no line: backward)"),
+        waits=seen.waits,
+        transfers=seen.transfers,
+        breaks=seen.breaks,
+        graphs=seen.graphs,
+    )
+    from evaluator.profiling.sentences import sentences
+
+    return Diagnosis(**{**vars(found), "sentences": sentences(found, seen, gpu=gpu)})
+
+
+def _label_gpu(seen: Measured, roof: Roof, device_s: float, shares: dict[str, float]) -> tuple[str, float]:
+    idle = 1 - device_s / seen.steady_s
+    if idle >= _IDLE:
+        return ("synchronization" if seen.waits else "launch"), idle
+    launched = sum(calls for _, _, calls in seen.kernels)
+    if seen.replay_s and launched * roof.node_s >= _NODES * seen.replay_s:
+        return "launch", min(launched * roof.node_s / seen.replay_s, 1.0)
+    return _busy(shares)
+
+
+def _busy(shares: dict[str, float]) -> tuple[str, float]:
+    label = max(shares, key=lambda name: shares[name])
+    return label, shares[label]
+
+
+def _shares(seen: Measured, roof: Roof) -> dict[str, float]:
+    """Which part of the operations' time goes to each of memory and arithmetic."""
+    spent = {"memory": 0.0, "compute": 0.0}
+    for row in seen.operations:
+        if row.moved_bytes or row.flops:
+            spent[roof.bound(row)] += row.seconds
+    total = sum(spent.values()) or 1.0
+    return {name: seconds / total for name, seconds in spent.items()}
+
+
+def fixed_share(seen: Measured) -> float | None:
+    """The part of the time that does not follow the batch, from 0 to 1: 1 where half the work takes as long."""
+    shares = []
+    for size in seen.sizes:
+        factor = size.bytes_factor
+        if abs(factor - 1) > 0.1:
+            share = (size.steady_s / seen.steady_s - factor) / (1 - factor)
+            shares.append(min(max(share, 0.0), 1.0))
+    return sum(shares) / len(shares) if shares else None
+
+
+def _overhead(seen: Measured, roof: Roof) -> float:
+    """On a CPU: the part of the time that is torch's own work per operation."""
+    count = max(seen.operation_count, 1)
+    counted = min(count * roof.operation_s / seen.steady_s, 1.0)
+    useful_s = sum(
+        max(roof.compute_s(row), row.calls * roof.memory_s(row.moved_bytes // max(row.calls, 1)))
+        for row in seen.operations
+    )
+    useful = min(useful_s / seen.steady_s, 1.0)
+    if seen.steady_s < count * _EMPTY * roof.operation_s and useful < _USEFUL:
+        return 1 - useful
+    fixed = fixed_share(seen)
+    return counted if fixed is None else (counted + fixed) / 2
+
+
+def _confirmed(seen: Measured, label: str, *, gpu: bool) -> bool | None:
+    """Whether the experiment that belongs to a label agrees."""
+    if not gpu:
+        fixed = fixed_share(seen)
+        return None if fixed is None else (fixed >= _OVERHEAD) == (label == "launch")
+    if label == "synchronization":
+        return seen.replay_s is None
+    if label == "launch":
+        return None if seen.replay_s is None else seen.replay_s < seen.steady_s
+    if seen.narrow_s is None or seen.replay_s is None:
+        return None
+    ratio = seen.narrow_s / seen.replay_s
+    return _HALVED[0] <= ratio <= _HALVED[1] if label == "memory" else ratio < _HALVED[1]
+
+
+def _kernels(seen: Measured) -> tuple[Part, ...]:
+    total = sum(seconds for _, seconds, _ in seen.kernels) or 1.0
+    return tuple(
+        Part(name, seconds, round(seconds / total, 4), calls)
+        for name, seconds, calls in seen.kernels[:_SHOWN]
+    )
+
+
+def _parts(seen: Measured, roof: Roof, key: Callable[[Row], str]) -> tuple[Part, ...]:
+    """The operations' time by a name, with what most of each part's time goes to."""
+    seconds: dict[str, dict[str, float]] = {}
+    calls: dict[str, int] = {}
+    for row in seen.operations:
+        name = key(row)
+        spent = seconds.setdefault(name, {"memory": 0.0, "compute": 0.0})
+        spent[roof.bound(row)] += row.seconds
+        calls[name] = calls.get(name, 0) + row.calls
+    total = sum(sum(spent.values()) for spent in seconds.values()) or 1.0
+    parts = [
+        Part(
+            name,
+            sum(spent.values()),
+            round(sum(spent.values()) / total, 4),
+            calls[name],
+            max(spent, key=lambda word, spent=spent: spent[word]),  # type: ignore[misc]
+        )
+        for name, spent in seconds.items()
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.seconds)[:_SHOWN])

@@ -1,0 +1,112 @@
+"""Interventions on a call, each of which tells one cause apart; runs beside the untrusted module.
+
+Times are the process's own and describe; no score ever rests on them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_LEAST_S, _MOST_CALLS, _ROUNDS = 0.03, 200, 5
+_COLD_CALLS = 7
+_WARM_CALLS = 3
+Call = Callable[[], Any]
+
+
+def steady_s(call: Call, device: str) -> float:
+    """Seconds per call in the quickest of several streams of calls, the device idle before and after each.
+
+    Whatever else runs on the machine only ever adds to a time.
+    """
+    wait = torch.cuda.synchronize if device == "cuda" else _nothing
+    for _ in range(_WARM_CALLS):
+        call()
+    wait()
+    started = time.perf_counter()
+    call()
+    wait()
+    count = max(1, min(_MOST_CALLS, round(_LEAST_S / max(time.perf_counter() - started, 1e-7))))
+    rates = []
+    for _ in range(_ROUNDS):
+        started = time.perf_counter()
+        for _ in range(count):
+            call()
+        wait()
+        rates.append((time.perf_counter() - started) / count)
+    return min(rates)
+
+
+def _nothing() -> None:
+    """A CPU has done what it was asked to."""
+
+
+def capture(call: Call) -> tuple[Call | None, str]:
+    """A CUDA graph's replay of the call, or why there is none."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_CALLS):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except Exception as error:  # noqa: BLE001 - whatever the module does under capture
+        torch.cuda.synchronize()
+        return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+    torch.cuda.synchronize()
+    return graph.replay, ""
+
+
+def cold_and_warm_s(call: Call, device: str, flush_bytes: int) -> tuple[float, float]:
+    """Seconds of a call right after the caches were filled with something else, and right after the same call.
+
+    On a GPU the call is a graph's replay: launches would fill the time between the events.
+    """
+    flush = torch.ones(flush_bytes // 4, device=device)
+    cold: list[float] = []
+    warm: list[float] = []
+    for number in range(2 * _COLD_CALLS + 1):
+        if number % 2:
+            flush.add_(1.0)
+        else:
+            call()
+        (cold if number % 2 else warm).append(_once_s(call, device))
+    return statistics.median(cold), statistics.median(warm[1:])
+
+
+def _once_s(call: Call, device: str) -> float:
+    if device == "cpu":
+        started = time.perf_counter()
+        call()
+        return time.perf_counter() - started
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def kernels(call: Call, device: str) -> list[tuple[str, float, int]]:
+    """Kernels of one call on a GPU (operations on a CPU) as the profiler sees them: name, seconds, calls; longest first."""
+    from torch.autograd import profiler
+
+    cuda = device == "cuda"
+    with profiler.profile(use_device="cuda" if cuda else None, use_kineto=True) as seen:
+        call()
+        if cuda:
+            torch.cuda.synchronize()
+    rows = []
+    for event in seen.key_averages():
+        on_device = "CUDA" in str(event.device_type)
+        time_us = event.self_device_time_total if on_device else event.self_cpu_time_total
+        if on_device == cuda and (cuda or "::" in event.key):
+            rows.append((str(event.key), float(time_us) / 1e6, int(event.count)))
+    return sorted(rows, key=lambda row: -row[1])
