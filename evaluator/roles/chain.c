@@ -90,30 +90,44 @@ void kw_refresh(const refresh_t *inputs, uint64_t inputs_count, uint64_t state) 
 
 enum { CHUNK_BYTES = 32 };
 
+/* Copies a part of a source that is rolled: from a place in it, and on from its start where it ends. */
+static void copy_rolled(uint8_t *target, const uint8_t *source, uint64_t from, uint64_t length, uint64_t bytes) {
+    const uint64_t first = length < bytes - from ? length : bytes - from;
+    memcpy(target, source + from, first);
+    memcpy(target + first, source, length - first);
+}
+
+/* Chunk by chunk from one of two rolled sources; which one is drawn, so nothing here may depend on guessing it. */
+static void copy_mixed(uint8_t *target, const uint8_t *const sources[2], const uint64_t rolls[2], const uint64_t *mask,
+                       uint64_t bytes) {
+    uint64_t from[2] = {rolls[0], rolls[1]};
+    for (uint64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int which = mask[at / CHUNK_BYTES / 64] >> (at / CHUNK_BYTES % 64) & 1;
+        const uint64_t later = from[0] > from[1] ? from[0] : from[1];
+        if (at + CHUNK_BYTES <= bytes && later + CHUNK_BYTES <= bytes)
+            memcpy(target + at, sources[which] + from[which], CHUNK_BYTES);
+        else
+            copy_rolled(target + at, sources[which], from[which], bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES, bytes);
+        for (int i = 0; i < 2; ++i) {
+            from[i] += CHUNK_BYTES;
+            while (from[i] >= bytes) from[i] -= bytes;
+        }
+    }
+}
+
 /* Writes count contents, stride bytes apart. Each is a source of the given length rolled left by its own offset, in which some
  * chunks are those of another one, rolled by another offset: where a bit of its mask is set (of one bit a chunk, in whole words).
  * Without masks nothing is mixed. */
 void kw_fill(uint8_t *target, uint64_t stride, uint64_t count, const uint64_t *sources, const uint64_t *rolls,
              const uint64_t *others, const uint64_t *other_rolls, const uint64_t *masks, uint64_t bytes) {
-    const uint64_t chunks = (bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    const uint64_t words = ((bytes + CHUNK_BYTES - 1) / CHUNK_BYTES + 63) / 64;
     for (uint64_t i = 0; i < count; ++i, target += stride) {
         const uint8_t *source = (const uint8_t *)(uintptr_t)sources[i];
-        memcpy(target, source + rolls[i], bytes - rolls[i]);
-        memcpy(target + (bytes - rolls[i]), source, rolls[i]);
-        if (!masks) continue;
-        const uint8_t *other = (const uint8_t *)(uintptr_t)others[i];
-        const uint64_t *mask = masks + i * ((chunks + 63) / 64);
-        for (uint64_t c = 0; c < chunks; ++c) {
-            if (!(mask[c / 64] >> c % 64 & 1)) continue;
-            const uint64_t at = c * CHUNK_BYTES, left = bytes - at, length = left < CHUNK_BYTES ? left : CHUNK_BYTES;
-            const uint64_t from = at + other_rolls[i] < bytes ? at + other_rolls[i] : at + other_rolls[i] - bytes;
-            if (length == CHUNK_BYTES && from + CHUNK_BYTES <= bytes) {
-                memcpy(target + at, other + from, CHUNK_BYTES);
-            } else {
-                const uint64_t first = length < bytes - from ? length : bytes - from;
-                memcpy(target + at, other + from, first);
-                memcpy(target + at + first, other, length - first);
-            }
+        if (masks) {
+            const uint8_t *both[2] = {source, (const uint8_t *)(uintptr_t)others[i]};
+            copy_mixed(target, both, (uint64_t[2]){rolls[i], other_rolls[i]}, masks + i * words, bytes);
+        } else {
+            copy_rolled(target, source, rolls[i], bytes, bytes);
         }
     }
 }
