@@ -125,7 +125,8 @@ void kw_fill(uint8_t *target, uint64_t stride, uint64_t count, const uint64_t *s
         const uint8_t *source = (const uint8_t *)(uintptr_t)sources[i];
         if (masks) {
             const uint8_t *both[2] = {source, (const uint8_t *)(uintptr_t)others[i]};
-            copy_mixed(target, both, (uint64_t[2]){rolls[i], other_rolls[i]}, masks + i * words, bytes);
+            const uint64_t rolled[2] = {rolls[i], other_rolls[i]};
+            copy_mixed(target, both, rolled, masks + i * words, bytes);
         } else {
             copy_rolled(target, source, rolls[i], bytes, bytes);
         }
