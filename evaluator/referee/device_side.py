@@ -372,9 +372,9 @@ class DeviceSide(Side):
             index for index, address in enumerate(block.report.addresses[0]) if address & INPUT_MEMORY
         )
 
-    def digest(self, outputs: list[Any], state: int) -> int:
-        """The chain's state after a call with these outputs."""
-        return self._keeper.digest(outputs, state)
+    def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
+        """Whether that is the chain's state after a call with these outputs."""
+        return self._keeper.digest(outputs, state) == claimed
 
 
 class _DeviceDraws:
