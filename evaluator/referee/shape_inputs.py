@@ -10,7 +10,9 @@ from evaluator.oracle.numbers import is_inexact
 from evaluator.roles.frames import TensorMeta
 
 #: Inputs are small that have at most so many elements, and one to so many of the weights.
-_MOST_RENEWED, _WEIGHTS_A_VALUE = 1 << 18, 16
+_WEIGHTS_A_VALUE = 16
+#: A link on a GPU has 4096 threads.
+_MOST_RENEWED = {False: 1 << 18, True: 1 << 16}
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class ShapeInputs:
             return f"gradient of input {leaves[output - first_input]}"
         return f"output {output + 1}" if first_input > 1 or count > first_input else ""
 
-    def renew_small(self) -> None:
+    def renew_small(self, gpu: bool) -> None:
         """Has the chain replace all of every input that is small beside the weights.
 
         What few elements change can be computed ahead, many calls at once, and put right afterwards; that gains where a
@@ -96,7 +98,7 @@ class ShapeInputs:
         weights = sum(entry.values.size for entry in self.state)
         for tensor in self.tensors:
             size = tensor.draws[0].size
-            tensor.renewed = tensor.rollable and size <= min(weights // _WEIGHTS_A_VALUE, _MOST_RENEWED)
+            tensor.renewed = tensor.rollable and size <= min(weights // _WEIGHTS_A_VALUE, _MOST_RENEWED[gpu])
 
     @property
     def input_bytes(self) -> int:
