@@ -11,6 +11,7 @@ many values as it has memory.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,14 +31,14 @@ class Mixed(NamedTuple):
     Attributes:
         others: draws from which the chunks come whose bit is set; None where nothing is mixed.
         other_offsets: theirs.
-        masks: words of one bit a chunk, a row per content.
+        masks: words of one bit a chunk, a row per content; of the host, or int64 on a GPU.
     """
 
     draws: Array
     offsets: Array
     others: Array | None = None
     other_offsets: Array | None = None
-    masks: Array | None = None
+    masks: Any = None
 
     def only(self, index: int) -> Mixed:
         """The same of a single content."""
@@ -101,16 +102,26 @@ class TensorInput:
             offsets += offsets % row == 0
         return draws, offsets
 
-    def draw_mixed(self, count: int, generator: np.random.Generator) -> Mixed:
+    def draw_mixed(
+        self, count: int, generator: np.random.Generator, draw_bits: Callable[[int, int], Any] | None = None
+    ) -> Mixed:
         """Contents that are two windows each, mixed chunk by chunk at random.
 
         Of a single window a few elements tell which one it is, and whoever has seen it before knows all the others.
+
+        Args:
+            count: how many.
+            generator: as in :meth:`draw`.
+            draw_bits: makes so many rows of so many words of random bits where they are used; by the generator if None.
         """
         one = self.draw(count, generator)
         if not self.rollable:
             return Mixed(*one)
         words = mask_words(self.draws[0].nbytes)
-        masks = np.frombuffer(generator.bytes(8 * words * count), dtype=np.uint64).reshape(count, words)
+        if draw_bits is not None:
+            masks = draw_bits(count, words)
+        else:
+            masks = np.frombuffer(generator.bytes(8 * words * count), dtype=np.uint64).reshape(count, words)
         return Mixed(*one, *self.draw(count, generator), masks)
 
     def write_all(self, chain: Chain, address: int, stride_bytes: int, drawn: Mixed) -> None:

@@ -188,7 +188,7 @@ class DeviceSide(Side):
         assert count <= self.slot_count
         self._note(count)
         self.drawn = [
-            tensor.draw_mixed(count, self._generator)
+            tensor.draw_mixed(count, self._generator, self._keeper.draw_bits)
             if mixed
             else Mixed(*tensor.draw(count, self._generator))
             for tensor in self.inputs.tensors

@@ -8,6 +8,7 @@ which a stopped process may have left behind, is seen by the time that a tiny ke
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ class Keeper(Lender):
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
+        self._bits = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
         #: What :meth:`link_us` said, by what it depends on: 5 to 10 ms of somebody's clock each time.
         self.links_us: dict[tuple[Any, ...], float] = {}
         for _ in range(20):
@@ -127,12 +129,14 @@ class Keeper(Lender):
             source = tensor.draws[0]
             if source.size:
                 addresses = self._on_device(tensor)
-                masks = None
-                if one.masks is not None:
-                    masks = torch.from_numpy(one.masks.view(np.int64).copy()).to("cuda")
                 device_chain.fill(
-                    target, stride_bytes, addresses, rows, masks, source.size, source.itemsize, stream
+                    target, stride_bytes, addresses, rows, one.masks, source.size, source.itemsize, stream
                 )
+
+    def draw_bits(self, rows: int, words: int) -> torch.Tensor:
+        """Random words of 64 bits, shape (rows, words), int64: a content of a gigabyte needs 32 million of these bits."""
+        least, most = -(1 << 63), (1 << 63) - 1
+        return torch.randint(least, most, (rows, words), device="cuda", generator=self._bits)
 
     def refresh(self, rows: list[tuple[int, int, int, int, int, int]], states: Sequence[int]) -> None:
         """Replaces elements as the chain does in each of these states, one after the other."""

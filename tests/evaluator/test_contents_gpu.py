@@ -52,3 +52,15 @@ def test_a_link_replaces_all_of_a_small_input() -> None:
         assert data.min() >= 0 and data.unique().numel() > 200
         seen.append(data)
     assert (seen[0] != seen[1]).float().mean() > 0.9
+
+
+def test_bits_are_even_and_never_the_same() -> None:
+    from evaluator.referee.keeper import Keeper
+
+    keeper = Keeper(None)
+    words = keeper.draw_bits(4, 4096)
+    assert words.shape == (4, 4096)
+    shares = [float(((words >> place) & 1).double().mean()) for place in range(64)]
+    assert all(0.45 < share < 0.55 for share in shares), shares
+    assert not torch.equal(words, keeper.draw_bits(4, 4096))
+    assert not torch.equal(words, Keeper(None).draw_bits(4, 4096))
