@@ -15,6 +15,13 @@ from evaluator.roles.frames import TensorMeta
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def _kernels() -> None:
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")
+    device_chain.load(device_chain.compiled())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_mixed_contents_are_the_hosts(tmp_path: Path, dtype: str) -> None:
     generator = np.random.default_rng(4)
@@ -22,7 +29,6 @@ def test_mixed_contents_are_the_hosts(tmp_path: Path, dtype: str) -> None:
     tensor = TensorInput(TensorMeta(dtype, (37, 53), (53, 1)), draws)
     drawn = tensor.draw_mixed(9, generator)
     assert drawn.masks is not None
-    device_chain.load(device_chain.compiled())
     on_device = [torch.from_numpy(draw.copy()).cuda() for draw in draws]
     sources = torch.tensor([draw.data_ptr() for draw in on_device], device="cuda")
     rows = torch.from_numpy(np.array(drawn[:4], dtype=np.int64)).cuda()
@@ -41,7 +47,6 @@ def test_mixed_contents_are_the_hosts(tmp_path: Path, dtype: str) -> None:
 
 
 def test_a_link_replaces_all_of_a_small_input() -> None:
-    device_chain.load(device_chain.compiled())
     pool = torch.arange(300, dtype=torch.float32, device="cuda")
     seen = []
     for state in (5, 6):
