@@ -66,7 +66,7 @@ class Region:
 def withheld_region(space: Space, digest: str) -> Region | None:
     """One octave of one dimension, the same for a task at all times; None where no dimension spans four octaves.
 
-    Neither the lowest octave, since a size of one is a special case that everybody has, nor the one of the default, which is
+    Wide ones, if there are any; neither the lowest octave, since a size of one is a special case that everybody has, nor the one of the default, which is
     the shape that the task's author shows.
     """
     possible: list[Region] = []
@@ -82,4 +82,11 @@ def withheld_region(space: Space, digest: str) -> Region | None:
             region = Region(name, end // 2, end if end == ends(dim)[1] else end - 1)
             if not region.low <= dim.default <= region.high:
                 possible.append(region)
-    return random.Random(f"withheld:{digest}").choice(possible) if possible else None
+    # Of a narrower one, every shape may be near one outside.
+    wide = [region for region in possible if region.high - region.low > 2 * STEPS * _step(space, region.name)]
+    return random.Random(f"withheld:{digest}").choice(wide or possible) if possible else None
+
+
+def _step(space: Space, name: str) -> int:
+    dim = space[name]
+    return dim.multiple_of if isinstance(dim, IntegerDim) else 1

@@ -64,7 +64,7 @@ class Sampler:
     def __init__(self, space: Space, digest: str, limits: Limits) -> None:
         self.space = space
         self._digest = digest
-        self._limits = limits
+        self.limits = limits
         self._varies = any(isinstance(dim, IntegerDim) for dim in space.values())
         self.withheld: Region | None = withheld_region(space, digest)
         self._kept: dict[str, list[Drawn]] = {}
@@ -92,10 +92,10 @@ class Sampler:
         if not self._varies:
             return self._choices_only(split)
         if split == "adversarial":
-            return draw_strata(self.space, seed, self._limits, COUNTS[split])
+            return draw_strata(self.space, seed, self.limits, COUNTS[split])
         before = {"visible": (), "validation": ("visible",), "held_out": ("visible", "validation")}[split]
         others = [drawn.dims for earlier in before for drawn in self.draw(earlier)] + list(exempt)
-        search = _Search(self.space, self._limits, others, self.withheld, split)
+        search = _Search(self.space, self.limits, others, self.withheld, split)
         search.run(seed)
         self._remarks[split] = search.remark()
         return search.chosen

@@ -5,7 +5,7 @@ dimension that has one, or picks shapes by what the device is: its number of pro
 some shapes, large ones first, and the first that stays within the caps is taken.
 
 An evaluation has room for :data:`evaluator.shapes.sampler.COUNTS` ``["adversarial"]`` of them. What finds most slips is
-always there (:data:`ALWAYS`, one of :data:`EXTENT`); the seed decides which others are.
+always there (:data:`ALWAYS`, two of :data:`EXTENT`, and sizes of two shapes :data:`CROSSED`); the seed decides which others are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space
 _BUDGETS = (20, 16, 12, 8)
 #: The same where one dimension or all but one are as large as they may be.
 _WIDE_BUDGETS = (40, 24, 20, 16)
+_FROM = 4.0
 _TINY_ELEMENTS = 1 << 15
 _TILES = (1, 8, 16, 32, 64, 128)
 _WAVES = (1, 2, 3)
@@ -41,12 +42,21 @@ class _Draw:
     choices: Dims
     generator: random.Random
     limits: Limits
+    #: One of the widest dimensions: the long side of what is tall, the short side of what is short.
+    axis: str
 
     def sizes(self, budget: float, exponents: dict[str, float] | None = None) -> dict[str, int]:
-        """Sizes whose product is at most 2 to the ``budget``, as far as the lower ends allow; log-uniform if none are given."""
+        """Sizes whose product is at most 2 to the ``budget``, as far as the lower ends allow.
+
+        Log-uniform if no logarithms are given, from 16 on where a dimension gets so far: small sizes have strata of their own.
+        """
         lows = {name: octaves(dim)[0] for name, dim in self.integers.items()}
         if exponents is None:
-            exponents = {name: self.generator.uniform(*octaves(dim)) for name, dim in self.integers.items()}
+            highs = {name: octaves(dim)[1] for name, dim in self.integers.items()}
+            exponents = {
+                name: self.generator.uniform(min(max(lows[name], _FROM), high), high)
+                for name, high in highs.items()
+            }
         least, wanted = sum(lows.values()), sum(exponents.values())
         share = min(1.0, max(budget - least, 0.0) / (wanted - least)) if wanted > least else 1.0
         return {
@@ -135,9 +145,8 @@ def _exactly(value: int) -> Callable[[_Draw], list[Dims]]:
         one = draw.generator.choice(able)
         alone = [draw.shape({**draw.sizes(budget), one: value}) for budget in _BUDGETS]
         together = draw.shape({name: nearest(dim, value) for name, dim in draw.integers.items()})
-        if not value or together in _lowest(draw) or draw.generator.random() < 0.5:
-            return alone
-        return [together, *alone]
+        shapes = alone if not value or draw.generator.random() < 0.5 else [together, *alone]
+        return [dims for dims in shapes if dims not in _lowest(draw)]
 
     return propose
 
@@ -156,16 +165,14 @@ def _tiny(draw: _Draw) -> list[Dims]:
 
 
 def _tall(draw: _Draw) -> list[Dims]:
-    big = draw.generator.choice(list(draw.integers))
-    exponents = {name: octaves(dim)[name == big] for name, dim in draw.integers.items()}
+    exponents = {name: octaves(dim)[name == draw.axis] for name, dim in draw.integers.items()}
     return [draw.shape(draw.sizes(budget, exponents)) for budget in _WIDE_BUDGETS]
 
 
 def _short(draw: _Draw) -> list[Dims]:
     if len(draw.integers) < 2:
         return []
-    small = draw.generator.choice(list(draw.integers))
-    exponents = {name: octaves(dim)[name != small] for name, dim in draw.integers.items()}
+    exponents = {name: octaves(dim)[name != draw.axis] for name, dim in draw.integers.items()}
     return [draw.shape(draw.sizes(budget, exponents)) for budget in _WIDE_BUDGETS]
 
 
@@ -240,6 +247,7 @@ def _large(draw: _Draw) -> list[Dims]:
 
 
 ALWAYS = ("lowest", "prime", "power of two + 1")
+CROSSED = "sizes crossed"
 EXTENT = ("tall and skinny", "short and fat", "large")
 STRATA: dict[str, Stratum] = {
     stratum.name: stratum
@@ -282,39 +290,70 @@ def draw_strata(space: Space, seed: str, limits: Limits, most: int) -> list[Draw
         most: how many.
     """
     generator = random.Random(f"strata:{seed}")
-    extent = generator.choice(EXTENT)
-    others = [name for name in STRATA if name not in (*ALWAYS, extent)]
-    # A small space has few strata: then each has a second shape.
-    order = [*ALWAYS, extent, *generator.sample(others, len(others))] * 2
-    turn = generator.randrange(1 << 16)
+    first = [*ALWAYS, *generator.sample(EXTENT, 2)]
+    others = [name for name in STRATA if name not in first]
+    generator.shuffle(others)
+    turn, axis = generator.randrange(1 << 16), _axis(space, generator)
     chosen: list[Drawn] = []
+    # A small space has few strata: then each has a second shape.
+    order = [*first, CROSSED, *others, *first, *others]
     while order and len(chosen) < most:
-        names, order = order[: most - len(chosen)], order[most - len(chosen) :]
-        proposals = [_propose(space, name, generator, limits, turn + n) for n, name in enumerate(names)]
+        count = most - len(chosen) if chosen else min(len(first), most)
+        names, order = order[:count], order[count:]
+        proposals = [
+            _crossed(space, chosen, generator)
+            if name == CROSSED
+            else _propose(space, name, generator, limits, turn + number, axis)
+            for number, name in enumerate(names)
+        ]
         turn += len(names)
         for name, dims in zip(names, _first_that_fits(proposals, limits), strict=True):
-            if dims is not None and all(dims != other.dims for other in chosen):
-                chosen.append(Drawn(dims, name))
+            if dims is not None and len(chosen) < most and all(dims != other.dims for other in chosen):
+                # Before those that are larger.
+                chosen.insert(len(ALWAYS) if name == CROSSED else len(chosen), Drawn(dims, name))
     return chosen
+
+
+def _crossed(space: Space, chosen: list[Drawn], generator: random.Random) -> list[Dims]:
+    """The first two shapes after the lowest, with one size of one in the other: whoever keeps something by some sizes has seen
+    these, and not the others.
+    """
+    seen = [drawn.dims for drawn in chosen if drawn.stratum in ALWAYS[1:]]
+    integers = [name for name, dim in space.items() if isinstance(dim, IntegerDim)]
+    if len(seen) < 2 or len(integers) < 2:
+        return []
+    one, other = generator.sample(seen, 2)
+    crossed = [{**one, name: other[name]} for name in generator.sample(integers, len(integers))]
+    return [dims for dims in crossed if dims not in seen]
 
 
 def draw_every(space: Space, seed: str, limits: Limits) -> tuple[list[Drawn], list[str]]:
     """One shape of each stratum that applies, and the names of those of which no shape stays within the caps."""
     generator = random.Random(f"every:{seed}")
-    proposals = {name: _propose(space, name, generator, limits, n) for n, name in enumerate(STRATA)}
+    axis = _axis(space, generator)
+    proposals = {name: _propose(space, name, generator, limits, n, axis) for n, name in enumerate(STRATA)}
     applicable = {name: shapes for name, shapes in proposals.items() if shapes}
     found = dict(zip(applicable, _first_that_fits(list(applicable.values()), limits), strict=True))
     fitting = [Drawn(dims, name) for name, dims in found.items() if dims is not None]
     return fitting, [name for name, dims in found.items() if dims is None]
 
 
-def _propose(space: Space, name: str, generator: random.Random, limits: Limits, turn: int) -> list[Dims]:
+def _axis(space: Space, generator: random.Random) -> str:
+    spans = {
+        name: octaves(dim)[1] - octaves(dim)[0] for name, dim in space.items() if isinstance(dim, IntegerDim)
+    }
+    return generator.choice([name for name, span in spans.items() if span >= max(spans.values()) / 2])
+
+
+def _propose(
+    space: Space, name: str, generator: random.Random, limits: Limits, turn: int, axis: str
+) -> list[Dims]:
     """Choices take turns, so that a few shapes show each value of them."""
     integers = {name: dim for name, dim in space.items() if isinstance(dim, IntegerDim)}
     choices: Dims = {
         name: dim.values[turn % len(dim.values)] for name, dim in space.items() if isinstance(dim, ChoiceDim)
     }
-    return STRATA[name].propose(_Draw(space, integers, choices, generator, limits))
+    return STRATA[name].propose(_Draw(space, integers, choices, generator, limits, axis))
 
 
 def _first_that_fits(proposals: list[list[Dims]], limits: Limits) -> list[Dims | None]:
