@@ -5,7 +5,8 @@ dimension that has one, or picks shapes by what the device is: its number of pro
 some shapes, large ones first, and the first that stays within the caps is taken.
 
 An evaluation has room for :data:`evaluator.shapes.sampler.COUNTS` ``["adversarial"]`` of them. What finds most slips is
-always there (:data:`ALWAYS`, two of :data:`EXTENT`, and sizes of two shapes :data:`CROSSED`); the seed decides which others are.
+always there (:data:`ALWAYS`, and sizes of two of these shapes :data:`CROSSED`); the seed decides which others are. Large
+shapes are among those others, because a float64 reference takes seconds there.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space
 #: small enough for a float64 reference.
 _BUDGETS = (20, 16, 12, 8)
 #: The same where one dimension or all but one are as large as they may be.
-_WIDE_BUDGETS = (40, 24, 20, 16)
+_WIDE_BUDGETS = (22, 18, 14, 10)
+#: Base-2 logarithm of the size from which sizes are drawn.
 _FROM = 4.0
+#: Beyond it nobody looks for primes.
+_LARGEST_PRIME = 1 << 24
 _TINY_ELEMENTS = 1 << 15
 _TILES = (1, 8, 16, 32, 64, 128)
 _WAVES = (1, 2, 3)
@@ -122,8 +126,8 @@ def is_prime(number: int) -> bool:
 
 def _prime(dim: IntegerDim, target: int) -> int | None:
     step = dim.multiple_of
-    near = (n for n in _outwards(target // step, 200) if n > 2 and is_legal(dim, n * step) and is_prime(n))
-    return next((n * step for n in near), None)
+    near = (n for n in _outwards(target // step, 200) if 2 < n < _LARGEST_PRIME and is_legal(dim, n * step))
+    return next((n * step for n in near if is_prime(n)), None)
 
 
 def _odd_multiple(tier: int) -> _Nearest:
@@ -246,9 +250,9 @@ def _large(draw: _Draw) -> list[Dims]:
     return _of_bytes(draw, [draw.limits.cap_bytes / (1 << halvings) for halvings in range(0, 8, 2)])
 
 
-ALWAYS = ("lowest", "prime", "power of two + 1")
+_CROSSES = ("prime", "power of two + 1")
 CROSSED = "sizes crossed"
-EXTENT = ("tall and skinny", "short and fat", "large")
+ALWAYS = ("lowest", *_CROSSES, "tall and skinny", "short and fat")
 STRATA: dict[str, Stratum] = {
     stratum.name: stratum
     for stratum in (
@@ -290,15 +294,14 @@ def draw_strata(space: Space, seed: str, limits: Limits, most: int) -> list[Draw
         most: how many.
     """
     generator = random.Random(f"strata:{seed}")
-    first = [*ALWAYS, *generator.sample(EXTENT, 2)]
-    others = [name for name in STRATA if name not in first]
+    others = [name for name in STRATA if name not in ALWAYS]
     generator.shuffle(others)
     turn, axis = generator.randrange(1 << 16), _axis(space, generator)
     chosen: list[Drawn] = []
     # A small space has few strata: then each has a second shape.
-    order = [*first, CROSSED, *others, *first, *others]
+    order = [*ALWAYS, CROSSED, *others, *ALWAYS, *others]
     while order and len(chosen) < most:
-        count = most - len(chosen) if chosen else min(len(first), most)
+        count = most - len(chosen) if chosen else min(len(ALWAYS), most)
         names, order = order[:count], order[count:]
         proposals = [
             _crossed(space, chosen, generator)
@@ -309,16 +312,15 @@ def draw_strata(space: Space, seed: str, limits: Limits, most: int) -> list[Draw
         turn += len(names)
         for name, dims in zip(names, _first_that_fits(proposals, limits), strict=True):
             if dims is not None and len(chosen) < most and all(dims != other.dims for other in chosen):
-                # Before those that are larger.
-                chosen.insert(len(ALWAYS) if name == CROSSED else len(chosen), Drawn(dims, name))
+                # Where shapes are judged in turn, slips are found earlier there than behind the long ones.
+                place = 1 + len(_CROSSES) if name == CROSSED else len(chosen)
+                chosen.insert(place, Drawn(dims, name))
     return chosen
 
 
 def _crossed(space: Space, chosen: list[Drawn], generator: random.Random) -> list[Dims]:
-    """The first two shapes after the lowest, with one size of one in the other: whoever keeps something by some sizes has seen
-    these, and not the others.
-    """
-    seen = [drawn.dims for drawn in chosen if drawn.stratum in ALWAYS[1:]]
+    """Two shapes, with one size of one in the other: whoever keeps something by some of the sizes has it from another shape."""
+    seen = [drawn.dims for drawn in chosen if drawn.stratum in _CROSSES]
     integers = [name for name, dim in space.items() if isinstance(dim, IntegerDim)]
     if len(seen) < 2 or len(integers) < 2:
         return []
