@@ -213,7 +213,7 @@ class _Search:
             told.append(f"{same} of them are the very same")
         if inside:
             told.append(f"{inside} {of_all} are in the octave that is kept for held-out shapes")
-        return f"the space has too few shapes that fit: {', and '.join(told)}" if told else ""
+        return f"too few shapes fit that lie apart: {', and '.join(told)}" if told else ""
 
 
 class _Points:
