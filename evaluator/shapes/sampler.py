@@ -46,8 +46,8 @@ _RUN_SHARE = 0.25
 _MOST_NEIGHBOURS = 1 / 3
 #: Base points per wanted shape before the search ends.
 _ATTEMPTS = 40
-#: Proposals that are probed at once, at least.
-_ASKED = 4
+#: Proposals that are probed at once, at least: a shape more takes longer than a question more.
+_ASKED = 2
 #: Shapes in the withheld region that are tried until one fits.
 _REGION_ATTEMPTS = 12
 
