@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluator.content.pools import Array, TensorInput
+from evaluator.content.pools import Array, Mixed, TensorInput
 from evaluator.referee.lent_memory import Lender
 from evaluator.roles import device_chain
 from evaluator.roles.arena import sealed_text
@@ -112,24 +112,29 @@ class Keeper(Lender):
         for tensor in tensors:
             self._draws.pop(id(tensor), None)
 
-    def fill(
-        self, targets: list[tuple[TensorInput, int]], stride_bytes: int, drawn: list[tuple[Array, Array]]
-    ) -> None:
+    def fill(self, targets: list[tuple[TensorInput, int]], stride_bytes: int, drawn: list[Mixed]) -> None:
         """Writes drawn contents; does not wait.
 
         Args:
             targets: inputs with the addresses of their first contents.
             stride_bytes: from one content of an input to the next.
-            drawn: per input the indices of its draws, and offsets in elements.
+            drawn: per input what was drawn of it.
         """
-        numbers = torch.from_numpy(np.array(drawn, dtype=np.int64)).to("cuda")
+        # What is mixed into nothing is named all the same, and never read.
+        windows = [
+            [one.draws, one.offsets, *(one[2:4] if one.masks is not None else one[:2])] for one in drawn
+        ]
+        numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to("cuda")
         stream = torch.cuda.current_stream().cuda_stream
-        for (tensor, target), (draws, rolls) in zip(targets, numbers, strict=True):
+        for (tensor, target), one, rows in zip(targets, drawn, numbers, strict=True):
             source = tensor.draws[0]
             if source.size:
                 addresses = self._on_device(tensor)
+                masks = None
+                if one.masks is not None:
+                    masks = torch.from_numpy(one.masks.view(np.int64).copy()).to("cuda")
                 device_chain.fill(
-                    target, stride_bytes, addresses, draws, rolls, source.size, source.itemsize, stream
+                    target, stride_bytes, addresses, rows, masks, source.size, source.itemsize, stream
                 )
 
     def refresh(self, rows: list[tuple[int, int, int, int, int, int]], states: Sequence[int]) -> None:
