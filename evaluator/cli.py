@@ -167,7 +167,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
         low, high = shape["ci95"]
         table.add_row(
             ", ".join(f"{name}={value}" for name, value in shape["dims"].items()) or "-",
-            shape["split"],
+            shape["split"] + (f", {shape['stratum']}" if shape.get("stratum") else ""),
             shape["best_baseline"],
             f"{shape['baseline_us']:.1f}",
             f"{shape['candidate_us']:.1f}",

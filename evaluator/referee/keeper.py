@@ -55,6 +55,9 @@ class Keeper(Lender):
         torch.cuda.init()
         super().__init__(library)
         self._cell = torch.zeros(64, device="cuda")
+        properties = torch.cuda.get_device_properties(0)
+        #: Multiprocessors, and bytes of the second-level cache.
+        self.processors, self.cache_bytes = properties.multi_processor_count, properties.L2_cache_size
         self._code = device_chain.compiled()
         device_chain.load(self._code)
         # Kept from the start: a candidate may take all the memory that there is.

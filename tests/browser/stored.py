@@ -79,6 +79,7 @@ def adversarial_shape(rows: int, cols: int, *, correct: bool = True) -> dict[str
     return {
         "dims": {"rows": rows, "cols": cols, "dtype": "float32"},
         "split": "adversarial",
+        "stratum": "prime",
         "dtype": "float32",
         "correct": correct,
         "error": {"max_ratio": 0.2, "max_abs": 1e-6},
