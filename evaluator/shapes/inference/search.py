@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -14,6 +15,10 @@ _MOST_BYTES = 2 << 30
 #: A call that takes longer is not tried at larger sizes: a loop over the size would only take longer.
 _SLOW_SECONDS = 0.15
 _MOST_STEP = 4096
+#: Steps above the file's size at which one that divides another size gives itself away.
+_LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
+#: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
+_FAKE_SLOW_SECONDS, _REAL_QUICKER = 0.08, 4
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Search:
     def _start(self) -> Outcome:
         outcome = self._probe(self._base)
         if outcome.works:
-            return outcome
+            return self._quicker(outcome)
         words = outcome.error
         self._probe.fake = False
         outcome = self._probe(self._base)
@@ -79,6 +84,23 @@ class Search:
             f"fake tensors cannot run it ({words}), so it was probed with real ones at fewer sizes"
         )
         return outcome
+
+    def _quicker(self, fake: Outcome) -> Outcome:
+        """Goes over to real tensors where fake ones take much longer."""
+        if fake.seconds < _FAKE_SLOW_SECONDS or fake.nbytes > _MOST_BYTES // 8:
+            return fake
+        # The first call of a process pays for what it imports.
+        fake = self._probe(self._base, again=True)
+        if fake.seconds < _FAKE_SLOW_SECONDS:
+            return fake
+        real = self._probe(self._base, fake=False)
+        if not real.works or real.seconds * _REAL_QUICKER > fake.seconds:
+            return fake
+        self._probe.fake = False
+        self.found.sentences.append(
+            "fake tensors are slower than real ones here, so it was probed with real ones"
+        )
+        return real
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -106,6 +128,7 @@ class Search:
             self._bound(axis)
         self._corners()
         self._confirm()
+        self._confirm_dtypes()
         return self.found
 
     def _changes_nothing(self, knob: Knob, start: Outcome) -> bool:
@@ -128,14 +151,22 @@ class Search:
                 self._works(names, default + 3 * step)
                 or (default > step and self._works(names, default - step))
             ):
-                self.found.axes.append(Axis(names, default, step))
-                return True
+                return self._unless_divisor(Axis(names, default, step))
         for step in steps if most_step > 1 else ():
             further = max(default - 2 * step, 1)
             if default > step and self._moves(names, default, default - step) and self._works(names, further):
-                self.found.axes.append(Axis(names, default, step))
-                return True
+                return self._unless_divisor(Axis(names, default, step))
         return False
+
+    def _unless_divisor(self, axis: Axis) -> bool:
+        """Adds an axis, unless larger sizes work beyond one that does not: it has to divide another size, as heads do."""
+        start, after = self._at(axis.names, axis.default), self._at(axis.names, axis.default + axis.step)
+        if not after.works or after.inputs == start.inputs:
+            above = [self._works(axis.names, axis.default + count * axis.step) for count in _LOOKED_AT]
+            if any(later and not earlier for earlier, later in itertools.pairwise(above)):
+                return False
+        self.found.axes.append(axis)
+        return True
 
     def _moves(self, names: tuple[str, ...], default: int, value: int) -> bool:
         """Whether a size works and is not rounded to the default's."""
@@ -180,7 +211,8 @@ class Search:
         if len(works) > 1:
             self.found.choices[knob.name] = (default, *(value for value in works if value != default))
             self.found.sentences.append(
-                f"{knob.name} has to divide another size: of its divisors and doubles {', '.join(map(str, works))} work"
+                f"{knob.name} takes few values, as what divides another size does: of its own divisors and doubles "
+                f"{', '.join(map(str, works))} work"
             )
         else:
             error = self._at((knob.name,), default + 1).error
@@ -344,6 +376,27 @@ class Search:
                 if not self._raise_low(values):
                     self.found.sentences.append(f"run for real at {sizes} it fails: {outcome.error}")
                     return
+
+    def _confirm_dtypes(self) -> None:
+        """Keeps the dtypes that run for real at small sizes: fake products take operands of two dtypes."""
+        small = self._corner(
+            {i: min(axis.low + axis.step, axis.high) for i, axis in enumerate(self.found.axes)}
+        )
+        if self._probe(small).nbytes > _MOST_BYTES // 8:
+            return
+        for knob in self._dtypes:
+            refused = {}
+            for name in self.found.choices[knob.name]:
+                outcome = self._probe({**small, knob.name: name}, fake=False)
+                if not outcome.works and name != knob.default:
+                    refused[name] = outcome.error
+            tried = self._at((knob.name,), next(name for name in DTYPES if name != knob.default))
+            left = tuple(name for name in self.found.choices[knob.name] if name not in refused)
+            self.found.choices[knob.name] = left
+            if len(left) < 2:
+                del self.found.choices[knob.name]
+                error = next(iter(refused.values()), tried.error)
+                self.found.fixed[knob.name] = f"as another dtype than {knob.default} the task fails: {error}"
 
     def _raise_low(self, values: Values) -> bool:
         """A real run that fails beside the smallest shape raises the bound of the first axis that mends it."""
