@@ -144,9 +144,7 @@ class _Draft:
             )
             if not fixed:
                 break
-            self.notes.append(
-                "some lengths decide what the module does, so the file keeps those of one call"
-            )
+            self.notes.append("some lengths decide what the module does, so the file keeps those of one call")
             self.fix(fixed)
             inputs = self.inputs_text()
             tensors = _run(inputs, "get_inputs")(**self.base)

@@ -166,6 +166,21 @@ def test_heads_that_divide_a_width_are_a_choice_and_every_pair_works(tools: Refe
     assert _integer(inferred, "rows").low == 1
 
 
+def test_a_size_of_one_that_is_spread_over_others_is_no_lower_bound(tools: RefereeCore) -> None:
+    """A mask for the longest sequence fits every shorter one; of length 1 it fits by accident, of length 2 it does not."""
+    text = HEADS.replace("rows = 6", "rows = 6\nlongest = 16").replace(
+        "[width, heads]", "[width, heads, longest]"
+    )
+    text = text.replace("def __init__(self, width, heads):", "def __init__(self, width, heads, longest):")
+    text = text.replace(
+        "self.heads = heads", "self.heads = heads\n        self.bias = torch.ones(longest, 1)"
+    )
+    text = text.replace("self.project(x)", "(self.project(x) + self.bias[:x.shape[0]])")
+    inferred = infer(tools, text)
+    rows, longest = _integer(inferred, "rows"), _integer(inferred, "longest")
+    assert rows.low <= 6 and rows.high <= longest.low
+
+
 def test_a_constant_that_holds_no_plain_size_is_told(tools: RefereeCore) -> None:
     text = LINEAR.replace("in_features = 48", "config = {'in': 48}\ndtype = 'float32'")
     text = text.replace(
@@ -204,7 +219,8 @@ def test_the_catalogue_is_found_again_when_its_space_is_hidden(
     source = catalog.load(name).source
     result = compare(declared(source), infer(tools, hidden(source, form)))
     wrong = {dim: entry for dim, entry in result.items() if entry["result"] != "same"}
-    assert not wrong
+    # A task may declare fewer dtypes than its module takes.
+    assert all((dim, entry["result"]) == ("dtype", "wider") for dim, entry in wrong.items()), wrong
 
 
 def test_a_dtype_is_a_choice(tools: RefereeCore) -> None:
