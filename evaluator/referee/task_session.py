@@ -211,6 +211,7 @@ class TaskSession:
             )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
+        inputs.renew_small(self.fleet.gpu)
         side = self.fleet.side(process, key, inputs, self.memory)
         side.open(_BUILD_SECONDS)
         side.fill(1)
