@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from agent.candidates import Candidate
 from agent.errors import StoreCorrupt
@@ -75,10 +75,24 @@ class FolderStore:
         """See `JobStore.finish_step`."""
         self._write_new(self._step_path(name), value)
 
+    def steps(self, prefix: str) -> dict[str, object]:
+        """See `JobStore.steps`."""
+        found: dict[str, object] = {}
+        for path in sorted((self.folder / "steps").glob("*.json")):
+            name = unquote(path.name.removesuffix(".json"))
+            if name.startswith(prefix) and not path.name.startswith("."):
+                found[name] = self._read(path)
+        return found
+
     def event(self, name: str, data: dict[str, Any]) -> None:
         """See `JobStore.event`."""
         with self._lock(), open(self._events_path, "ab+") as file:
-            number = 1 + sum(1 for _ in self._events_in(file))
+            number = 1
+            for earlier in self._events_in(file):
+                number += 1
+                if name == "budget.spent" == earlier["name"] and _occasion(data) == _occasion(earlier["data"]):
+                    if _occasion(data) is not None:
+                        return
             if file.tell() and not self._ends_with_newline(file):  # a killed writer left half a line
                 file.write(b"\n")
             event = {"id": number, "time": datetime.now(UTC).isoformat(), "name": name, "data": data}
@@ -171,3 +185,8 @@ class FolderStore:
     def _ends_with_newline(file: Any) -> bool:
         file.seek(-1, os.SEEK_END)
         return bool(file.read(1) == b"\n")
+
+
+def _occasion(data: dict[str, Any]) -> tuple[str, int] | None:
+    """What makes a repeated `budget.spent` the same one."""
+    return (str(data["request"]), int(data.get("try") or 0)) if data.get("request") else None
