@@ -18,7 +18,7 @@ from agent.proposers.base import ProposalContext
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Provider, Reply
 from agent.providers.choice import Standing, choose
-from agent.providers.desk import IN_FLIGHT, Desk
+from agent.providers.desk import IN_FLIGHT, Desk, Witness
 from agent.providers.registry import provider_for
 from agent.spec import Budget, ModelChoice
 
@@ -51,6 +51,7 @@ class LLMProposer:
         in_flight: attempts at a time.
         origin: "llm" or "policy".
         provide: makes the provider of a model; a replay brings one that answers from the record alone.
+        witness: is told of every request, see `Desk`.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class LLMProposer:
         in_flight: int = IN_FLIGHT,
         origin: str = "llm",
         provide: Callable[[ModelChoice], Provider] = provider_for,
+        witness: Witness | None = None,
     ) -> None:
+        self._witness = witness
         self.origin = origin
         self._models = tuple(models)
         self._budget = budget
@@ -84,6 +87,7 @@ class LLMProposer:
             prefix=f"{self.origin}/",
             in_flight=in_flight,
             provide=self._provide,
+            witness=self._witness,
         )
         try:
             yield from _Round(desk, context, self.origin, in_flight).candidates()

@@ -23,6 +23,7 @@ from agent.records import Records
 from agent.spec import Budget, ModelChoice
 from agent.store import JobStore
 
+Witness = Callable[[str, Sequence[Message]], None]
 _log = logging.getLogger(__name__)
 IN_FLIGHT = 8
 PREFIXES = ("llm/", "policy/")
@@ -42,6 +43,7 @@ class Desk:
         prefix: names of this desk's requests begin with it.
         in_flight: requests at a time.
         provide: makes the provider of a model.
+        witness: is told of every request that is asked, recorded ones included.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Desk:
         prefix: str = "llm/",
         in_flight: int = IN_FLIGHT,
         provide: Callable[[ModelChoice], Provider] = provider_for,
+        witness: Witness | None = None,
     ) -> None:
+        self._witness = witness
         self.store = store
         self.models = tuple(models)
         self.records = Records(store, prefix)
@@ -93,6 +97,8 @@ class Desk:
             model: index of the model.
             messages: the conversation.
         """
+        if self._witness is not None:
+            self._witness(request, messages)
         recorded = self.records.outcome(request)
         if recorded is not None:
             return self._settled(recorded)
