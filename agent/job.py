@@ -79,7 +79,9 @@ class _Job:
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
         except AnswersAwaited as awaited:
-            return JobOutcome("failed", "not_judged", f"waiting: {awaited}; run the job again when they are there")
+            return JobOutcome(
+                "failed", "not_judged", f"waiting: {awaited}; run the job again when they are there"
+            )
         except JobStopped as stopped:
             return JobOutcome("cancelled", None, f"stopped on request ({stopped.reason})")
         except RefereeLost as lost:

@@ -16,7 +16,9 @@ from typing import Any
 from urllib.parse import quote
 
 MASK = "***"
-_NAMES = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|_)", re.IGNORECASE)
+_NAMES = re.compile(
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|_)", re.IGNORECASE
+)
 _LEAST_CHARACTERS = 8  # a shorter value would be found everywhere
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.candidates import Candidate
+from agent.errors import ProposalFailed, ProviderError
 from agent.judging import task_of
 from agent.prompts import prompts_sha256
 from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
-from agent.errors import ProposalFailed, ProviderError
 from agent.providers.base import Message, Reply
 from agent.providers.desk import PREFIXES
 from agent.records import Records, messages_sha256
@@ -103,9 +103,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
             recorded = records.prompt(request) or {}
             templates.add(str(recorded.get("prompts_sha256")))
             digest = str(recorded.get("messages_sha256"))
-            prompts.append(
-                ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest)
-            )
+            prompts.append(ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest))
     known = {one.sha256 for one in store.candidates() if f"{one.origin}/" in PREFIXES}
     return Replay(tuple(prompts), len(known & made), len(known), bool(templates - {prompts_sha256()}))
 

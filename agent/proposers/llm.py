@@ -24,7 +24,9 @@ from agent.spec import Budget, ModelChoice
 
 _DETAIL_CHARACTERS = 3000
 _REASON_CHARACTERS = 300
-_QUOTED_CHARACTERS = 60_000  # of an answer, when the conversation goes on: what a model says is paid for twice
+_QUOTED_CHARACTERS = (
+    60_000  # of an answer, when the conversation goes on: what a model says is paid for twice
+)
 _ROUNDS = 2
 _LOOK_S = 0.5
 _ENOUGH = 1.05  # below this speedup an accepted candidate gets a round of improvement as "not faster yet"
@@ -139,7 +141,9 @@ class _Round:
 
     def _begin(self) -> None:
         """Start attempts while there is room for them."""
-        while len(self._attempts) < self._in_flight and not any(one.waiting is None for one in self._attempts):
+        while len(self._attempts) < self._in_flight and not any(
+            one.waiting is None for one in self._attempts
+        ):
             self._begun += 1
             # Drawn once: it depends on what was measured so far, and on a resume that is more.
             index = self._desk.records.recall(f"choice {self._begun}", self._choose)
@@ -192,7 +196,9 @@ class _Round:
         self._standings[attempt.model].usd += self._desk.cost(self._request(attempt)).usd
         found = extract(reply.text, reply.finish)
         self._desk.count(found.problem or "candidate")
-        follow_up = "" if found.problem == "refusal" else fill("again", problem=_PROBLEMS.get(found.problem, ""))
+        follow_up = (
+            "" if found.problem == "refusal" else fill("again", problem=_PROBLEMS.get(found.problem, ""))
+        )
         if found.source is not None:
             label = f"{choice.model} #{attempt.sample}" + (" repaired" if attempt.round > 1 else "")
             candidate = Candidate(found.source, self._origin, label, attempt.parent, _note(reply))

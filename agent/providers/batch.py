@@ -71,7 +71,9 @@ class BatchFiles:
             left_s = began_s + self._choice.timeout_s - time.monotonic()
             if left_s <= 0 or self._closing.wait(min(left_s, _LOOK_S)):
                 where = self._folder / ANSWERS
-                raise ProviderError(f"requests are in {self._folder / REQUESTS}, answers go to {where}", "waiting")
+                raise ProviderError(
+                    f"requests are in {self._folder / REQUESTS}, answers go to {where}", "waiting"
+                )
 
     def close(self) -> None:
         """See `Provider.close`."""
@@ -120,7 +122,9 @@ class BatchFiles:
         body = response.get("body") if isinstance(response, dict) else None
         if line.get("error") or status != 200 or not isinstance(body, dict):
             text = json.dumps(line.get("error") or body)[:_MAX_ERROR_CHARACTERS]
-            raise ProviderError(f"the batch failed with status {status}: {redact(text, self._secrets)}", "request")
+            raise ProviderError(
+                f"the batch failed with status {status}: {redact(text, self._secrets)}", "request"
+            )
         try:
             first = body["choices"][0]
             refusal = first["message"].get("refusal")
@@ -130,7 +134,7 @@ class BatchFiles:
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ProviderError(f"an answer of the batch holds no message: {error}", "protocol") from None
         finish = "refusal" if refusal else str(first.get("finish_reason") or "stop")[:40]
-        usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}
+        usage: Any = body["usage"] if isinstance(body.get("usage"), dict) else {}
         prompt_tokens, completion_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
         estimated = not (_is_count(prompt_tokens) and _is_count(completion_tokens))
         if estimated:

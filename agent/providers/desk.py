@@ -146,24 +146,24 @@ class Desk:
         price: Price,
     ) -> Reply:
         choice = self.models[model]
+        batch = choice.provider == "batch"  # it has its file of requests: sending one again costs nothing
+        if not batch:
+            # Durable before anything is sent: killed after this line, the request counts as paid for.
+            self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
+        key = f"{self._nonce}-{request.replace('/', '-')}"
         try:
-            provider = self._provider(model)
-            if choice.provider != "batch":  # a batch has its file of requests: sending it again costs nothing
-                # Durable before anything is sent: killed after this line, the request counts as paid for.
-                self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
-            key = f"{self._nonce}-{request.replace('/', '-')}"
-            reply = provider.complete(messages, max_tokens=reservation.max_tokens, key=key)
-            if choice.provider == "batch":
-                self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
+            reply = self._provider(model).complete(messages, max_tokens=reservation.max_tokens, key=key)
         except ProviderError as error:
             cost = Cost() if error.kind in _COST_NOTHING else reservation.cost
             self._end(request, choice, error, reservation, cost)
             raise
-        except Exception as fault:
+        except Exception as fault:  # noqa: BLE001 - a provider's fault must end its request, not the job
             _log.exception("the provider of %s failed", choice.model)
-            error = ProviderError(f"{type(fault).__name__} in the provider of {choice.model}", "protocol")
-            self._end(request, choice, error, reservation, reservation.cost)
-            raise error from None
+            failure = ProviderError(f"{type(fault).__name__} in the provider of {choice.model}", "protocol")
+            self._end(request, choice, failure, reservation, reservation.cost)
+            raise failure from None
+        if batch:
+            self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
         tokens = reply.prompt_tokens + reply.completion_tokens
         cost = Cost(price.of(reply.prompt_tokens, reply.completion_tokens), tokens)
         self._end(request, choice, reply, reservation, cost)

@@ -56,7 +56,7 @@ class OpenAICompatible:
             base_url=address,
             timeout=choice.timeout_s,
             max_retries=0,
-            http_client=http_client,
+            http_client=http_client,  # type: ignore[arg-type]  # typed as the newest httpx, takes either
         )
         self._limit_name = "max_completion_tokens"
 

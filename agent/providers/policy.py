@@ -85,7 +85,9 @@ class LocalPolicy:
         self._closing.set()
 
     def _encode(self, messages: Sequence[Message]) -> Any:
-        turns = [{"role": message.role, "content": redact(message.content, self._secrets)} for message in messages]
+        turns = [
+            {"role": message.role, "content": redact(message.content, self._secrets)} for message in messages
+        ]
         if self._tokenizer.chat_template:
             encoded = self._tokenizer.apply_chat_template(
                 turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -108,14 +110,18 @@ def _load(folder: str) -> tuple[Any, Any]:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        text = f"a local checkpoint needs transformers, which is not installed (kernelwright[rl]): {error.name}"
+        text = (
+            f"a local checkpoint needs transformers, which is not installed (kernelwright[rl]): {error.name}"
+        )
         raise ProviderError(text, "request") from None
     known = str(path.resolve())
     with _LOADING:
         if known not in _LOADED:
             cuda = torch.cuda.is_available()
             try:
-                tokenizer = AutoTokenizer.from_pretrained(known, local_files_only=True, trust_remote_code=False)
+                tokenizer = AutoTokenizer.from_pretrained(
+                    known, local_files_only=True, trust_remote_code=False
+                )
                 model = AutoModelForCausalLM.from_pretrained(
                     known,
                     local_files_only=True,

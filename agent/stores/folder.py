@@ -90,7 +90,9 @@ class FolderStore:
             number = 1
             for earlier in self._events_in(file):
                 number += 1
-                if name == "budget.spent" == earlier["name"] and _occasion(data) == _occasion(earlier["data"]):
+                if name == "budget.spent" == earlier["name"] and _occasion(data) == _occasion(
+                    earlier["data"]
+                ):
                     if _occasion(data) is not None:
                         return
             if file.tell() and not self._ends_with_newline(file):  # a killed writer left half a line

@@ -17,7 +17,9 @@ EXIT_UNKNOWN = 2
 
 def replay(
     job: Annotated[str, typer.Argument(help="A job's id.")],
-    out: Annotated[Path | None, typer.Option(help="Write the recorded conversations here as JSON lines.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the recorded conversations here as JSON lines.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout.")] = False,
 ) -> None:
     """Make every prompt of a job anew from its record and compare it with what was sent, byte for byte.
@@ -30,8 +32,8 @@ def replay(
     from services.db.models import Job
     from services.db.session import database
     from services.db.upgrade import upgrade
-    from services.jobs.store import SqlJobStore
     from services.jobs.lease import Lease
+    from services.jobs.store import SqlJobStore
     from services.jobs.submit import job_spec
     from services.settings import get_settings
 
@@ -51,7 +53,9 @@ def replay(
                 records = Records(store, prefix)
                 for request in records.requests():
                     answer = store.step(request)
-                    file.write(json.dumps({"request": request, **(records.prompt(request) or {}), "answer": answer}))
+                    file.write(
+                        json.dumps({"request": request, **(records.prompt(request) or {}), "answer": answer})
+                    )
                     file.write("\n")
     if as_json:
         shown = {

@@ -144,7 +144,10 @@ def test_does_not_wait_longer_than_its_time_out() -> None:
 
 
 def test_an_answer_that_breaks_off_is_not_asked_for_again() -> None:
-    with chat_server(Answer("x" * 1000, cut_after_bytes=200)) as server, pytest.raises(ProviderError) as caught:
+    with (
+        chat_server(Answer("x" * 1000, cut_after_bytes=200)) as server,
+        pytest.raises(ProviderError) as caught,
+    ):
         provider(server, max_retries=2).complete(ASK)
     assert caught.value.kind == "cut"
     assert len(server.requests) == 1, "it may have been billed"
