@@ -246,7 +246,7 @@ def test_what_was_in_flight_at_a_kill_is_asked_again_and_counted_in_full(store: 
         answer.unlink()  # killed after the request was sent, before its answer was stored
         before = Records(store).spent()
         assert before.usd > 1000 * 10 / 1e6, "the most that it can have cost"
-        judged(proposer(server, samples=1, **prices).propose(context(store)), store)
+        judged(proposer(server, samples=1, **prices).propose(context(store)), store, verdict("not_judged"))
     assert len(server.requests) == 2
     assert server.headers[0]["idempotency-key"] == server.headers[1]["idempotency-key"]
     spent = Records(store).spent()
