@@ -308,6 +308,7 @@ def _proposers(
         own = ModelChoice(
             settings.policy,
             base_url=settings.policy_base_url,
+            api_key_variable="KERNELWRIGHT_POLICY_API_KEY",  # the key for hosted models is none of its business
             provider=provider,
             origin="policy",
             samples=_POLICY_SAMPLES,
