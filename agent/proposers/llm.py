@@ -87,7 +87,6 @@ class LLMProposer:
             self._models,
             self._budget,
             prefix=f"{self.origin}/",
-            in_flight=in_flight,
             provide=self._provide,
             witness=self._witness,
         )

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from secrets import token_hex
 from typing import Any
 
@@ -41,7 +41,6 @@ class Desk:
         models: which may be asked; callers name one by its index.
         budget: its `usd` and `tokens` are hard caps, over earlier attempts at the job too.
         prefix: names of this desk's requests begin with it.
-        in_flight: requests at a time.
         provide: makes the provider of a model.
         witness: is told of every request that is asked, recorded ones included.
     """
@@ -53,7 +52,6 @@ class Desk:
         budget: Budget,
         *,
         prefix: str = "llm/",
-        in_flight: int = IN_FLIGHT,
         provide: Callable[[ModelChoice], Provider] = provider_for,
         witness: Witness | None = None,
     ) -> None:
@@ -72,7 +70,6 @@ class Desk:
         self._provide = provide
         self._providers: dict[int, Provider] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max_workers=in_flight, thread_name_prefix="model")
         self._under_way: set[Future[Reply]] = set()
         self._closed = False
         self._tell_recorded()
@@ -108,9 +105,17 @@ class Desk:
         reservation = self._ledger.reserve(price, prompt_tokens_at_most(contents), choice.max_tokens)
         if reservation is None:
             return None
-        future = self._pool.submit(self._complete, request, model, list(messages), reservation, price)
+        future: Future[Reply] = Future()
+        # A daemon: a silent server must not keep a process alive that wants to end.
+        thread = threading.Thread(
+            target=self._answer,
+            args=(future, request, model, list(messages), reservation, price),
+            name=f"model {request}",
+            daemon=True,
+        )
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
+        thread.start()
         return future
 
     def count(self, outcome: str) -> None:
@@ -129,13 +134,16 @@ class Desk:
         if self._closed:
             return
         self._closed = True
-        for future in list(self._under_way):
-            future.cancel()
-        _, late = wait(list(self._under_way), timeout=LINGER_S)
+        wait(list(self._under_way), timeout=LINGER_S)
         with self._lock:
             for provider in self._providers.values():
                 provider.close()
-        self._pool.shutdown(wait=not late, cancel_futures=True)
+
+    def _answer(self, future: Future[Reply], *request: Any) -> None:
+        try:
+            future.set_result(self._complete(*request))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer gets it
+            future.set_exception(error)
 
     def _complete(
         self,

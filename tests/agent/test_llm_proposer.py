@@ -311,3 +311,16 @@ def test_each_model_is_tried_and_the_better_buy_gets_the_rest(store: FolderStore
         running.close()
     assert numbers[:2] == ["dear", "dear"], "an attempt has two rounds"
     assert set(numbers[2:]) == {"cheap"}
+
+
+def test_a_job_that_ends_does_not_wait_for_a_silent_server(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.providers.desk.LINGER_S", 0.1)
+    with chat_server(reply("x"), reply("x + x", delay_s=4.0)) as server:
+        running = proposer(server, samples=2, in_flight=2, timeout_s=60.0).propose(context(store))
+        next(running)
+        began_s = time.monotonic()
+        running.close()
+        assert time.monotonic() - began_s < 2.0
+        assert Records(store).spent().tokens > 8192, "the one under way counts in full"
