@@ -59,7 +59,9 @@ class Records:
         prompts_sha256: str,
     ) -> None:
         """Note that a request is about to be sent, before it is."""
-        tries = len(self._store.steps(f"{request}/sent/"))
+        tries = 0
+        while self._store.step(f"{request}/sent/{tries + 1}") is not None:
+            tries += 1
         value = {
             "model": model,
             "messages": [asdict(message) for message in messages],
