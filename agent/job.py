@@ -13,12 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
+from agent.errors import AnswersAwaited
 from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee, task_of
 from agent.portfolio import Entry, rank
 from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.registry import proposers_for
+from agent.redaction import known_secrets, redact_message
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from evaluator.errors import RefereeLost
@@ -75,6 +78,10 @@ class _Job:
             delivery = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
+        except AnswersAwaited as awaited:
+            return JobOutcome(
+                "failed", "not_judged", f"waiting: {awaited}; run the job again when they are there"
+            )
         except JobStopped as stopped:
             return JobOutcome("cancelled", None, f"stopped on request ({stopped.reason})")
         except RefereeLost as lost:
@@ -110,7 +117,9 @@ class _Job:
         """Propose and judge until proposers or budget are exhausted."""
         if self.spec.start_from is not None:
             self._judge(Candidate(self.spec.start_from, "external", "starting point"))
-        context = ProposalContext(self.spec.task, description, self.spec.device, self.referee, self.store)
+        context = ProposalContext(
+            self.spec.task, description, self.spec.device, self.referee, self.store, self._may_go_on
+        )
         for proposer in proposers_for(self.spec):
             if not self._may_go_on():
                 return
@@ -131,8 +140,11 @@ class _Job:
         except _ProposerFailed as failure:
             raise_if_stopped(self.store)  # a cancelled job's referee is killed under its proposer
             error = failure.__cause__ or failure
+            if isinstance(error, (AnswersAwaited, JobStopped)):
+                raise error from None  # not the proposer's end: it goes on when the job is run again
             _log.warning("proposer %s failed", proposer.origin, exc_info=error)
             text = f"{type(error).__name__}: {error}"[:2000]
+            text = redact_message(text, known_secrets())
             self.store.event("proposer.failed", {"origin": proposer.origin, "reason": text})
             self.store.finish_step(step, {"candidates": count, "error": text})
             return
@@ -207,7 +219,9 @@ class _Job:
         if budget.gpu_seconds is not None and self.spec.device == "cuda":
             if self._judging_seconds() >= budget.gpu_seconds:
                 return f"{budget.gpu_seconds:g} GPU seconds"
-        return ""
+        speedups = [_speedup(self.store.verdict(one.sha256, "screen")) for one in judged]
+        ranked = rank(self._entries())
+        return reason_to_stop(speedups, ranked[0].verdict.get("summary") if ranked else None, budget)
 
     def _judging_seconds(self) -> float:
         """Seconds of judging that the store holds, from this and earlier attempts."""
@@ -227,6 +241,12 @@ class _Job:
             bundle_path=delivery.bundle_path,
             summary=delivery.summary,
         )
+
+
+def _speedup(verdict: dict[str, Any] | None) -> float | None:
+    if verdict is None or verdict["verdict"] != "accepted":
+        return None
+    return (verdict.get("summary") or {}).get("geomean_speedup")
 
 
 class _ProposerFailed(Exception):

@@ -25,6 +25,7 @@ class Budget:
         seconds: wall-clock seconds of the whole job, summed over attempts.
         gpu_seconds: seconds of judging on a GPU.
         candidates: how many candidates are judged.
+        plateau: how many candidates in a row may bring no progress before the job stops looking.
     """
 
     usd: float | None = None
@@ -32,6 +33,7 @@ class Budget:
     seconds: float | None = None
     gpu_seconds: float | None = None
     candidates: int | None = None
+    plateau: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class ModelChoice:
         timeout_s: seconds for one request.
         usd_per_million_input_tokens: price, 0 where the model is one's own.
         usd_per_million_output_tokens: price, 0 where the model is one's own.
+        provider: which file of `agent.providers` answers: "openai" (any compatible server), "policy" (`model` is the
+            folder of a local checkpoint) or "batch" (`model` is asked through files, see `agent.providers.batch`).
+        folder: for "batch", where requests and answers are.
+        origin: "policy" for a model that this project fine-tuned, by whatever provider it is asked; else "llm".
     """
 
     model: str
@@ -61,6 +67,9 @@ class ModelChoice:
     timeout_s: float = 300.0
     usd_per_million_input_tokens: float = 0.0
     usd_per_million_output_tokens: float = 0.0
+    provider: str = "openai"
+    folder: str | None = None
+    origin: str = "llm"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
+from services.commands.replay import replay
 from services.commands.serve import serve
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 app.command()(optimize)
+app.command()(replay)
 app.command()(evaluator_cli.evaluate)
 app.command()(evaluate_batch)
 app.command()(lint)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.candidates import Candidate
@@ -24,6 +24,8 @@ class ProposalContext:
         device: "cpu" or "cuda".
         referee: for running tool programs (`run_tool`) in the sandbox. Judging is the job's business.
         store: for steps that must not be paid for twice, and for reading verdicts of earlier candidates.
+        may_go_on: whether the job still wants candidates; asked by a proposer that waits for something. Raises JobStopped
+            when the job was cancelled.
     """
 
     task: TaskSource
@@ -31,6 +33,7 @@ class ProposalContext:
     device: str
     referee: Referee
     store: JobStore
+    may_go_on: Callable[[], bool] = field(default=lambda: True)
 
 
 class Proposer(Protocol):

@@ -75,6 +75,9 @@ class BudgetRequest(Request):
     candidates: int | None = Field(
         default=None, ge=1, le=10_000, description="how many candidates are judged"
     )
+    plateau: int | None = Field(
+        default=None, ge=1, le=10_000, description="stop after so many candidates in a row without progress"
+    )
 
 
 class ModelRequest(Request):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -23,6 +24,7 @@ from services.settings import Settings
 
 _WORKER_REMEMBERED_S = 24 * 3600.0
 _KEY_LIFETIME = timedelta(hours=24)
+_POLICY_SAMPLES = 4
 _KEY_MAX_CHARACTERS = 200
 
 
@@ -271,9 +273,11 @@ def _proposers(
     if not names and settings.llm_model and configured:
         names = [{"model": settings.llm_model}]
     origins = tuple(dict.fromkeys(request.origins or ("human", "compiler", *(["llm"] if names else []))))
-    if "policy" in origins:
+    if "policy" in origins and settings.policy is None:
         errors.append(
-            FieldError("origins", "'policy' (a model fine-tuned by this project) is not supported yet")
+            FieldError(
+                "origins", "'policy' needs a fine-tuned model; set KERNELWRIGHT_POLICY to its checkpoint"
+            )
         )
     if request.models and not configured:
         errors.append(
@@ -290,9 +294,32 @@ def _proposers(
         )
     if request.models and "llm" not in origins:
         errors.append(FieldError("models", "given, but 'llm' is not among `origins`"))
-    if "llm" not in origins:
-        return origins, ()
-    return origins, tuple(ModelChoice(base_url=settings.llm_base_url, **name) for name in names)
+    models = [
+        ModelChoice(base_url=settings.llm_base_url, **name, **_prices(name["model"], settings))
+        for name in (names if "llm" in origins else [])
+    ]
+    if request.budget.usd is not None:
+        unknown = [choice.model for choice in models if choice.model not in settings.llm_prices]
+        if unknown:
+            message = f"no price is known of {', '.join(unknown)}; set KERNELWRIGHT_LLM_PRICES (0 for a model of one's own)"
+            errors.append(FieldError("budget.usd", message))
+    if "policy" in origins and settings.policy is not None:
+        provider = "openai" if settings.policy_base_url else "policy"
+        own = ModelChoice(
+            settings.policy,
+            base_url=settings.policy_base_url,
+            api_key_variable="KERNELWRIGHT_POLICY_API_KEY",  # the key for hosted models is none of its business
+            provider=provider,
+            origin="policy",
+            samples=_POLICY_SAMPLES,
+        )
+        models.append(own)
+    return origins, tuple(models)
+
+
+def _prices(model: str, settings: Settings) -> dict[str, Any]:
+    given, made = settings.llm_prices.get(model, (0.0, 0.0))
+    return {"usd_per_million_input_tokens": given, "usd_per_million_output_tokens": made}
 
 
 def _earlier(session: Session, verb: str, request: Request, key: str | None) -> str | None:

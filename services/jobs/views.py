@@ -44,11 +44,14 @@ class BestView(View):
 
 
 class SpendView(View):
-    """What a job has cost: US dollars and tokens of model calls, seconds since it was started."""
+    """What a job has cost: US dollars and tokens of model calls, seconds since it was started; and its caps, if any."""
 
     usd: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    usd_cap: float | None = None
+    tokens_cap: int | None = None
+    seconds_cap: float | None = None
 
 
 class JobUrls(View):
