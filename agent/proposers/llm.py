@@ -13,12 +13,15 @@ from typing import Any
 
 from agent.candidates import Candidate
 from agent.errors import ProposalFailed, ProviderError
-from agent.prompts import fill
+from agent.prompts import fill, render
 from agent.proposers.base import ProposalContext
 from agent.proposers.extraction import Extraction, extract
 from agent.providers.base import Message, Provider, Reply
 from agent.providers.openai_compatible import OpenAICompatible
 from agent.spec import Budget, ModelChoice
+from agent.strategy import mismatch, starting
+from agent.strategy.search import Search, Voice
+from agent.strategy.settings import Strategy
 
 _DETAIL_CHARACTERS = 3000
 _ENOUGH = 1.05  # below this speedup an accepted candidate gets a round of improvement as "not faster yet"
@@ -38,13 +41,23 @@ class LLMProposer:
     Args:
         models: which models to ask, in this order, each `samples` times.
         budget: its `usd` and `tokens` are limits over all models and attempts.
+        strategy: how the search goes on after the first attempts; None leaves it at those.
+        start_from: a kernel of the user's own to make a candidate of; a whole candidate is judged by the job instead.
     """
 
     origin = "llm"
 
-    def __init__(self, models: Sequence[ModelChoice], budget: Budget) -> None:
+    def __init__(
+        self,
+        models: Sequence[ModelChoice],
+        budget: Budget,
+        strategy: Strategy | None = None,
+        start_from: str | None = None,
+    ) -> None:
         self._models = tuple(models)
         self._budget = budget
+        self._strategy = strategy or Strategy()
+        self._start_from = start_from
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
         """See `Proposer.propose`.
@@ -53,24 +66,28 @@ class LLMProposer:
             ProposalFailed: when no request of any model was answered, with the last reason.
         """
         desk = _Desk(context, self._budget)
+        voices: list[Voice] = []
         for number, choice in enumerate(self._models, start=1):
             provider = OpenAICompatible(choice)
+            voices.append(Voice(provider, choice))
             for sample in range(1, choice.samples + 1):
                 try:
                     yield from self._attempt(desk, provider, choice, f"llm/{number}/{sample}", sample)
                 except ProviderError as error:
                     desk.failed(choice, error)
                     if error.kind == "authentication":
+                        voices.pop()
                         break  # the next sample would fail alike
                 if desk.exhausted:
                     break
+        yield from Search(context, desk, voices, self._strategy, opening, _PROBLEMS, self.origin).run()
         desk.close()
 
     def _attempt(
         self, desk: _Desk, provider: Provider, choice: ModelChoice, step: str, sample: int
     ) -> Iterator[Candidate]:
         """First attempt, its verdict, and one more round with what the referee said."""
-        messages = opening(desk.context)
+        messages = opening(desk.context, self._start_from)
         reply = desk.ask(provider, choice, f"{step}/1", messages)
         if reply is None:
             return
@@ -198,8 +215,11 @@ class _Desk:
         return bool(reason)
 
 
-def opening(context: ProposalContext) -> list[Message]:
-    """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat."""
+def opening(context: ProposalContext, start_from: str | None = None) -> list[Message]:
+    """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat.
+
+    A kernel in `start_from` that is no candidate yet is shown with it, to be wrapped or ported.
+    """
     times = _baseline_times(context)
     visible = (context.description.get("shapes") or {}).get("visible") or []
     device_name = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}.get(context.device, context.device)
@@ -211,6 +231,11 @@ def opening(context: ProposalContext) -> list[Message]:
         shapes=_list(f"{_words(dims)}{times.get(_words(dims), '')}" for dims in visible) or "- as given",
         device_notes=fill("device_cuda" if context.device == "cuda" else "device_cpu"),
     )
+    kind = starting.kind(start_from) if start_from is not None else "candidate"
+    if start_from is not None and kind != "candidate":
+        language = {"cuda": "cuda", "c++": "cpp"}.get(kind, "python")
+        part = render("port", kind=kind, device_name=device_name, source=start_from, language=language)
+        prompt = f"{prompt}\n{part}"
     return [Message("system", fill("system")), Message("user", prompt)]
 
 
@@ -227,9 +252,8 @@ def after_verdict(verdict: dict[str, Any] | None) -> str:
             for row in _visible_rows(verdict)
         )
         return fill("improve", shapes=shapes, aim=aim)
-    findings = _list(
-        f"{finding.get('rule')}: {finding.get('evidence')}" for finding in verdict.get("findings") or []
-    )
+    told = [f"{finding.get('rule')}: {finding.get('evidence')}" for finding in verdict.get("findings") or []]
+    findings = _list([*told, *mismatch.explained(verdict)])
     detail = str(verdict.get("detail") or "")[-_DETAIL_CHARACTERS:]
     return fill(
         "repair",

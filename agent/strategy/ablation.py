@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agent.strategy.clusters import visible_geomean, visible_rows
 from agent.strategy.lessons import Lesson
+from agent.strategy.techniques import technique
 
 #: Factors nearer to 1 than this are noise of a screen.
 _NOISE = 1.03
 #: Unchanged lines between two differing blocks that still make them one change.
 _JOINED = 1
 _SHOWN_LINES = 12
+_COMMENT = re.compile(r"(^|\s)(#|//)\s.*$")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Change:
     end: int
     before: tuple[str, ...]
     after: tuple[str, ...]
+
+    @property
+    def technique(self) -> str:
+        """What it is about, in words of our own."""
+        return technique("\n".join([*self.after, *self.before]))
 
     def shown(self) -> str:
         """A few lines for a prompt, marked - and +."""
@@ -88,7 +96,7 @@ def undo(winner: str, change: Change) -> Undone:
 
 
 def lesson(
-    what: str,
+    change: Change,
     winner_sha256: str,
     without_sha256: str,
     winner: Mapping[str, Any],
@@ -98,14 +106,14 @@ def lesson(
     """What the verdict of the file without a change teaches; None where that could not be judged.
 
     Args:
-        what: the change in words.
+        change: what was undone.
         winner_sha256: the file with it.
         without_sha256: the file without it.
         winner: verdict of the file with it.
         without: verdict of the file without it.
         device: "cpu" or "cuda".
     """
-    word = without["verdict"]
+    what, word = change.technique, without["verdict"]
     if word == "accepted":
         common = _common(winner, without)
         if not common:
@@ -113,11 +121,20 @@ def lesson(
         base = visible_geomean(without, common)
         factor = visible_geomean(winner, common) / base
         if factor >= _NOISE:
-            kind, text = "change_paid", f"{what}: {factor:.2f}x on {_device(device)}, measured by undoing it alone"
+            kind, text = (
+                "change_paid",
+                f"{what}: {factor:.2f}x on {_device(device)}, measured by undoing it alone",
+            )
         elif factor <= 1 / _NOISE:
-            kind, text = "change_did_not_pay", f"{what}: slower on {_device(device)}, {factor:.2f}x, measured by undoing it"
+            kind, text = (
+                "change_did_not_pay",
+                f"{what}: slower on {_device(device)}, {factor:.2f}x, measured by undoing it",
+            )
         else:
-            kind, text = "change_did_not_pay", f"{what}: no measurable difference on {_device(device)} ({factor:.2f}x)"
+            kind, text = (
+                "change_did_not_pay",
+                f"{what}: no measurable difference on {_device(device)} ({factor:.2f}x)",
+            )
         return Lesson(kind, text, round(factor, 4), without_sha256, winner_sha256)
     if word in ("not_judged", "task_rejected"):
         return None
@@ -137,7 +154,8 @@ def _common(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Mapping
 
 
 def _meaning(lines: Sequence[str]) -> list[str]:
-    stripped = (line.split("#")[0].strip() for line in lines)
+    # A comment's mark is followed by a blank: `#pragma` and `#include` in a kernel's text mean something.
+    stripped = (_COMMENT.sub("", line).strip() for line in lines)
     return [line for line in stripped if line]
 
 

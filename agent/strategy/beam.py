@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from agent.strategy.clusters import Cluster, visible_geomean
 from agent.strategy.exemplars import Judged
@@ -79,7 +79,7 @@ def _editable(one: Judged) -> bool:
 def _repairable(judged: Sequence[Judged]) -> list[Judged]:
     """Failures of models and people, newest first, without those that were repaired or given up."""
     by_sha = {one.candidate.sha256: one for one in judged}
-    parents: Mapping[str, Any] = {one.candidate.parent_sha256: True for one in judged}
+    parents = {one.candidate.parent_sha256 for one in judged}
     return [
         one
         for one in reversed(judged)

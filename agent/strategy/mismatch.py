@@ -54,7 +54,9 @@ def sentences(places: Mapping[str, Any]) -> list[str]:
     elif "first" in (places.get("rows"), places.get("columns")):
         told.append("Likely cause: an initial value, or a loop that begins at the wrong place.")
     elif "one" in (places.get("rows"), places.get("columns")):
-        told.append("Likely cause: a special case of the data there (all values alike, very large, NaN), not an index.")
+        told.append(
+            "Likely cause: a special case of the data there (all values alike, very large, NaN), not an index."
+        )
     pattern = str(places.get("pattern") or "")
     if pattern == "scaled":
         told.append(
@@ -65,7 +67,9 @@ def sentences(places: Mapping[str, Any]) -> list[str]:
         looks, cause = _PATTERNS[pattern]
         told.append(f"The wrong values: {looks}. Likely cause: {cause}.")
     elif places.get("share") == "all" and not _tail(places):
-        told.append("No simple pattern: check the formula itself, the order of operations and which weights are used.")
+        told.append(
+            "No simple pattern: check the formula itself, the order of operations and which weights are used."
+        )
     return told
 
 

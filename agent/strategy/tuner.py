@@ -62,7 +62,7 @@ def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> It
         return
     generator, _ = recorded(context.store, f"{step}/draw", [parent.sha256], strategy.seed)
     settings = tunables.settings(strategy.tune_variants, generator)
-    stored = context.store.step(step)
+    stored: Any = context.store.step(step)
     if not isinstance(stored, dict):
         found = _search(context, parent, settings)
         stored = {"ranked": [[dict(setting), us] for setting, us in found.ranked], "reason": found.reason}
