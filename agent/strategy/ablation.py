@@ -20,8 +20,6 @@ from agent.strategy.techniques import technique
 
 #: Factors nearer to 1 than this are noise of a screen.
 _NOISE = 1.03
-#: Unchanged lines between two differing blocks that still make them one change.
-_JOINED = 1
 _SHOWN_LINES = 12
 _COMMENT = re.compile(r"(^|\s)(#|//)\s.*$")
 
@@ -71,7 +69,7 @@ def changes(ancestor: str, winner: str) -> list[Change]:
     for tag, a_begin, a_end, b_begin, b_end in matcher.get_opcodes():
         if tag == "equal":
             continue
-        if blocks and b_begin - blocks[-1][3] <= _JOINED:
+        if blocks and not _meaning(after[blocks[-1][3] : b_begin]):  # nothing but blank lines between them
             blocks[-1][1], blocks[-1][3] = a_end, b_end
         else:
             blocks.append([a_begin, a_end, b_begin, b_end])
