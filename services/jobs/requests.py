@@ -157,7 +157,10 @@ class OptimizeRequest(TaskRequest):
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(
         default=None, min_length=1, description="who may propose; by default everybody that is configured"
     )
-    start_from: Source | None = Field(default=None, description="a candidate file to begin with")
+    start_from: Source | None = Field(
+        default=None,
+        description="what to begin with: a candidate file, or a kernel in Triton, CUDA or C++ for the models to wrap or port",
+    )
     models: list[Annotated[ModelRequest, BeforeValidator(_model_by_name)]] | None = Field(
         default=None, min_length=1, max_length=MAX_MODELS
     )
