@@ -204,6 +204,10 @@ def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_pro
     stores = [FolderStore(tmp_path / name) for name in ("one", "two")]
     prompts = []
     for one in stores:
+        for number in range(8):  # enough buckets for draws to differ
+            earlier = Candidate(file(f"x * 2 + {number} - {number}"), "human", f"library {number}")
+            one.add_candidate(earlier)
+            one.add_verdict(earlier.sha256, "screen", accepted(0.3 * 1.2**number))
         with chat_server(chosen=Model(*bodies)) as server:
             first = run(server, one, by_body(speeds), rounds=2, beam=2)
         prompts.append([request["messages"] for request in server.requests])
