@@ -24,6 +24,7 @@ from agent.proposers.registry import proposers_for
 from agent.redaction import known_secrets, redact_message
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
+from agent.strategy import starting
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
 
@@ -115,7 +116,7 @@ class _Job:
 
     def _collect(self, description: dict[str, Any]) -> None:
         """Propose and judge until proposers or budget are exhausted."""
-        if self.spec.start_from is not None:
+        if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
             self._judge(Candidate(self.spec.start_from, "external", "starting point"))
         context = ProposalContext(
             self.spec.task, description, self.spec.device, self.referee, self.store, self._may_go_on

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent.strategy.settings import Strategy
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from evaluator.sources import TaskSource
 
 API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
+DEFAULT_ROUNDS = 4
+"""Rounds of search of a job that says nothing else; it ends earlier without gain, or when its budget is spent."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,14 @@ class JobSpec:
         budget: see `Budget`.
         origins: which proposers run, in this order.
         models: language models for origin "llm"; without any that proposer is skipped.
-        start_from: source of a candidate to begin with, judged first under origin "external".
+        start_from: what to begin with. A candidate file is judged first, under origin "external"; a kernel alone (Triton, CUDA,
+            C++) is shown to the models, which make a candidate of it.
         shapes: own shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
         traffic: shapes with weights ([{"dims": {"rows": 4}, "weight": 12.0}, ...]) that decide what is chosen; None leaves it to the
             task's own TRAFFIC.
         space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
             ({"rows": {"max": 64}}); None takes what is inferred.
+        strategy: how the search goes on after the first attempts.
     """
 
     job_id: str
@@ -103,6 +109,7 @@ class JobSpec:
     shapes: dict[str, list[dict[str, Any]]] | None = None
     traffic: tuple[dict[str, Any], ...] | None = None
     space: dict[str, dict[str, Any]] | None = None
+    strategy: Strategy = field(default_factory=lambda: Strategy(rounds=DEFAULT_ROUNDS))
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -130,6 +137,9 @@ class JobSpec:
             shapes=data.get("shapes"),
             traffic=tuple(data["traffic"]) if data.get("traffic") else None,
             space=data.get("space"),
+            strategy=Strategy(**data["strategy"])
+            if data.get("strategy")
+            else Strategy(rounds=DEFAULT_ROUNDS),
         )
 
 

@@ -1,8 +1,8 @@
 """Prompts as Jinja templates in files, so that they can be read, reviewed and versioned; their hash is in the evidence.
 
-What strangers wrote (the reference, messages of compilers and candidates) goes into a prompt through the filter `data`
-alone. It puts the text between two markers that hold a digest of the text itself, which the text cannot contain, so it
-cannot close them; `system.md.j2` says that nothing between markers is an instruction. A value is never a template.
+What strangers wrote (the reference, candidates, messages of compilers) goes into a prompt through the filter `data` alone.
+It puts the text between two markers that hold a digest of the text itself, which the text cannot contain, so it cannot
+close them; `_strangers.md.j2` says that nothing between markers is an instruction. A value is never a template.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 _FOLDER = Path(__file__).parent
 _SUFFIX = ".md.j2"
+#: Notes on techniques are parts of prompts, too.
+_NOTES = _FOLDER.parent / "knowledge" / "notes"
 _MARK_CHARACTERS = 24
 
 
@@ -37,9 +39,9 @@ def data(text: object, what: str) -> str:
 
 @cache
 def prompts_sha256() -> str:
-    """Hex digest over the names and contents of all templates."""
+    """Hex digest over the names and contents of all templates and notes."""
     digest = hashlib.sha256()
-    for path in sorted(_FOLDER.glob(f"*{_SUFFIX}")):
+    for path in [*sorted(_FOLDER.glob(f"*{_SUFFIX}")), *sorted(_NOTES.glob("*.md"))]:
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from agent.proposers.base import Proposer
 from agent.spec import JobSpec
+from agent.strategy.finishing import Finisher
 
 
 def proposers_for(spec: JobSpec) -> list[Proposer]:
     """The proposers of a job, in the order of `spec.origins`.
 
-    An origin without a proposer here ("external") brings its candidates by another way; "llm" and
-    "policy" are skipped while no model of theirs is configured (`ModelChoice.origin`).
+    An origin without a proposer here ("external") brings its candidates by another way; "llm" and "policy" are skipped
+    while no model of theirs is configured (`ModelChoice.origin`). What finishes a search comes last.
     """
     found: list[Proposer] = []
     for origin in dict.fromkeys(spec.origins):
@@ -28,4 +29,5 @@ def proposers_for(spec: JobSpec) -> list[Proposer]:
             models = [choice for choice in spec.models if choice.origin == origin]
             if models:
                 found.append(LLMProposer(models, spec.budget, origin=origin))
+    found.append(Finisher(spec.strategy))
     return found

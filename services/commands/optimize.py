@@ -36,7 +36,9 @@ def optimize(
     origin: Annotated[
         list[str] | None, typer.Option(help="Who may propose; repeat. Default: all configured.")
     ] = None,
-    start_from: Annotated[Path | None, typer.Option("--from", help="A candidate file to begin with.")] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", help="A candidate or a kernel (.py, .cu, .cpp) to begin with.")
+    ] = None,
     traffic: Annotated[
         Path | None,
         typer.Option(help='Your own shapes as JSON: [{"dims": {"rows": 4}, "weight": 12}, ...].'),

@@ -1,0 +1,250 @@
+"""The search over HTTP: who is asked for what, what is shown, what is refused, and that a job replays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.candidates import Candidate
+from agent.proposers.base import ProposalContext
+from agent.proposers.llm import LLMProposer
+from agent.spec import Budget, JobSpec, ModelChoice
+from agent.stores.folder import FolderStore
+from agent.strategy.settings import Strategy
+from evaluator.sources import TaskSource
+from tests.agent.chat_server import Answer, ChatServer, chat_server
+from tests.agent.strategy.judging import accepted, rejected, row
+
+TASK = TaskSource(
+    "twice",
+    "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n",
+)
+DESCRIPTION = {"ok": True, "dims": {}, "shapes": {"visible": [{"rows": 1}, {"rows": 2}]}}
+DIAGNOSIS = '{"bottleneck": "memory_bandwidth", "evidence": "two passes", "change": "fuse both passes"}'
+
+
+def file(body: str) -> str:
+    return f"import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {body}\n"
+
+
+def text_of(request: dict[str, Any]) -> str:
+    return str(request["messages"][-1]["content"])
+
+
+def is_critic(request: dict[str, Any]) -> bool:
+    return text_of(request).startswith("You are the critic")
+
+
+class Model:
+    """A scripted model: one fixed diagnosis, and file after file from a list."""
+
+    def __init__(self, *bodies: str) -> None:
+        self.bodies = list(bodies)
+
+    def __call__(self, request: dict[str, Any]) -> Answer:
+        if is_critic(request):
+            return Answer(DIAGNOSIS)
+        if text_of(request).startswith("Plan this change"):
+            return Answer("1. Read x once.")
+        return Answer(f"```python\n{file(self.bodies.pop(0))}```")
+
+
+def run(
+    server: ChatServer,
+    store: FolderStore,
+    judge: Callable[[Candidate], dict[str, Any]],
+    start_from: str | None = None,
+    budget: Budget | None = None,
+    **strategy: Any,
+) -> list[Candidate]:
+    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store)  # type: ignore[arg-type]
+    choice = ModelChoice("m-1", base_url=server.base_url, timeout_s=5.0)
+    found = []
+    settings = {"seed": 1, "tune": False, **strategy}
+    for candidate in LLMProposer([choice], budget or Budget(), Strategy(**settings), start_from).propose(
+        context
+    ):
+        store.add_candidate(candidate)
+        store.add_verdict(candidate.sha256, "screen", judge(candidate))
+        found.append(candidate)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "job")
+
+
+def by_body(speeds: dict[str, float]) -> Callable[[Candidate], dict[str, Any]]:
+    """Accepted at a speed for the bodies that are named, wrong else."""
+
+    def judge(candidate: Candidate) -> dict[str, Any]:
+        body = candidate.source.rpartition("return ")[2].strip()
+        return accepted(speeds[body], speeds[body]) if body in speeds else rejected(reason=f"{body} is wrong")
+
+    return judge
+
+
+def test_a_round_asks_the_critic_then_plans_then_asks_for_its_one_change(store: FolderStore) -> None:
+    speeds = {"x + x": 1.0, "x * 2": 1.5, "x.mul(2).contiguous()": 2.0}
+    with chat_server(chosen=Model(*speeds)) as server:
+        found = run(server, store, by_body(speeds), rounds=1, beam=1, plan=True)
+    assert [one.source for one in found] == [file(body) for body in speeds]
+    critic, plan, code = server.requests[2:]
+    assert is_critic(critic)
+    assert file("x * 2").strip() in text_of(critic), "the fastest is the one to go on from"
+    assert "rows=1: 1.50x" in text_of(critic)
+    assert "fuse both passes" in text_of(plan)
+    text = text_of(code)
+    assert "Bottleneck: memory bandwidth (two passes)." in text
+    assert "Change: fuse both passes" in text
+    assert "1. Read x once." in text
+    assert TASK.source in text
+    assert "TUNABLES" in text
+    assert found[2].parent_sha256 == found[1].sha256
+    assert "fuse both passes" in found[2].note
+
+
+def test_exemplars_of_other_buckets_and_a_failure_with_its_reason_are_shown(store: FolderStore) -> None:
+    for body, verdict in (
+        ("x.add(x)", accepted(0.7, 0.7)),
+        ("2.0 * x", accepted(1.3, 1.3)),
+        ("torch.add(x, x)", accepted(3.0, 3.0)),
+    ):
+        one = Candidate(file(body), "human", body)
+        store.add_candidate(one)
+        store.add_verdict(one.sha256, "screen", verdict)
+    with chat_server(chosen=Model("x", "x - x", "x.mul(2).contiguous()")) as server:
+        run(server, store, by_body({"x.mul(2).contiguous()": 1.0}), rounds=1, beam=1)
+    text = text_of(server.requests[-1])
+    assert "0.70x the best baseline (x.add(x)):" in text
+    assert "1.30x the best baseline (2.0 * x):" in text
+    assert text.index("0.70x") < text.index("1.30x"), "from the slower to the faster"
+    assert "First write two or three sentences that compare them" in text
+    assert "This one was rejected (incorrect)" in text
+    assert "is wrong" in text
+
+
+def test_a_failure_is_repaired_in_repair_mode_with_places_and_without_a_critic(store: FolderStore) -> None:
+    places = {"share": "some", "rows": "all", "columns": "tail", "tail_columns": 8, "column_count": 1000}
+    finding = {"rule": "wrong_result", "evidence": "wrong result", "places": places}
+
+    def judge(candidate: Candidate) -> dict[str, Any]:
+        return rejected(findings=[finding], detail="line 7 ``` x")
+
+    with chat_server(chosen=Model("x", "x - x", "x / 2")) as server:
+        run(server, store, judge, rounds=1)
+    assert not any(map(is_critic, server.requests))
+    follow_up, repair = text_of(server.requests[1]), text_of(server.requests[2])
+    for text in (follow_up, repair):
+        assert "only the last 8 of 1000 columns" in text
+        assert "incomplete tile" in text
+    assert "Repair it, and only that" in repair
+    assert file("x - x").strip() in repair
+    assert "````text\nline 7 ``` x\n````" in repair, "a fence in a message closes nothing"
+
+
+def test_what_was_tried_is_refused_once_and_then_given_up(store: FolderStore) -> None:
+    copy = "x  *  2  # mine"
+    speeds = {"x + x": 1.0, "x * 2": 1.5, "x.mul(2).contiguous()": 2.0}
+    with chat_server(chosen=Model("x + x", "x * 2", copy, "x.mul(2).contiguous()")) as server:
+        found = run(server, store, by_body(speeds), rounds=1, beam=1)
+    assert len(found) == 3
+    assert "has been tried already" in text_of(server.requests[-1])
+    assert "fuse both passes" in text_of(server.requests[-1])
+
+    other = FolderStore(store.folder.parent / "other")
+    with chat_server(chosen=Model("x + x", "x * 2", copy, copy, "never")) as server:
+        assert len(run(server, other, by_body(speeds), rounds=1, beam=1)) == 2
+    assert any("nothing new" in event["data"].get("text", "") for event in other.events())
+
+
+def test_branches_are_told_of_each_other_and_rounds_end_without_gain(store: FolderStore) -> None:
+    bodies = [
+        "x + x",
+        "x * 2",
+        *(f"x.mul(2).clone().{name}()" for name in ("sin", "cos", "tan", "exp", "abs", "neg")),
+    ]
+    with chat_server(chosen=Model(*bodies)) as server:
+        found = run(
+            server, store, by_body(dict.fromkeys(bodies, 1.0)), rounds=9, beam=1, branches=2, patience=2
+        )
+    assert len(found) == 2 + 2 * 2
+    critics = [text_of(request) for request in server.requests if is_critic(request)]
+    assert ["Somebody else is working on these" in text for text in critics] == [False, True, False, True]
+    assert any("the search ends after round 2" in event["data"].get("text", "") for event in store.events())
+
+
+def test_later_rounds_ask_for_the_worst_shapes_and_show_no_hidden_ones(store: FolderStore) -> None:
+    rows = [row({"rows": n}, 2.0 if n < 100 else 0.9) for n in (1, 2, 3, 100, 200, 300)]
+    hidden = [row({"rows": 777}, 9.0, "validation"), row({"rows": 888}, 9.0, "held_out")]
+    verdict = accepted() | {"shapes": rows + hidden}
+    with chat_server(chosen=Model("x + x", "x * 2", "2 * x.clone()", "x.mul(2).abs()")) as server:
+        run(server, store, lambda _: verdict, rounds=2, beam=1, patience=9)
+    first, second = [
+        text_of(request) for request in server.requests if "The change to make" in text_of(request)
+    ]
+    assert "The shapes to win" not in first
+    assert "The shapes with rows > 3 are served worst" in second
+    assert "- rows=300" in second
+    assert "1.00x there and\n2.00x elsewhere" in second
+    for request in server.requests:
+        assert "777" not in json.dumps(request)
+        assert "888" not in json.dumps(request)
+
+
+def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_prompts(tmp_path: Path) -> None:
+    bodies = ["x + x", "x * 2", "x.mul(2).contiguous()", "x - 1", "x.add(x).abs()", "torch.mul(x, 2).clone()"]
+    speeds = dict(zip(bodies, [1.0, 1.4, 1.9, 0.0, 2.6, 3.9], strict=True)) | {}
+    del speeds["x - 1"]
+    stores = [FolderStore(tmp_path / name) for name in ("one", "two")]
+    prompts = []
+    for one in stores:
+        for number in range(8):  # enough buckets for draws to differ
+            earlier = Candidate(file(f"x * 2 + {number} - {number}"), "human", f"library {number}")
+            one.add_candidate(earlier)
+            one.add_verdict(earlier.sha256, "screen", accepted(0.3 * 1.2**number))
+        with chat_server(chosen=Model(*bodies)) as server:
+            first = run(server, one, by_body(speeds), rounds=2, beam=2)
+        prompts.append([request["messages"] for request in server.requests])
+    assert len(first) >= 5
+    assert prompts[0] == prompts[1], "the seed decides the draws"
+    late = Candidate(file("x * 99"), "external", "late")
+    stores[0].add_candidate(late)
+    stores[0].add_verdict(late.sha256, "screen", accepted(99.0, 99.0))
+    with chat_server(Answer(status=400, message="nobody should ask")) as server:
+        again = run(server, stores[0], by_body(speeds), rounds=2, beam=2)
+    assert server.requests == []
+    assert again == first
+
+
+def test_the_search_ends_with_the_budget(store: FolderStore) -> None:
+    speeds = {"x + x": 1.0, "x * 2": 1.5}
+    with chat_server(chosen=Model(*speeds)) as server:
+        found = run(server, store, by_body(speeds), budget=Budget(tokens=400), rounds=9)
+    assert len(found) == 2
+    assert len(server.requests) == 3, "the critic's request spends the rest"
+
+
+def test_a_kernel_alone_is_shown_to_be_ported_and_a_candidate_is_not(store: FolderStore) -> None:
+    kernel = "__global__ void twice(float* x) { x[threadIdx.x] *= 2; }"
+    with chat_server(chosen=Model("x + x", "x * 2")) as server:
+        run(server, store, by_body({}), start_from=kernel)
+    assert kernel in str(server.requests[0]["messages"][1]["content"])
+    assert "written in cuda" in str(server.requests[0]["messages"][1]["content"])
+    other = FolderStore(store.folder.parent / "other")
+    with chat_server(chosen=Model("x + x", "x * 2")) as server:
+        run(server, other, by_body({}), start_from=file("x * 7"))
+    assert "x * 7" not in json.dumps(server.requests)
+
+
+def test_a_strategy_travels_with_its_job() -> None:
+    spec = JobSpec("job", "name", TASK, strategy=Strategy(rounds=3, beam=4, seed=5))
+    assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert JobSpec("job", "name", TASK).strategy.rounds > 0
+    with pytest.raises(ValueError, match="beam is 5"):
+        Strategy(beam=5)
