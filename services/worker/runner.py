@@ -23,6 +23,7 @@ from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
 from services.jobs.submit import job_spec
+from services.memory.remembering import remember_job
 from services.settings import Settings
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
@@ -212,7 +213,7 @@ class Runner:
             )
 
     def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
-        """Store how a job ended, with its bundle, in one transaction.
+        """Store how a job ended, with its bundle, in one transaction; then what it leaves in memory.
 
         Raises:
             LeaseLost: the job is somebody else's, or has ended.
@@ -232,6 +233,13 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
+        key = self._settings.llm_api_key
+        remember_job(
+            self._database,
+            held.row_id,
+            one_user=self._settings.one_user,
+            secrets=[key.get_secret_value()] if key else [],
+        )
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:
         state, reason, result = ending

@@ -1,0 +1,19 @@
+"""Asks memory once per job and keeps the answer, so that a resumed or replayed job shows its models the same bytes."""
+
+from __future__ import annotations
+
+from agent.memory.entries import Memory, MemoryEntry, Question, Recalled
+from agent.store import JobStore
+
+STEP = "memory.recalled"
+DEFAULT_LIMIT = 3
+
+
+def recall(store: JobStore, memory: Memory, question: Question, limit: int = DEFAULT_LIMIT) -> list[Recalled]:
+    """What memory has for this job: the stored answer if it asked before, else a new one, which is stored."""
+    stored = store.step(STEP)
+    if isinstance(stored, list):
+        return [Recalled(MemoryEntry.from_json(row["entry"]), row["similarity"]) for row in stored]
+    found = memory.similar(question, limit)
+    store.finish_step(STEP, [{"entry": one.entry.to_json(), "similarity": one.similarity} for one in found])
+    return found
