@@ -8,6 +8,22 @@ from agent.knowledge.architectures import ARCHITECTURES
 from agent.knowledge.reading import BOTTLENECKS, LANGUAGES, Note, all_notes
 
 DEFAULT_LIMIT = 4
+# How profiles and critics call it. The more particular words stand first: "launch_latency" is about launches.
+_WORDS = (
+    ("launch", ("launch", "overhead", "python", "dispatch", "host")),
+    ("sync", ("sync", "barrier", "wait", "contention", "atomic")),
+    ("memory", ("memory", "bandwidth", "traffic", "cache", "latency", "transfer")),
+    (
+        "compute",
+        ("compute", "arithmetic", "occupancy", "tensor_core", "instruction", "parallelism", "vector"),
+    ),
+)
+
+
+def bottleneck_of(word: str) -> str | None:
+    """The bottleneck that a diagnosis means by a word such as "synchronization" or "launch overhead"; None if none."""
+    plain = word.lower().replace(" ", "_")
+    return next((name for name, parts in _WORDS if any(part in plain for part in parts)), None)
 
 
 def notes_for(

@@ -6,12 +6,14 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent.library.match.graph import Argument, Node, Ref, Traced
 
+#: Step in which a job whose task was traced keeps its features.
+FEATURES_STEP = "memory.features"
 #: Bytes of inputs, outputs and parameters in one call, upper limits; what is larger is "huge".
 SIZE_CLASSES = (
     ("tiny", 1 << 16),
@@ -81,13 +83,16 @@ class Features:
     """A module as memory sees it.
 
     Attributes:
-        operators: how often each operator occurs, without movement of data; names such as "mul", "softmax", "matmul".
+        operators: how often each operator occurs in the traced graph, without movement of data ("mul", "amax", "matmul"); empty for
+            a module that was not traced.
+        written: the same as the module's text names them ("layer_norm", which the graph spells out); empty for text that names none.
         reductions: "reduce:AXIS" and "scan:AXIS", where AXIS is last, first, inner, several or all.
         dtypes: of inputs and outputs, without `torch.`.
         size_class: one of `SIZE_CLASSES`, by the bytes that one usual call touches.
     """
 
     operators: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     size_class: str = "medium"
@@ -96,6 +101,7 @@ class Features:
         """As a JSON value, the same for equal features."""
         return {
             "operators": dict(sorted(self.operators.items())),
+            "written": dict(sorted(self.written.items())),
             "reductions": sorted(self.reductions),
             "dtypes": sorted(self.dtypes),
             "size_class": self.size_class,
@@ -113,46 +119,44 @@ class Features:
             raise ValueError(f"size class {data['size_class']!r} is unknown")
         return cls(
             {str(name): int(count) for name, count in data["operators"].items()},
+            {str(name): int(count) for name, count in data["written"].items()},
             frozenset(map(str, data["reductions"])),
             frozenset(map(str, data["dtypes"])),
             data["size_class"],
         )
 
 
-def features_of_graph(traced: Traced, description: Mapping[str, Any]) -> Features:
-    """Features by a traced graph; `description` is what `Referee.describe` said of the task."""
-    operators: Counter[str] = Counter()
-    reductions = set()
-    for node in traced.traces[0].nodes:
-        name = _operator(node.op.removeprefix("aten.").split(".")[0])
-        if node.is_leaf or name in _PLUMBING:
-            continue
-        operators[name] += 1
-        kind = "reduce" if name in _REDUCING | _OVER_LAST else "scan" if name in _SCANNING else ""
-        if kind:
-            reductions.add(f"{kind}:{_axis(node, name, traced)}")
-    return Features(
-        _bounded(operators), frozenset(reductions), _dtypes(description), _size_class(description)
-    )
+def features_of(source: str, description: Mapping[str, Any], traced: Traced | None = None) -> Features:
+    """Features of a task.
 
-
-def features_of_source(source: str, description: Mapping[str, Any]) -> Features:
-    """Features by the names that a module's text uses, for modules that cannot be traced. The text is only parsed.
-
-    Axes are those that calls name as `dim`; text that is no Python gives no operators.
+    Args:
+        source: the task's text, which is only parsed; text that is no Python names no operators.
+        description: what `Referee.describe` said of it.
+        traced: its graph, where it was traced. Then axes come from there, else from what calls name as `dim`.
     """
-    operators: Counter[str] = Counter()
+    written = list(_written(source))
+    graph = list(_traced(traced)) if traced is not None else []
     reductions = set()
-    for name, axis in _called(source):
-        if name in _PLUMBING:
-            continue
-        operators[name] += 1
+    for name, axis in graph or written:
         kind = "reduce" if name in _REDUCING | _OVER_LAST else "scan" if name in _SCANNING else ""
         if kind:
             reductions.add(f"{kind}:{'last' if name in _OVER_LAST else axis}")
     return Features(
-        _bounded(operators), frozenset(reductions), _dtypes(description), _size_class(description)
+        _counted(name for name, _ in graph),
+        _counted(name for name, _ in written),
+        frozenset(reductions),
+        _dtypes(description),
+        _size_class(description),
     )
+
+
+def _traced(traced: Traced) -> Iterator[tuple[str, str]]:
+    """(operator, axis word) of the nodes of the first graph."""
+    nodes = traced.traces[0].nodes
+    for node in nodes:
+        name = _operator(node.op.removeprefix("aten.").split(".")[0])
+        if not node.is_leaf and name not in _PLUMBING:
+            yield name, _axis(node, name, nodes)
 
 
 def _operator(name: str) -> str:
@@ -160,21 +164,19 @@ def _operator(name: str) -> str:
     return _ALIASES.get(plain, "convolution" if plain.startswith("conv") else plain)
 
 
-def _bounded(operators: Counter[str]) -> dict[str, int]:
-    return dict(sorted(operators.most_common(_MAX_OPERATORS)))
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).most_common(_MAX_OPERATORS)))
 
 
-def _axis(node: Node, name: str, traced: Traced) -> str:
+def _axis(node: Node, name: str, nodes: Sequence[Node]) -> str:
     """Which dimensions of its first argument a node reduces or scans over."""
-    if name in _OVER_LAST:
-        return "last"
     chosen: Argument = node.keywords.get("dim")
     if chosen is None and len(node.arguments) > 1:
         chosen = node.arguments[2] if name == "topk" and len(node.arguments) > 2 else node.arguments[1]
     if name == "linalg_vector_norm":
         chosen = node.arguments[2] if len(node.arguments) > 2 else None
     first = node.arguments[0] if node.arguments else None
-    shape = traced.traces[0].nodes[first.node].shape if isinstance(first, Ref) else None
+    shape = nodes[first.node].shape if isinstance(first, Ref) else None
     axes = chosen if isinstance(chosen, tuple) else (chosen,)
     numbers = [axis for axis in axes if isinstance(axis, int) and not isinstance(axis, bool)]
     return _axis_word(numbers, len(shape) if shape else 0)
@@ -191,7 +193,7 @@ def _axis_word(axes: list[int], rank: int) -> str:
     return "first" if axis == 0 or (rank and axis == -rank) else "inner"
 
 
-def _called(source: str) -> Iterator[tuple[str, str]]:
+def _written(source: str) -> Iterator[tuple[str, str]]:
     """(operator, axis word) of the calls and operators inside class Model."""
     try:
         tree = ast.parse(source)
@@ -208,7 +210,8 @@ def _called(source: str) -> Iterator[tuple[str, str]]:
             name = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
             name = re.sub(r"_?([123])d$", r"\1d", name)
             if name not in ("parameter", "randn", "rand", "module_list", "sequential"):
-                yield _operator(name), _axis_word(_named_axes(node), 0)
+                if (operator := _operator(name)) not in _PLUMBING:
+                    yield operator, _axis_word(_named_axes(node), 0)
 
 
 def _named_axes(call: ast.Call) -> list[int]:

@@ -8,16 +8,23 @@ Only screen verdicts count: they hold visible and adversarial shapes; validation
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agent.candidates import Candidate
-from agent.memory.entries import MAX_SENTENCE_CHARACTERS, MAX_SOURCE_CHARACTERS, MemoryEntry
+from agent.memory.entries import (
+    MAX_SENTENCE_CHARACTERS,
+    MAX_SENTENCES,
+    MAX_SOURCE_CHARACTERS,
+    MemoryEntry,
+)
 from agent.memory.features import Features
 from agent.memory.secrets import holds_secret
 from evaluator.verdict import LABELS
 
+#: Steps in which a job keeps what an ablation taught: {"sentence", "after_sha256", ...}, in words from a closed list.
+LESSON_STEPS = "lesson/"
 _LEAST_RATIO = 1.05  # closer than this, which of two is faster says more about the noise than about the code
 _MOST_PAIRS = 3
 _MOST_FAILURES = 3
@@ -55,24 +62,32 @@ class Judged:
 
 
 def entries_of(
-    facts: JobFacts, judged: Sequence[Judged], *, with_sources: bool, secrets: Collection[str] = ()
+    facts: JobFacts,
+    judged: Sequence[Judged],
+    *,
+    with_sources: bool,
+    learnt: Mapping[str, Sequence[str]] | None = None,
+    secrets: Collection[str] = (),
 ) -> list[MemoryEntry]:
     """The entries of a job, at most three pairs (largest gain first) and three failures (one for each kind).
 
     Args:
         facts: of the job.
         judged: its candidates in order of arrival.
+        learnt: by the sha256 of a candidate, sentences of this project's own words about what made it fast.
         with_sources: keep candidates' texts; otherwise sentences alone and no name of the task.
         secrets: values that no entry may hold, besides what looks like a key.
     """
     teaching = [one for one in judged if one.candidate.origin in _TEACHING]
-    found = [*_pairs(facts, teaching), *_failures(facts, teaching)]
+    found = [*_pairs(facts, teaching, learnt or {}), *_failures(facts, teaching)]
     if not with_sources:
         found = [entry.without_sources() for entry in found]
     return [entry for entry in found if not holds_secret(f"{entry.slow}\n{entry.fast}", secrets)]
 
 
-def _pairs(facts: JobFacts, judged: Sequence[Judged]) -> list[MemoryEntry]:
+def _pairs(
+    facts: JobFacts, judged: Sequence[Judged], learnt: Mapping[str, Sequence[str]]
+) -> list[MemoryEntry]:
     """Child over parent where it gained, the best over the worst, and the best over the baseline."""
     timed = {one.candidate.sha256: one for one in judged if one.speedup is not None}
     if not timed:
@@ -89,11 +104,13 @@ def _pairs(facts: JobFacts, judged: Sequence[Judged]) -> list[MemoryEntry]:
             pairs[best.candidate.sha256] = (worst, best)
         elif _speed(best) >= _LEAST_RATIO:
             pairs[best.candidate.sha256] = (None, best)
-    entries = [_pair(facts, slow, fast) for slow, fast in pairs.values()]
+    entries = [
+        _pair(facts, slow, fast, learnt.get(fast.candidate.sha256, ())) for slow, fast in pairs.values()
+    ]
     return sorted(entries, key=lambda entry: -(entry.ratio or 0.0))[:_MOST_PAIRS]
 
 
-def _pair(facts: JobFacts, slow: Judged | None, fast: Judged) -> MemoryEntry:
+def _pair(facts: JobFacts, slow: Judged | None, fast: Judged, learnt: Sequence[str]) -> MemoryEntry:
     slow_speed = _speed(slow) if slow else 1.0
     ratio = _speed(fast) / slow_speed
     against = f"an earlier version had {slow_speed:.2f}x" if slow else "nothing slower was tried"
@@ -103,6 +120,8 @@ def _pair(facts: JobFacts, slow: Judged | None, fast: Judged) -> MemoryEntry:
         *_kind_of_win(fast.verdict),
         *_launches(slow, fast),
     ]
+    room = MAX_SENTENCES - len(sentences)
+    sentences += [s for s in learnt if len(s) <= MAX_SENTENCE_CHARACTERS and s.isprintable()][:room]
     return _entry(facts, "faster", fast, sentences, ratio, _kept(slow), _kept(fast))
 
 

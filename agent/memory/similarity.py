@@ -3,7 +3,8 @@
     similarity = 0.55 operators + 0.20 reductions + 0.10 dtypes + 0.15 size          (each part 0 to 1)
 
 - operators: weighted Jaccard, sum of minima over sum of maxima of `1 + log2(count)`; the eighth multiplication says less
-  than the first. 0 where neither module shows an operator: nothing is known then.
+  than the first. Once of the graphs (where both modules were traced) and once of the texts; the larger counts, since one
+  author writes LayerNorm and the next spells it out. 0 where neither shows an operator: nothing is known then.
 - reductions and dtypes: Jaccard; 1 where both are empty, since two elementwise modules are alike in that.
 - size: 1 - distance / 4, between the five size classes.
 
@@ -14,7 +15,7 @@ next, because a sum over rows and one over columns are two kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from agent.memory.features import SIZE_CLASSES, Features
@@ -68,8 +69,11 @@ def most_similar(
 
 
 def _operators(one: Features, other: Features) -> float:
-    names = one.operators.keys() | other.operators.keys()
-    pairs = [(_damped(one.operators.get(name, 0)), _damped(other.operators.get(name, 0))) for name in names]
+    return max(_histograms(one.operators, other.operators), _histograms(one.written, other.written))
+
+
+def _histograms(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    pairs = [(_damped(one.get(name, 0)), _damped(other.get(name, 0))) for name in one.keys() | other.keys()]
     whole = sum(max(pair) for pair in pairs)
     return sum(min(pair) for pair in pairs) / whole if whole else 0.0
 

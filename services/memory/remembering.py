@@ -12,16 +12,14 @@ from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
-from agent.memory.features import Features, features_of_source
-from agent.memory.lessons import JobFacts, Judged, entries_of
+from agent.memory.features import FEATURES_STEP, Features, features_of
+from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
 from services.db import models
 from services.db.session import Database
 from services.memory.ownership import claim_of
 from services.memory.store import add_entries
 
 _log = logging.getLogger(__name__)
-#: A job that described its task by its graph keeps that under this name; otherwise the text is read.
-FEATURES_STEP = "memory.features"
 
 
 def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Collection[str] = ()) -> int:
@@ -49,7 +47,13 @@ def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Co
                 architecture=_architecture(job.device, judged),
                 features=_features(session, job),
             )
-            entries = entries_of(facts, judged, with_sources=claim.with_sources, secrets=secrets)
+            entries = entries_of(
+                facts,
+                judged,
+                learnt=_learnt(session, job_id),
+                with_sources=claim.with_sources,
+                secrets=secrets,
+            )
             return add_entries(session, job_id, claim.owner, entries)
     except (SQLAlchemyError, KeyError, TypeError, ValueError, AttributeError):
         _log.exception("job %s left nothing in memory", job_id)
@@ -85,7 +89,20 @@ def _features(session: Session, job: models.Job) -> Features:
     if isinstance(stored, dict):
         return Features.from_json(stored)
     description = _step(session, job.id, "describe")
-    return features_of_source(job.task_source, description if isinstance(description, dict) else {})
+    return features_of(job.task_source, description if isinstance(description, dict) else {})
+
+
+def _learnt(session: Session, job_id: str) -> dict[str, list[str]]:
+    """What undoing changes of a winner showed: the agent's steps `lesson/...`, in words from a closed list."""
+    query = select(models.Step.value).where(
+        models.Step.job_id == job_id, models.Step.name.startswith(LESSON_STEPS, autoescape=True)
+    )
+    found: dict[str, list[str]] = {}
+    for stored in session.scalars(query.order_by(models.Step.name)):
+        lesson = stored["value"]
+        if isinstance(lesson, dict) and isinstance(lesson.get("sentence"), str):
+            found.setdefault(str(lesson.get("after_sha256")), []).append(lesson["sentence"])
+    return found
 
 
 def _step(session: Session, job_id: str, name: str) -> Any:

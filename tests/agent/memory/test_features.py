@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.library.match.graph import Traced, read_graphs
-from agent.memory.features import Features, features_of_graph, features_of_source
+from agent.memory.features import Features, features_of
 from kernelbench_tasks import catalog
 
 DESCRIPTION = {
@@ -40,7 +40,7 @@ def test_a_graph_is_counted_without_its_plumbing() -> None:
         ("aten._softmax.default", [{"node": 3}, -1, False], [20, 6]),
         ("aten.mm.default", [{"node": 4}, {"node": 4}], [20, 20]),
     )
-    features = features_of_graph(graph, DESCRIPTION)
+    features = features_of("", DESCRIPTION, graph)
     assert features.operators == {"mul": 2, "softmax": 1, "matmul": 1}
     assert features.reductions == {"reduce:last"}
     assert features.dtypes == {"float32", "bfloat16"}
@@ -63,7 +63,7 @@ def test_a_graph_is_counted_without_its_plumbing() -> None:
     ],
 )
 def test_axes_of_a_graph(op: str, arguments: list[Any], expected: str) -> None:
-    assert features_of_graph(traced((op, arguments, [4])), DESCRIPTION).reductions == {expected}
+    assert features_of("", DESCRIPTION, traced((op, arguments, [4]))).reductions == {expected}
 
 
 def test_a_text_tells_about_the_same() -> None:
@@ -87,8 +87,9 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randn(3).sigmoid()]
 """
-    features = features_of_source(source, {})
-    assert features.operators == {
+    features = features_of(source, {})
+    assert features.operators == {}
+    assert features.written == {
         "layer_norm": 1, "convolution": 1, "softmax": 1, "mul": 2, "add": 1, "sum": 1, "matmul": 1, "cumsum": 1,
     }  # fmt: skip
     assert features.reductions == {"reduce:last", "reduce:first", "scan:inner"}
@@ -99,11 +100,11 @@ def get_inputs():
     "source", ["", "class Model(:", "x = 1", "\x00", "(" * 5000, "class Model:\n    x = " + "-" * 9000 + "1"]
 )
 def test_odd_texts_have_no_operators(source: str) -> None:
-    assert features_of_source(source, {}).operators == {}
+    assert features_of(source, {}).written == {}
 
 
 def test_every_task_of_the_catalogue_has_operators() -> None:
-    bare = [task.name for task in catalog.list_tasks() if not features_of_source(task.source, {}).operators]
+    bare = [task.name for task in catalog.list_tasks() if not features_of(task.source, {}).written]
     assert bare == []
 
 
@@ -113,11 +114,11 @@ def test_every_task_of_the_catalogue_has_operators() -> None:
 )
 def test_size_classes(elements: int, size: str) -> None:
     description = {"inputs": [{"value": None, "tensors": [{"dtype": "float32", "shape": [elements]}]}]}
-    assert features_of_source("", description).size_class == size
+    assert features_of("", description).size_class == size
 
 
 def test_features_survive_json() -> None:
-    features = Features({"mul": 2}, frozenset({"reduce:last"}), frozenset({"float32"}), "large")
+    features = Features({"mul": 2}, {"relu": 1}, frozenset({"reduce:last"}), frozenset({"float32"}), "large")
     assert Features.from_json(json.loads(json.dumps(features.to_json()))) == features
     with pytest.raises(ValueError, match="size class"):
         Features.from_json({**features.to_json(), "size_class": "enormous"})

@@ -73,6 +73,15 @@ def test_a_child_that_gained_is_a_pair_with_its_parent() -> None:
     )
 
 
+def test_what_undoing_a_change_taught_is_kept_with_the_pair() -> None:
+    fast = judged("fast", 2.0)
+    learnt = ["another reduction: 1.40x", "x" * 999, "two\nlines", *(f"more {n}" for n in range(9))]
+    (entry,) = entries(
+        judged("slow", 1.0), fast, learnt={fast.candidate.sha256: learnt, "0" * 64: ["of another"]}
+    )
+    assert entry.sentences[1:] == ("another reduction: 1.40x", "more 0", "more 1", "more 2", "more 3")
+
+
 def test_without_parents_the_best_stands_against_the_worst_or_the_baseline() -> None:
     (entry,) = entries(judged("middling", 1.2), judged("best", 1.5), judged("worst", 0.5))
     assert (entry.slow, entry.fast) == ("worst", "best")

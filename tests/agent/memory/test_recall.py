@@ -13,7 +13,7 @@ from agent.memory.recall import recall
 from agent.stores.folder import FolderStore
 
 PROMPTS = Path(__file__).resolve().parents[3] / "agent" / "prompts"
-FEATURES = Features({"softmax": 1}, frozenset({"reduce:last"}))
+FEATURES = Features({"softmax": 1}, {}, frozenset({"reduce:last"}))
 QUESTION = Question(FEATURES, "cuda", "hopper")
 
 

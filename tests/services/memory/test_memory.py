@@ -11,16 +11,16 @@ import pytest
 from sqlalchemy import select, text
 
 from agent.memory.entries import Question
-from agent.memory.features import features_of_source
+from agent.memory.features import FEATURES_STEP, features_of
 from agent.spec import JobOutcome
 from evaluator.sources import sha256_of
 from kernelbench_tasks import catalog
-from services.db.models import Job, MemoryEntry, Step, Verdict
+from services.db.models import Candidate, Job, MemoryEntry, Step, Verdict
 from services.db.session import Database
 from services.jobs import lease, submit
 from services.jobs.requests import CandidateRequest, OptimizeRequest
 from services.memory.ownership import ONE_USER, SHARED, readable_owners
-from services.memory.remembering import FEATURES_STEP, remember_job
+from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
 from services.settings import Settings
 from services.worker.bench import Bench
@@ -63,6 +63,11 @@ def ended_job(base: Database, folder: Path, origin: str = "llm", **request: Any)
             session.add(
                 Verdict(job_id=job_id, sha256=sha256, phase="screen", word=word, reason=PRIVATE, body=body)
             )
+            hidden = {**body, "summary": {"geomean_speedup": 77.0}, "verdict": "accepted"}
+            for phase in ("validation", "held_out"):
+                session.add(
+                    Verdict(job_id=job_id, sha256=sha256, phase=phase, word=word, reason="", body=hidden)
+                )
         session.add(Step(job_id=job_id, name="describe", value={"value": {"ok": True, "name": PRIVATE}}))
     return job_id
 
@@ -70,8 +75,13 @@ def ended_job(base: Database, folder: Path, origin: str = "llm", **request: Any)
 def told(base: Database, *, one_user: bool = False, asking: str = "somebody", without: str = "") -> list[Any]:
     """What another job that asks about a softmax is told."""
     memory = SqlMemory(base, readable_owners(one_user=one_user), asking)
-    question = Question(features_of_source(TASK, {}), "cpu", "cpu-avx512", without)
+    question = Question(features_of(TASK, {}), "cpu", "cpu-avx512", without)
     return [found.entry for found in memory.similar(question, 9)]
+
+
+def _candidates(base: Database, job_id: str) -> list[Candidate]:
+    with base.read() as session:
+        return list(session.scalars(select(Candidate).where(Candidate.job_id == job_id)))
 
 
 def kept(base: Database) -> list[MemoryEntry]:
@@ -86,7 +96,9 @@ def test_a_job_on_a_task_of_the_catalogue_teaches_every_other(base: Database, tm
     assert (pair.kind, pair.task_name, pair.ratio) == ("faster", "softmax", pytest.approx(2.5))
     assert "# slow of" in pair.slow and "# fast of" in pair.fast
     assert failure.kind == "failure" and "# wrong of" in failure.slow
-    assert PRIVATE not in json.dumps([row.body for row in kept(base)]), "the name that a client gave it"
+    bodies = json.dumps([row.body for row in kept(base)])
+    assert PRIVATE not in bodies, "the name that a client gave it"
+    assert "77.0" not in bodies, "figures of validation and held-out shapes"
     assert told(base, asking=job_id) == [], "a job's own candidates are no news to it"
     assert told(base, without=sha256_of(TASK)) == []
 
@@ -157,17 +169,34 @@ def test_of_a_task_the_newest_pair_and_failure_are_told(base: Database, tmp_path
 def test_other_devices_are_not_told(base: Database, tmp_path: Path) -> None:
     remember_job(base, ended_job(base, tmp_path), one_user=False)
     memory = SqlMemory(base, (SHARED,), "somebody")
-    assert memory.similar(Question(features_of_source(TASK, {}), "cuda"), 9) == []
+    assert memory.similar(Question(features_of(TASK, {}), "cuda"), 9) == []
 
 
 def test_features_that_the_job_found_come_before_its_text(base: Database, tmp_path: Path) -> None:
     job_id = ended_job(base, tmp_path)
-    features = {"operators": {"matmul": 3}, "reductions": [], "dtypes": ["float16"], "size_class": "huge"}
+    features = {
+        "operators": {"matmul": 3},
+        "written": {},
+        "reductions": [],
+        "dtypes": ["float16"],
+        "size_class": "huge",
+    }
     with base.write() as session:
         session.add(Step(job_id=job_id, name=FEATURES_STEP, value={"value": features}))
     remember_job(base, job_id, one_user=False)
     assert [row.features for row in kept(base)] == [features, features]
     assert told(base) == []
+
+
+def test_sentences_of_an_ablation_go_to_memory(base: Database, tmp_path: Path) -> None:
+    job_id = ended_job(base, tmp_path)
+    (fast,) = (one.sha256 for one in _candidates(base, job_id) if "# fast" in one.source)
+    lesson = {"kind": "change_paid", "sentence": "other block sizes: 1.30x on a CPU", "after_sha256": fast}
+    with base.write() as session:
+        session.add(Step(job_id=job_id, name=f"lesson/{fast[:16]}/0", value={"value": lesson}))
+        session.add(Step(job_id=job_id, name="lessons", value={"value": [PRIVATE]}))
+    remember_job(base, job_id, one_user=False)
+    assert told(base)[0].sentences[-1] == "other block sizes: 1.30x on a CPU"
 
 
 def test_memory_goes_with_its_job(base: Database, tmp_path: Path) -> None:
