@@ -60,6 +60,9 @@ _BINARY = {
     ast.MatMult: "matmul",
     ast.Pow: "pow",
 }
+_NO_OPERATORS = frozenset(
+    ("Parameter", "ParameterList", "ModuleList", "ModuleDict", "Sequential", "Identity")
+)
 _REDUCING = frozenset(
     "sum mean amax amin max min prod var var_mean std norm linalg_vector_norm argmax argmin softmax log_softmax logsumexp any all "
     "sort topk median".split()
@@ -200,29 +203,38 @@ def _written(source: str) -> Iterator[tuple[str, str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
-    for node in (inner for model in models for inner in ast.walk(model)):
-        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            yield _BINARY[type(node.op)], "all"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner, name = node.func.value, node.func.attr
-            if isinstance(owner, ast.Call) or (isinstance(owner, ast.Name) and owner.id == "self"):
-                continue  # super().__init__(), and modules by the name that their user gave them
-            name = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-            name = re.sub(r"_?([123])d$", r"\1d", name)
-            if name not in ("parameter", "randn", "rand", "module_list", "sequential"):
-                if (operator := _operator(name)) not in _PLUMBING:
-                    yield operator, _axis_word(_named_axes(node), 0)
+    for method in (part for model in models for part in model.body if isinstance(part, ast.FunctionDef)):
+        for node in ast.walk(method):
+            if isinstance(node, ast.BinOp) and type(node.op) in _BINARY and method.name != "__init__":
+                yield _BINARY[type(node.op)], "all"
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield from _call(node, node.func, method.name == "__init__")
 
 
-def _named_axes(call: ast.Call) -> list[int]:
-    for keyword in call.keywords:
-        if keyword.arg in ("dim", "axis"):
-            try:
-                value = ast.literal_eval(keyword.value)
-            except (ValueError, RecursionError):
-                return [1]
-            found = value if isinstance(value, (tuple, list)) else (value,)
-            return [axis for axis in found if isinstance(axis, int)]
+def _call(node: ast.Call, function: ast.Attribute, in_constructor: bool) -> Iterator[tuple[str, str]]:
+    """What a call of `owner.name(...)` computes. A constructor computes nothing; it says which modules there are."""
+    owner, name = function.value, function.attr
+    if isinstance(owner, ast.Name) and owner.id == "self":
+        return  # modules go by the name that their user gave them
+    if name.startswith("__") or (in_constructor and (not name[:1].isupper() or name in _NO_OPERATORS)):
+        return
+    plain = re.sub(r"_?([123])d$", r"\1d", re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    operator = _operator(plain)
+    if operator not in _PLUMBING:
+        function_of_torch = isinstance(owner, ast.Name) and owner.id in ("torch", "F")
+        yield operator, _axis_word(_written_axes(node, 1 if function_of_torch else 0), 0)
+
+
+def _written_axes(call: ast.Call, position: int) -> list[int]:
+    """The dimensions that a call names, as a keyword or at its position; none where they are no plain numbers."""
+    named = [keyword.value for keyword in call.keywords if keyword.arg in ("dim", "axis")]
+    for node in (named or call.args[position : position + 1])[:1]:
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            return []
+        found = value if isinstance(value, (tuple, list)) else (value,)
+        return [axis for axis in found if isinstance(axis, int) and not isinstance(axis, bool)]
     return []
 
 

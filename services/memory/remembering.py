@@ -34,7 +34,7 @@ def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Co
         secrets: values that no entry may hold.
     """
     try:
-        with database.write() as session:
+        with database.read() as session:  # a writer keeps all others waiting: only the rows are added in one
             job = session.get(models.Job, job_id)
             claim = claim_of(session, job, one_user=one_user) if job is not None else None
             if job is None or claim is None:
@@ -54,6 +54,7 @@ def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Co
                 with_sources=claim.with_sources,
                 secrets=secrets,
             )
+        with database.write() as session:
             return add_entries(session, job_id, claim.owner, entries)
     except (SQLAlchemyError, KeyError, TypeError, ValueError, AttributeError):
         _log.exception("job %s left nothing in memory", job_id)

@@ -103,6 +103,22 @@ def test_odd_texts_have_no_operators(source: str) -> None:
     assert features_of(source, {}).written == {}
 
 
+@pytest.mark.parametrize(
+    ("expression", "operators", "reductions"),
+    [
+        ("torch.relu(x).sum(-1)", {"relu": 1, "sum": 1}, {"reduce:last"}),
+        ("torch.softmax(x, 0)", {"softmax": 1}, {"reduce:first"}),
+        ("x.mean(dim=(1, 2))", {"mean": 1}, {"reduce:several"}),
+        ("x.mean(self.axis)", {"mean": 1}, {"reduce:all"}),
+        ("x.cumsum(1).transpose(0, 1)", {"cumsum": 1}, {"scan:inner"}),
+        ("super().forward(x) ** 2", {"forward": 1, "pow": 1}, set()),
+    ],
+)
+def test_axes_of_a_text(expression: str, operators: dict[str, int], reductions: set[str]) -> None:
+    features = features_of(f"class Model:\n    def forward(self, x):\n        return {expression}\n", {})
+    assert (features.written, set(features.reductions)) == (operators, reductions)
+
+
 def test_every_task_of_the_catalogue_has_operators() -> None:
     bare = [task.name for task in catalog.list_tasks() if not features_of(task.source, {}).written]
     assert bare == []
