@@ -32,7 +32,6 @@ class Background:
         task_source: its task's text.
         description: what `Referee.describe` said of the task.
         device: "cpu" or "cuda".
-        device_name: of the GPU, for example from a verdict's environment; "" where it is not known yet.
         memory: where earlier jobs' lessons are; None where nobody keeps any.
     """
 
@@ -42,14 +41,12 @@ class Background:
         task_source: str,
         description: Mapping[str, Any],
         device: str,
-        device_name: str = "",
         memory: Memory | None = None,
     ) -> None:
         self._store = store
         self._task_source = task_source
         self._description = description
         self._device = device
-        self._device_name = device_name
         self._memory = memory
 
     @property
@@ -58,7 +55,7 @@ class Background:
         stored = self._store.step(_ARCHITECTURE_STEP)
         if isinstance(stored, str):
             return stored
-        found = architecture_of_cpu() if self._device == "cpu" else architecture_of_gpu(self._device_name)
+        found = architecture_of_cpu() if self._device == "cpu" else architecture_of_gpu(self._gpu_name())
         if found:
             self._store.finish_step(_ARCHITECTURE_STEP, found)
         return found
@@ -80,6 +77,14 @@ class Background:
         if bottleneck is None or not self.architecture:
             return ""
         return _rendered(notes=notes_for(bottleneck, self.architecture, language, limit), memories=())
+
+    def _gpu_name(self) -> str:
+        """As the first verdict has it; this process need not see the GPU."""
+        for candidate in self._store.candidates():
+            environment = (self._store.verdict(candidate.sha256, "screen") or {}).get("environment") or {}
+            if environment.get("device_name"):
+                return str(environment["device_name"])
+        return ""
 
     def _features(self) -> Features:
         stored = self._store.step(FEATURES_STEP)

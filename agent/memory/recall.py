@@ -12,8 +12,10 @@ DEFAULT_LIMIT = 3
 def recall(store: JobStore, memory: Memory, question: Question, limit: int = DEFAULT_LIMIT) -> list[Recalled]:
     """What memory has for this job: the stored answer if it asked before, else a new one, which is stored."""
     stored = store.step(STEP)
-    if isinstance(stored, list):
-        return [Recalled(MemoryEntry.from_json(row["entry"]), row["similarity"]) for row in stored]
-    found = memory.similar(question, limit)
-    store.finish_step(STEP, [{"entry": one.entry.to_json(), "similarity": one.similarity} for one in found])
-    return found
+    if stored is None:
+        found = memory.similar(question, limit)
+        value = [{"entry": one.entry.to_json(), "similarity": one.similarity} for one in found]
+        store.finish_step(STEP, value)
+        stored = store.step(STEP)  # requests may be prepared side by side: the first answer holds for all
+    assert isinstance(stored, list)
+    return [Recalled(MemoryEntry.from_json(row["entry"]), row["similarity"]) for row in stored]

@@ -10,6 +10,7 @@ from agent.candidates import Candidate
 from agent.store import JobStore
 
 if TYPE_CHECKING:
+    from agent.background import Background
     from evaluator.client import Referee
     from evaluator.sources import TaskSource
 
@@ -24,6 +25,7 @@ class ProposalContext:
         device: "cpu" or "cuda".
         referee: for running tool programs (`run_tool`) in the sandbox. Judging is the job's business.
         store: for steps that must not be paid for twice, and for reading verdicts of earlier candidates.
+        background: technique notes and what earlier jobs taught, for prompts; None leaves them out.
     """
 
     task: TaskSource
@@ -31,6 +33,7 @@ class ProposalContext:
     device: str
     referee: Referee
     store: JobStore
+    background: Background | None = None
 
 
 class Proposer(Protocol):

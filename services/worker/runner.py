@@ -23,7 +23,9 @@ from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
 from services.jobs.submit import job_spec
+from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
+from services.memory.store import SqlMemory
 from services.settings import Settings
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
@@ -96,10 +98,12 @@ class Runner:
         out_dir = self._settings.job_dir(spec.job_id)
         out_dir.mkdir(parents=True, exist_ok=True)
         seat = self._bench.seat()
+        owners = readable_owners(one_user=self._settings.one_user)
+        memory = SqlMemory(self._database, owners, spec.job_id)
         self._under_watch(
             held,
             seat,
-            lambda: run_job(spec, store, cast(Referee, seat), out_dir),
+            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory),
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )

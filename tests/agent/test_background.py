@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.background import Background
+from agent.candidates import Candidate
 from agent.knowledge.reading import BOTTLENECKS, all_notes
 from agent.knowledge.retrieval import bottleneck_of
 from agent.memory.entries import MemoryEntry, Question, Recalled
@@ -32,10 +33,14 @@ class Remembering:
         return [Recalled(entry, 0.9)]
 
 
-def background(
-    folder: Path, memory: Remembering | None = None, device_name: str = "NVIDIA H200"
-) -> Background:
-    return Background(FolderStore(folder), SOURCE, {}, "cuda", device_name, memory)
+def background(folder: Path, memory: Remembering | None = None, gpu: str = "NVIDIA H200") -> Background:
+    """Of a job whose first candidate was judged on `gpu`; "" for one where nothing was judged yet."""
+    store = FolderStore(folder)
+    if gpu:
+        candidate = Candidate(gpu, "human", "first")
+        store.add_candidate(candidate)
+        store.add_verdict(candidate.sha256, "screen", {"environment": {"device_name": gpu}})
+    return Background(store, SOURCE, {}, "cuda", memory)
 
 
 def test_memory_is_asked_by_the_task_and_once(tmp_path: Path) -> None:
@@ -61,15 +66,19 @@ def test_without_a_memory_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_notes_follow_the_device_on_which_the_job_began(tmp_path: Path) -> None:
-    text = background(tmp_path).of_knowledge("compute bound", "triton")
+    text = background(tmp_path / "here").of_knowledge("compute bound", "triton")
     assert "### Warpgroup products on Hopper\n" in text
-    assert background(tmp_path, device_name="NVIDIA A100-SXM4-80GB").of_knowledge("compute", "triton") == text
+    other = background(tmp_path / "there", gpu="NVIDIA A100-SXM4-80GB").of_knowledge("compute", "triton")
+    assert "Hopper" not in other.replace("Hopper's", "")
+    FolderStore(tmp_path / "moved").finish_step("background.architecture", "hopper")
+    moved = background(tmp_path / "moved", gpu="NVIDIA A100-SXM4-80GB")
+    assert moved.of_knowledge("compute", "triton") == text
 
 
 def test_an_unknown_device_or_word_gets_no_notes(tmp_path: Path) -> None:
-    assert background(tmp_path, device_name="").of_knowledge("memory") == ""
-    assert background(tmp_path, device_name="NVIDIA H200").of_knowledge("other") == ""
+    assert background(tmp_path, gpu="").of_knowledge("memory") == ""
     assert background(tmp_path).of_knowledge("memory") != "", "the device became known later"
+    assert background(tmp_path).of_knowledge("other") == ""
 
 
 @pytest.mark.parametrize(
