@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.background import Background
 from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
@@ -29,6 +30,7 @@ from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
 
 if TYPE_CHECKING:
+    from agent.memory.entries import Memory
     from evaluator.client import Referee
 
 __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", "run_job"]
@@ -36,7 +38,9 @@ __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", 
 _log = logging.getLogger(__name__)
 
 
-def run_job(spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> JobOutcome:
+def run_job(
+    spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path, memory: Memory | None = None
+) -> JobOutcome:
     """Run a job to its end, or resume it.
 
     Args:
@@ -44,12 +48,13 @@ def run_job(spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> 
         store: where results go; a store that already holds some is resumed.
         referee: judges; stays open for the caller.
         out_dir: folder for the bundle.
+        memory: what earlier jobs taught, as far as this one may know it; None where nobody keeps any.
 
     Returns:
         How it ended. Errors of candidates, proposers and tasks are outcomes; only errors of ours raise.
     """
     store.event("job.started", {"name": spec.name, "device": spec.device})
-    outcome = _Job(spec, store, referee, out_dir).run()
+    outcome = _Job(spec, store, referee, out_dir, memory).run()
     names = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
     data = {"verdict": outcome.verdict_word, "reason": outcome.reason, "winner_sha256": outcome.winner_sha256}
     store.event(names[outcome.state], data)
@@ -57,11 +62,14 @@ def run_job(spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> 
 
 
 class _Job:
-    def __init__(self, spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> None:
+    def __init__(
+        self, spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path, memory: Memory | None
+    ) -> None:
         self.spec = spec
         self.store = store
         self.referee = referee
         self.out_dir = out_dir
+        self.memory = memory
         self.began_s = time.monotonic()
         self.earlier_s = self._judging_seconds()
         self.leader = ""
@@ -118,8 +126,15 @@ class _Job:
         """Propose and judge until proposers or budget are exhausted."""
         if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
             self._judge(Candidate(self.spec.start_from, "external", "starting point"))
+        background = Background(self.store, self.spec.task.source, description, self.spec.device, self.memory)
         context = ProposalContext(
-            self.spec.task, description, self.spec.device, self.referee, self.store, self._may_go_on
+            self.spec.task,
+            description,
+            self.spec.device,
+            self.referee,
+            self.store,
+            may_go_on=self._may_go_on,
+            background=background,
         )
         for proposer in proposers_for(self.spec):
             if not self._may_go_on():

@@ -10,6 +10,7 @@ from agent.candidates import Candidate
 from agent.store import JobStore
 
 if TYPE_CHECKING:
+    from agent.background import Background
     from evaluator.client import Referee
     from evaluator.sources import TaskSource
 
@@ -26,6 +27,7 @@ class ProposalContext:
         store: for steps that must not be paid for twice, and for reading verdicts of earlier candidates.
         may_go_on: whether the job still wants candidates; asked by a proposer that waits for something. Raises JobStopped
             when the job was cancelled.
+        background: technique notes and what earlier jobs taught, for prompts; None leaves them out.
     """
 
     task: TaskSource
@@ -34,6 +36,7 @@ class ProposalContext:
     referee: Referee
     store: JobStore
     may_go_on: Callable[[], bool] = field(default=lambda: True)
+    background: Background | None = None
 
 
 class Proposer(Protocol):

@@ -257,13 +257,15 @@ def opening(context: ProposalContext, times: Mapping[str, str]) -> list[Message]
     """
     visible = (context.description.get("shapes") or {}).get("visible") or []
     device_name = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}.get(context.device, context.device)
+    notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
+    taught = context.background.of_memory() if context.background else ""
     prompt = fill(
         "propose",
         device_name=device_name,
         task_source=context.task.source,
         dims=_dims_text(context.description.get("dims") or {}),
         shapes=_list(f"{_words(dims)}{times.get(_words(dims), '')}" for dims in visible) or "- as given",
-        device_notes=fill("device_cuda" if context.device == "cuda" else "device_cpu"),
+        device_notes=f"{notes}\n{taught}" if taught else notes,
     )
     return [Message("system", fill("system")), Message("user", prompt)]
 

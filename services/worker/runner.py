@@ -23,6 +23,9 @@ from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
 from services.jobs.submit import job_spec
+from services.memory.ownership import readable_owners
+from services.memory.remembering import remember_job
+from services.memory.store import SqlMemory
 from services.settings import Settings
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
@@ -95,10 +98,12 @@ class Runner:
         out_dir = self._settings.job_dir(spec.job_id)
         out_dir.mkdir(parents=True, exist_ok=True)
         seat = self._bench.seat()
+        owners = readable_owners(one_user=self._settings.one_user)
+        memory = SqlMemory(self._database, owners, spec.job_id)
         self._under_watch(
             held,
             seat,
-            lambda: run_job(spec, store, cast(Referee, seat), out_dir),
+            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory),
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )
@@ -212,7 +217,7 @@ class Runner:
             )
 
     def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
-        """Store how a job ended, with its bundle, in one transaction.
+        """Store how a job ended, with its bundle, in one transaction; then what it leaves in memory.
 
         Raises:
             LeaseLost: the job is somebody else's, or has ended.
@@ -232,6 +237,13 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
+        key = self._settings.llm_api_key
+        remember_job(
+            self._database,
+            held.row_id,
+            one_user=self._settings.one_user,
+            secrets=[key.get_secret_value()] if key else [],
+        )
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:
         state, reason, result = ending

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from agent.background import Background
 from agent.candidates import Candidate
 from agent.errors import ProposalFailed
+from agent.memory.entries import MemoryEntry, Question, Recalled
 from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
 from agent.records import Records
@@ -111,6 +113,21 @@ def test_the_prompt_shows_the_task_and_visible_shapes_and_no_others(store: Folde
     assert "rows=48" not in text
     assert "rows=64" not in text
     assert "{{" not in text
+
+
+def test_the_prompt_says_what_earlier_jobs_taught(store: FolderStore) -> None:
+    class Taught:
+        def similar(self, question: Question, limit: int) -> list[Recalled]:
+            sentences = ("Two rows at a time paid.",)
+            entry = MemoryEntry("faster", "a", "", "b", "cpu", "", question.features, sentences, 2.0)
+            return [Recalled(entry, 1.0)]
+
+    background = Background(store, TASK.source, DESCRIPTION, "cpu", Taught())
+    with chat_server(reply("x + x")) as server:
+        asked = dataclasses.replace(context(store), background=background)
+        judged(proposer(server).propose(asked), store, verdict("not_judged"))
+    text = server.requests[0]["messages"][1]["content"]
+    assert text.index("- Two rows at a time paid.\n") < text.index("## Rules for your file")
 
 
 def test_a_rejection_is_followed_by_one_round_of_repair(store: FolderStore) -> None:
