@@ -7,21 +7,17 @@ replayed elsewhere shows its models the same text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
 from agent.knowledge.retrieval import DEFAULT_LIMIT, bottleneck_of, notes_for
 from agent.memory.entries import Memory, Question
 from agent.memory.features import FEATURES_STEP, Features, features_of
-from agent.memory.recall import recall
+from agent.memory.recall import recall, recalled
+from agent.prompts import fill
 from agent.store import JobStore
 
 _ARCHITECTURE_STEP = "background.architecture"
-_PROMPTS = Path(__file__).parent / "prompts"
 
 
 class Background:
@@ -66,10 +62,13 @@ class Background:
         Args:
             without_task: a task's sha256 whose lessons are left out (see `Question`).
         """
-        if self._memory is None:
-            return ""
-        question = Question(self._features(), self._device, self.architecture, without_task)
-        return _rendered(notes=(), memories=recall(self._store, self._memory, question))
+        found = recalled(self._store)  # also where nobody keeps a memory now: a replay shows what was shown
+        if found is None:
+            if self._memory is None:
+                return ""
+            question = Question(self._features(), self._device, self.architecture, without_task)
+            found = recall(self._store, self._memory, question)
+        return _rendered(notes=(), memories=found)
 
     def of_knowledge(self, diagnosis: str, language: str | None = None, limit: int = DEFAULT_LIMIT) -> str:
         """Notes for a bottleneck in a profiler's or critic's word, as Markdown; empty where none fits or the device is unknown."""
@@ -94,13 +93,5 @@ class Background:
 
 
 def _rendered(**values: object) -> str:
-    text = _template().render(values).strip()
-    return f"{text}\n" if text else ""
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(  # noqa: S701 - Markdown for a model: there is no HTML to escape
-        loader=FileSystemLoader(_PROMPTS), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("background.md.j2")
+    text = fill("background", **values)
+    return text if text.strip() else ""

@@ -20,6 +20,7 @@ from typing import Any
 from agent.budget import Cost, Reservation
 from agent.errors import ProviderError, StoreCorrupt
 from agent.providers.base import Message, Reply
+from agent.redaction import known_secrets, redact_json
 from agent.store import JobStore
 
 _SENT = re.compile(r"(?P<request>.+)/sent/(?P<number>\d+)")
@@ -58,7 +59,10 @@ class Records:
         reservation: Reservation,
         prompts_sha256: str,
     ) -> None:
-        """Note that a request is about to be sent, before it is."""
+        """Note that a request is about to be sent, before it is.
+
+        Secrets of this process are masked once more in whatever is stored here.
+        """
         tries = 0
         while self._store.step(f"{request}/sent/{tries + 1}") is not None:
             tries += 1
@@ -70,7 +74,7 @@ class Records:
             "max_tokens": reservation.max_tokens,
             "reserved": asdict(reservation.cost),
         }
-        self._store.finish_step(f"{request}/sent/{tries + 1}", value)
+        self._store.finish_step(f"{request}/sent/{tries + 1}", redact_json(value, known_secrets()))
 
     def answered(self, request: str, model: str, outcome: Reply | ProviderError, cost: Cost) -> None:
         """Note how a request ended."""
@@ -78,7 +82,8 @@ class Records:
             ended: dict[str, Any] = {"reply": asdict(outcome)}
         else:
             ended = {"error": {"message": str(outcome), "kind": outcome.kind}}
-        self._store.finish_step(request, {"model": model, "cost": asdict(cost), **ended})
+        value = redact_json({"model": model, "cost": asdict(cost), **ended}, known_secrets())
+        self._store.finish_step(request, value)
 
     def outcome(self, request: str) -> Reply | ProviderError | None:
         """How a request ended, or None when it has not been answered."""

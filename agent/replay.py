@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent.background import Background
 from agent.candidates import Candidate
 from agent.errors import ProposalFailed, ProviderError
 from agent.judging import task_of
@@ -21,6 +22,8 @@ from agent.providers.desk import PREFIXES
 from agent.records import Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import JobStore
+from agent.strategy.finishing import Finisher
+from evaluator.client import ToolResult
 
 
 @dataclass(frozen=True)
@@ -78,22 +81,32 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
     def witness(request: str, messages: Sequence[Message]) -> None:
         asked[request] = messages_sha256(messages)
 
-    description = store.step("describe")
+    found = store.step("describe")
+    description = found if isinstance(found, dict) else {}
     task = task_of(spec, store)
+    context = ProposalContext(
+        task,
+        description,
+        spec.device,
+        _NoSandbox(),  # type: ignore[arg-type]
+        memory,
+        background=Background(memory, task.source, description, spec.device),
+    )
     for prefix in PREFIXES:
         origin = prefix.rstrip("/")
         models = [choice for choice in spec.models if choice.origin == origin]
         if not models:
             continue
-        context = ProposalContext(
-            task,
-            description if isinstance(description, dict) else {},
-            spec.device,
-            None,  # type: ignore[arg-type]  # models are asked; no tool is run
-            memory,
-        )
         # Without a cap the record alone decides what is asked.
-        proposer = LLMProposer(models, Budget(), origin=origin, provide=_NoModel, witness=witness)
+        proposer = LLMProposer(
+            models,
+            Budget(),
+            strategy=spec.strategy,
+            start_from=spec.start_from,
+            origin=origin,
+            provide=_NoModel,
+            witness=witness,
+        )
         try:
             made |= {candidate.sha256 for candidate in proposer.propose(context)}
         except ProposalFailed:
@@ -104,7 +117,15 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
             templates.add(str(recorded.get("prompts_sha256")))
             digest = str(recorded.get("messages_sha256"))
             prompts.append(ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest))
-    known = {one.sha256 for one in store.candidates() if f"{one.origin}/" in PREFIXES}
+    # What tuning and undoing made of a model's file has its origin, too; optimized.py is assembled and was never proposed.
+    made |= {candidate.sha256 for candidate in Finisher(spec.strategy).propose(context)}
+    plans = store.steps("optimized/").values()
+    delivered = {plan["source"] for plan in plans if isinstance(plan, dict)}
+    known = {
+        one.sha256
+        for one in store.candidates()
+        if f"{one.origin}/" in PREFIXES and one.source not in delivered
+    }
     return Replay(tuple(prompts), len(known & made), len(known), bool(templates - {prompts_sha256()}))
 
 
@@ -121,6 +142,13 @@ class _NoModel:
 
     def close(self) -> None:
         return
+
+
+class _NoSandbox:
+    """Stands where the referee was; what a tool once answered is in the record."""
+
+    def run_tool(self, *_: Any, **__: Any) -> ToolResult:
+        return ToolResult("replayed", -1, "")
 
 
 class _Memory:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from evaluator.sources import TaskSource
 
 API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
-DEFAULT_ROUNDS = 4
-"""Rounds of search of a job that says nothing else; it ends earlier without gain, or when its budget is spent."""
+DEFAULT_STRATEGY = Strategy(rounds=4, ablate=True)
+"""Of a job that says nothing else; its search ends earlier without gain, or when its budget is spent."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class JobSpec:
     shapes: dict[str, list[dict[str, Any]]] | None = None
     traffic: tuple[dict[str, Any], ...] | None = None
     space: dict[str, dict[str, Any]] | None = None
-    strategy: Strategy = field(default_factory=lambda: Strategy(rounds=DEFAULT_ROUNDS))
+    strategy: Strategy = DEFAULT_STRATEGY
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -137,9 +137,7 @@ class JobSpec:
             shapes=data.get("shapes"),
             traffic=tuple(data["traffic"]) if data.get("traffic") else None,
             space=data.get("space"),
-            strategy=Strategy(**data["strategy"])
-            if data.get("strategy")
-            else Strategy(rounds=DEFAULT_ROUNDS),
+            strategy=Strategy(**data["strategy"]) if data.get("strategy") else DEFAULT_STRATEGY,
         )
 
 

@@ -107,7 +107,10 @@ def _pairs(
     entries = [
         _pair(facts, slow, fast, learnt.get(fast.candidate.sha256, ())) for slow, fast in pairs.values()
     ]
-    return sorted(entries, key=lambda entry: -(entry.ratio or 0.0))[:_MOST_PAIRS]
+    # What was measured change by change teaches most, however small its gain.
+    return sorted(entries, key=lambda entry: (entry.sha256 not in learnt, -(entry.ratio or 0.0)))[
+        :_MOST_PAIRS
+    ]
 
 
 def _pair(facts: JobFacts, slow: Judged | None, fast: Judged, learnt: Sequence[str]) -> MemoryEntry:

@@ -1,4 +1,4 @@
-"""Candidates from language models: a first attempt per sample, then one round of repair or improvement.
+"""Candidates from language models: first attempts with one round of repair or improvement each, then rounds of search.
 
 Every request with its reply is recorded before anything is judged, so a resumed job replays it and pays nothing.
 What a model sees of the referee: its own verdict on visible and adversarial shapes, never validation or held-out figures.
@@ -18,17 +18,17 @@ from agent.proposers.base import ProposalContext
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Provider, Reply
 from agent.providers.choice import Standing, choose
-from agent.providers.desk import IN_FLIGHT, Desk, Witness
+from agent.providers.desk import IN_FLIGHT, LOOK_S, Desk, Witness
 from agent.providers.registry import provider_for
 from agent.spec import Budget, ModelChoice
+from agent.strategy import mismatch, starting
+from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
+from agent.strategy.search import Search
+from agent.strategy.settings import Strategy
 
 _DETAIL_CHARACTERS = 3000
 _REASON_CHARACTERS = 300
-_QUOTED_CHARACTERS = (
-    60_000  # of an answer, when the conversation goes on: what a model says is paid for twice
-)
 _ROUNDS = 2
-_LOOK_S = 0.5
 _ENOUGH = 1.05  # below this speedup an accepted candidate gets a round of improvement as "not faster yet"
 _PROBLEMS = {
     "empty": "Your answer was empty.",
@@ -50,6 +50,8 @@ class LLMProposer:
     Args:
         models: which models to ask, each for at most its `samples` attempts; `agent.providers.choice` says in which order.
         budget: its `usd` and `tokens` are limits over all models and attempts at the job.
+        strategy: how the search goes on after the first attempts; None leaves it at those.
+        start_from: a kernel of the user's own to make a candidate of; a whole candidate is judged by the job instead.
         in_flight: attempts at a time.
         origin: "llm" or "policy".
         provide: makes the provider of a model; a replay brings one that answers from the record alone.
@@ -61,6 +63,8 @@ class LLMProposer:
         models: Sequence[ModelChoice],
         budget: Budget,
         *,
+        strategy: Strategy | None = None,
+        start_from: str | None = None,
         in_flight: int = IN_FLIGHT,
         origin: str = "llm",
         provide: Callable[[ModelChoice], Provider] = provider_for,
@@ -70,6 +74,8 @@ class LLMProposer:
         self.origin = origin
         self._models = tuple(models)
         self._budget = budget
+        self._strategy = strategy or Strategy()
+        self._start_from = start_from
         self._in_flight = in_flight
         self._provide = provide
 
@@ -91,9 +97,33 @@ class LLMProposer:
             witness=self._witness,
         )
         try:
-            yield from _Round(desk, context, self.origin, in_flight).candidates()
+            first = _First(desk, context, self.origin, in_flight, self._start_from)
+            yield from first.candidates()
+            if first.awaited:
+                raise AnswersAwaited(first.awaited)
+            if desk.answered or desk.last_failure is None:
+                yield from self._search(desk, context, first.standings)
+            self._tell(desk)
         finally:
             desk.close()
+
+    def _search(
+        self, desk: Desk, context: ProposalContext, standings: Sequence[Standing]
+    ) -> Iterator[Candidate]:
+        def begin(view: ProposalContext) -> list[Message]:
+            return opening(view, baseline_times(view), self._start_from)
+
+        yield from Search(context, desk, standings, self._strategy, begin, _PROBLEMS, self.origin).run()
+
+    def _tell(self, desk: Desk) -> None:
+        """Tell how the requests went."""
+        outcomes = desk.outcomes
+        if outcomes:
+            told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
+            data = {"origin": self.origin, "text": f"replies: {told}", "counts": dict(outcomes)}
+            desk.store.event("proposer.finished", data)
+        if desk.last_failure is not None and not desk.answered:
+            raise ProposalFailed(f"no model answered; the last failure: {desk.last_failure}")
 
 
 @dataclass
@@ -109,24 +139,32 @@ class _Attempt:
     speedup: float | None = None
 
 
-class _Round:
-    """All attempts of one proposer."""
+class _First:
+    """The first attempts of one proposer."""
 
-    def __init__(self, desk: Desk, context: ProposalContext, origin: str, in_flight: int) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        context: ProposalContext,
+        origin: str,
+        in_flight: int,
+        start_from: str | None,
+    ) -> None:
         self._desk = desk
         self._context = context
         self._origin = origin
         self._in_flight = in_flight
-        self._standings = [Standing(choice.samples) for choice in desk.models]
+        self._start_from = start_from
+        self.standings = [Standing(choice.samples) for choice in desk.models]
+        self.awaited = ""
         self._attempts: list[_Attempt] = []
         self._begun = 0
-        self._awaited = ""
         self._opening: list[Message] = []
 
     def candidates(self) -> Iterator[Candidate]:
         """Candidates as their answers arrive."""
         times = self._desk.records.recall("baseline times", lambda: baseline_times(self._context) or {"": ""})
-        self._opening = opening(self._context, times)
+        self._opening = opening(self._context, times, self._start_from)
         while True:
             self._begin()
             if not self._attempts:
@@ -136,7 +174,6 @@ class _Round:
                 break
             self._attempts.remove(attempt)
             yield from self._answered(attempt)
-        self._tell()
 
     def _begin(self) -> None:
         """Start attempts while there is room for them."""
@@ -146,10 +183,10 @@ class _Round:
             self._begun += 1
             # Drawn once: it depends on what was measured so far, and on a resume that is more.
             index = self._desk.records.recall(f"choice {self._begun}", self._choose)
-            if index < 0 or not self._standings[index].open:
+            if index < 0 or not self.standings[index].open:
                 self._begun -= 1
                 return
-            standing = self._standings[index]
+            standing = self.standings[index]
             standing.attempts += 1
             attempt = _Attempt(index, standing.attempts, list(self._opening))
             self._attempts.append(attempt)
@@ -162,7 +199,7 @@ class _Round:
         return attempt.waiting is not None
 
     def _choose(self) -> int:
-        index = choose(self._standings)
+        index = choose(self.standings)
         return -1 if index is None else index
 
     def _next(self) -> _Attempt | None:
@@ -179,7 +216,7 @@ class _Round:
             if not under_way:
                 self._desk.say_exhausted()
                 return None
-            if not wait(under_way, _LOOK_S, FIRST_COMPLETED).done and not self._context.may_go_on():
+            if not wait(under_way, LOOK_S, FIRST_COMPLETED).done and not self._context.may_go_on():
                 return None
 
     def _answered(self, attempt: _Attempt) -> Iterator[Candidate]:
@@ -192,7 +229,7 @@ class _Round:
             self._failed(attempt, choice, error)
             return
         self._desk.answered += 1
-        self._standings[attempt.model].usd += self._desk.cost(self._request(attempt)).usd
+        self.standings[attempt.model].usd += self._desk.cost(self._request(attempt)).usd
         found = extract(reply.text, reply.finish)
         self._desk.count(found.problem or "candidate")
         follow_up = (
@@ -207,19 +244,19 @@ class _Round:
             attempt.speedup = max(attempt.speedup or 0.0, speedup_of(verdict)) or None
             follow_up = after_verdict(verdict)
         if follow_up and attempt.round < _ROUNDS:
-            said = reply.text[-_QUOTED_CHARACTERS:]
+            said = reply.text[-QUOTED_CHARACTERS:]
             attempt.messages += [Message("assistant", said), Message("user", follow_up)]
             attempt.round += 1
             attempt.waiting = None
             self._attempts.append(attempt)
             self._ask(attempt)
             return
-        self._standings[attempt.model].finished(attempt.speedup)
+        self.standings[attempt.model].finished(attempt.speedup)
 
     def _failed(self, attempt: _Attempt, choice: ModelChoice, error: ProviderError) -> None:
-        standing = self._standings[attempt.model]
+        standing = self.standings[attempt.model]
         if error.kind == "waiting":
-            self._awaited = str(error)
+            self.awaited = str(error)
             return
         self._desk.failed(choice, error)
         standing.finished(attempt.speedup)
@@ -229,19 +266,6 @@ class _Round:
     def _request(self, attempt: _Attempt) -> str:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
 
-    def _tell(self) -> None:
-        """Tell how the requests went."""
-        if self._awaited:
-            raise AnswersAwaited(self._awaited)
-        outcomes = self._desk.outcomes
-        if outcomes:
-            told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
-            data = {"origin": self._origin, "text": f"replies: {told}", "counts": dict(outcomes)}
-            self._context.store.event("proposer.finished", data)
-        failure = self._desk.last_failure
-        if failure is not None and not self._desk.answered:
-            raise ProposalFailed(f"no model answered; the last failure: {failure}")
-
 
 def speedup_of(verdict: dict[str, Any] | None) -> float:
     """The geometric mean speedup of an accepted screen verdict, 0 of any other."""
@@ -250,13 +274,16 @@ def speedup_of(verdict: dict[str, Any] | None) -> float:
     return float((verdict.get("summary") or {}).get("geomean_speedup") or 0.0)
 
 
-def opening(context: ProposalContext, times: Mapping[str, str]) -> list[Message]:
+def opening(
+    context: ProposalContext, times: Mapping[str, str], start_from: str | None = None
+) -> list[Message]:
     """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat.
 
-    `times` is what `baseline_times` found when the job first asked.
+    `times` is what `baseline_times` found when the job first asked. A kernel in `start_from` that is no candidate yet is
+    shown with it, to be wrapped or ported.
     """
     visible = (context.description.get("shapes") or {}).get("visible") or []
-    device_name = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}.get(context.device, context.device)
+    device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
     taught = context.background.of_memory() if context.background else ""
     prompt = fill(
@@ -267,6 +294,9 @@ def opening(context: ProposalContext, times: Mapping[str, str]) -> list[Message]
         shapes=_list(f"{_words(dims)}{times.get(_words(dims), '')}" for dims in visible) or "- as given",
         device_notes=f"{notes}\n{taught}" if taught else notes,
     )
+    kind = starting.kind(start_from) if start_from is not None else "candidate"
+    if start_from is not None and kind != "candidate":
+        prompt += "\n" + fill("port", kind=kind, device_name=device_name, source=start_from)
     return [Message("system", fill("system")), Message("user", prompt)]
 
 
@@ -292,6 +322,7 @@ def after_verdict(verdict: dict[str, Any] | None) -> str:
         verdict=verdict["verdict"],
         reason=_one_line(verdict.get("reason") or ""),
         findings=findings,
+        places=mismatch.explained(verdict),
         detail=detail,
     )
 

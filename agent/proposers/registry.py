@@ -28,6 +28,14 @@ def proposers_for(spec: JobSpec) -> list[Proposer]:
 
             models = [choice for choice in spec.models if choice.origin == origin]
             if models:
-                found.append(LLMProposer(models, spec.budget, origin=origin))
+                found.append(
+                    LLMProposer(
+                        models,
+                        spec.budget,
+                        strategy=spec.strategy,
+                        start_from=spec.start_from,
+                        origin=origin,
+                    )
+                )
     found.append(Finisher(spec.strategy))
     return found

@@ -7,10 +7,12 @@ answer is stored by that thread, so nothing that was paid for waits until the jo
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from secrets import token_hex
 from typing import Any
 
@@ -19,7 +21,8 @@ from agent.errors import ProviderError
 from agent.prompts import prompts_sha256
 from agent.providers.base import Message, Provider, Reply
 from agent.providers.registry import provider_for
-from agent.records import Records
+from agent.records import Records, messages_sha256
+from agent.redaction import known_secrets, redact
 from agent.spec import Budget, ModelChoice
 from agent.store import JobStore
 
@@ -30,6 +33,8 @@ PREFIXES = ("llm/", "policy/")
 """Of all desks of a job, which share its caps."""
 LINGER_S = 5.0
 """How long answers under way are waited for when a job ends; what is later is counted in full."""
+LOOK_S = 0.5
+"""How often whoever waits for an answer looks whether there is still reason to."""
 _COST_NOTHING = frozenset({"authentication", "rate_limit", "server", "request", "waiting"})
 
 
@@ -69,7 +74,9 @@ class Desk:
         self._ledger = Ledger(budget, sum((Records(store, one).spent() for one in PREFIXES), Cost()))
         self._provide = provide
         self._providers: dict[int, Provider] = {}
-        self._lock = threading.Lock()
+        self._secrets = known_secrets(os.environ.get(one.api_key_variable, "") for one in self.models)
+        self._lock = threading.RLock()
+        self._providing = threading.Lock()
         self._under_way: set[Future[Reply]] = set()
         self._closed = False
         self._tell_recorded()
@@ -94,48 +101,79 @@ class Desk:
             model: index of the model.
             messages: the conversation.
         """
+        # Here and not where it is stored or sent, so that what is recorded, digested and sent is one text.
+        clean = [Message(one.role, redact(one.content, self._secrets)) for one in messages]
         if self._witness is not None:
-            self._witness(request, messages)
+            self._witness(request, clean)
         recorded = self.records.outcome(request)
         if recorded is not None:
             return self._settled(recorded)
         choice = self.models[model]
         price = price_of(self._prices, choice.model)
-        contents = [message.content for message in messages]
-        reservation = self._ledger.reserve(price, prompt_tokens_at_most(contents), choice.max_tokens)
-        if reservation is None:
-            return None
+        contents = [message.content for message in clean]
         future: Future[Reply] = Future()
+        with self._lock:
+            if self._closed:
+                return None
+            reservation = self._ledger.reserve(price, prompt_tokens_at_most(contents), choice.max_tokens)
+            if reservation is None:
+                return None
+            self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
         # A daemon: a silent server must not keep a process alive that wants to end.
         thread = threading.Thread(
             target=self._answer,
-            args=(future, request, model, list(messages), reservation, price),
+            args=(future, request, model, clean, reservation, price),
             name=f"model {request}",
             daemon=True,
         )
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
         thread.start()
         return future
 
+    def answer(self, request: str, model: int, messages: Sequence[Message]) -> Reply | None:
+        """As `ask`, waiting for room and for the answer; None when there will be no room, or the desk was closed.
+
+        Raises:
+            ProviderError: when the request fails.
+        """
+        while True:
+            with self._lock:  # what is under way is seen at the very moment at which there was no room
+                future = self.ask(request, model, messages)
+                others = set(self._under_way)
+            if future is not None:
+                return future.result()
+            if self._closed:
+                return None
+            if not others:
+                self.say_exhausted()
+                return None
+            wait(others, LOOK_S, FIRST_COMPLETED)
+
     def count(self, outcome: str) -> None:
         """Note what a reply was good for."""
-        self.outcomes[outcome] += 1
+        with self._lock:
+            self.outcomes[outcome] += 1
 
     def failed(self, choice: ModelChoice, error: ProviderError) -> None:
         """Note a request without an answer, and tell of it."""
         self.last_failure = error
         self.outcomes[f"failed: {error.kind}"] += 1
-        data = {"origin": "llm", "model": choice.model, "kind": error.kind, "reason": str(error)}
+        data = {
+            "origin": self.records.prefix.rstrip("/"),
+            "model": choice.model,
+            "kind": error.kind,
+            "reason": str(error),
+        }
         self.store.event("proposer.failed", data)
 
     def close(self) -> None:
         """End what is under way: answers that come soon are kept, the rest counts as lost."""
-        if self._closed:
-            return
-        self._closed = True
-        wait(list(self._under_way), timeout=LINGER_S)
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        wait(set(self._under_way), timeout=LINGER_S)
+        with self._providing:
             for provider in self._providers.values():
                 provider.close()
 
@@ -159,6 +197,10 @@ class Desk:
             # Durable before anything is sent: killed after this line, the request counts as paid for.
             self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
         key = f"{self._nonce}-{request.replace('/', '-')}"
+        if (
+            batch
+        ):  # its answer may come after an upgrade that words the prompt otherwise; it is to this prompt alone
+            key = f"{key}-{messages_sha256(messages)[:8]}"
         try:
             reply = self._provider(model).complete(messages, max_tokens=reservation.max_tokens, key=key)
         except ProviderError as error:
@@ -172,6 +214,8 @@ class Desk:
             raise failure from None
         if batch:
             self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
+        text, name = redact(reply.text, self._secrets), redact(reply.model, self._secrets)
+        reply = replace(reply, text=text, model=name)
         tokens = reply.prompt_tokens + reply.completion_tokens
         cost = Cost(price.of(reply.prompt_tokens, reply.completion_tokens), tokens)
         self._end(request, choice, reply, reservation, cost)
@@ -240,7 +284,7 @@ class Desk:
         )
 
     def _provider(self, model: int) -> Provider:
-        with self._lock:
+        with self._providing:
             if model not in self._providers:
                 self._providers[model] = self._provide(self.models[model])
             return self._providers[model]
@@ -255,8 +299,9 @@ class Desk:
 
     def say_exhausted(self) -> None:
         """The budget has no room for another request: tell of it once."""
-        if not self.exhausted:
+        with self._lock:
+            first, self.exhausted = not self.exhausted, True
+        if first:
             reason = self._ledger.exhausted() or f"no room for another request under {self._ledger.cap()}"
             text = f"the budget for models is spent: {reason}"
             self.store.event("budget.spent", {"reason": reason, "text": text})
-        self.exhausted = True

@@ -1,8 +1,8 @@
 """Which change paid: the changes of a winner against its ancestor are undone one at a time, and each is judged.
 
-A change is a block of lines that differs, and undoing it is done by text alone; where the result does not parse, or the
-change cannot stand alone, a model may be asked for the file without it (`agent/prompts/ablate.md.j2`). What is learnt is a
-measured factor with its sentence, not an opinion: models that explain a speedup after the fact are often wrong.
+A change is a block of lines that differs, and undoing it is done by text alone; what does not parse without it is left out, and
+what does not work without it is told as needed. What is learnt is a measured factor with its sentence, not an opinion: models
+that explain a speedup after the fact are often wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from agent.strategy.techniques import technique
 
 #: Factors nearer to 1 than this are noise of a screen.
 _NOISE = 1.03
-_SHOWN_LINES = 12
 _COMMENT = re.compile(r"(^|\s)(#|//)\s.*$")
 
 
@@ -46,20 +45,6 @@ class Change:
         """What it is about, in words of our own."""
         return technique("\n".join([*self.after, *self.before]))
 
-    def shown(self) -> str:
-        """A few lines for a prompt, marked - and +."""
-        lines = [f"- {line}" for line in self.before] + [f"+ {line}" for line in self.after]
-        more = [f"... {len(lines) - _SHOWN_LINES} more lines"] if len(lines) > _SHOWN_LINES else []
-        return "\n".join([*lines[:_SHOWN_LINES], *more])
-
-
-@dataclass(frozen=True)
-class Undone:
-    """The winner without one of its changes; `source` is None where that takes more than text."""
-
-    change: Change
-    source: str | None
-
 
 def changes(ancestor: str, winner: str) -> list[Change]:
     """The changes between two files; comments and blank lines alone are none."""
@@ -81,16 +66,16 @@ def changes(ancestor: str, winner: str) -> list[Change]:
     return found
 
 
-def undo(winner: str, change: Change) -> Undone:
-    """The winner with one change taken back."""
+def undo(winner: str, change: Change) -> str | None:
+    """The winner with one change taken back; None where that is no file of Python any more."""
     lines = winner.splitlines()
     lines[change.begin : change.end] = change.before
     source = "\n".join(lines) + "\n"
     try:
         ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Undone(change, None)
-    return Undone(change, source)
+        return None
+    return source
 
 
 def lesson(

@@ -35,6 +35,11 @@ class Cluster:
     geomean: float
     rest: float
 
+    def told(self) -> str:
+        """Its words and its shapes, a line each; names and choices in them are the task's own."""
+        shapes = (", ".join(f"{name}={value}" for name, value in dims.items()) for dims in self.shapes)
+        return "\n".join([self.words, *shapes])
+
 
 def best_by_shape(verdicts: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
     """Per visible shape the best speedup that an accepted candidate reached; the baseline counts as 1."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
-from agent.strategy.ablation import Change, changes, lesson, undo
+from agent.strategy.ablation import Change, changes, first_paid, lesson, undo
 from agent.strategy.draws import recorded
-from agent.strategy.lessons import Memory, StoredLessons
+from agent.strategy.lessons import ABLATED_STEPS, Lesson, keep
 from agent.strategy.tuner import tuned
 
 if TYPE_CHECKING:
@@ -21,14 +21,12 @@ class Finisher:
 
     Args:
         strategy: settings.
-        memory: where lessons go besides the job's own store.
     """
 
     origin = "finishing"
 
-    def __init__(self, strategy: Strategy, memory: Memory | None = None) -> None:
+    def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._memory = memory
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
         """See `Proposer.propose`."""
@@ -45,34 +43,43 @@ class Finisher:
         ancestor = accepted.get(winner.parent_sha256 or "") if winner is not None else None
         if winner is None or ancestor is None:
             return
-        for change in changes(ancestor.source, winner.source)[: self._strategy.ablate_changes]:
-            undone = undo(winner.source, change)
-            if undone.source is None or undone.source == ancestor.source:
+        found = changes(ancestor.source, winner.source)
+        learnt: list[Lesson | None] = []
+        for change in found[: self._strategy.ablate_changes]:
+            source = undo(winner.source, change)
+            if source is None or source == ancestor.source:
                 continue  # its only change: the ancestor's own verdict says what it is worth
             label = f"{winner.label} without change {change.number}"
-            candidate = Candidate(undone.source, winner.origin, label, winner.sha256, change.technique)
+            candidate = Candidate(source, winner.origin, label, winner.sha256, change.technique)
+            context.store.finish_step(f"{ABLATED_STEPS}{candidate.sha256}", {"winner": winner.sha256})
             yield candidate
-            self._learn(context, winner, candidate, change)
-        only = changes(ancestor.source, winner.source)
-        if len(only) == 1:
-            self._learn(context, winner, ancestor, only[0])
-
-    def _learn(self, context: ProposalContext, winner: Candidate, without: Candidate, change: Change) -> None:
-        with_verdict = context.store.verdict(winner.sha256, "screen")
-        verdict = context.store.verdict(without.sha256, "screen")
-        if with_verdict is None or verdict is None:
-            return
-        learnt = lesson(change, winner.sha256, without.sha256, with_verdict, verdict, context.device)
-        if learnt is not None:
-            StoredLessons(context.store).remember(learnt)
-            if self._memory is not None:
-                self._memory.remember(learnt)
+            learnt.append(_learn(context, winner, candidate, change))
+        if len(found) == 1:
+            learnt.append(_learn(context, winner, ancestor, found[0]))
+        best = first_paid([one for one in learnt if one is not None])
+        step = "finishing/paid"
+        if best is not None and context.store.step(step) is None:
+            context.store.finish_step(step, best.to_json())
+            text = f"{winner.label}: what paid most is {best.sentence}"
+            context.store.event("proposer.finished", {"origin": self.origin, "text": text})
 
     def _accepted(self, context: ProposalContext, step: str) -> list[Candidate]:
         """Accepted candidates as they were when this was first asked for."""
         found = {one.sha256: one for one in context.store.candidates() if _is_accepted(context, one)}
         _, known = recorded(context.store, step, list(found), self._strategy.seed)
         return [found[sha256] for sha256 in known if sha256 in found]
+
+
+def _learn(context: ProposalContext, winner: Candidate, without: Candidate, change: Change) -> Lesson | None:
+    """What a change was worth, kept where memory finds it when the job has ended (`agent.memory.lessons`)."""
+    with_verdict = context.store.verdict(winner.sha256, "screen")
+    verdict = context.store.verdict(without.sha256, "screen")
+    if with_verdict is None or verdict is None:
+        return None
+    learnt = lesson(change, winner.sha256, without.sha256, with_verdict, verdict, context.device)
+    if learnt is not None:
+        keep(context.store, learnt)
+    return learnt
 
 
 def _is_accepted(context: ProposalContext, candidate: Candidate) -> bool:

@@ -1,12 +1,17 @@
-"""What a job learnt, in a form that outlives it, and the little that the search asks of a memory across jobs."""
+"""What a job learnt by undoing its winner's changes, in a form that outlives it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from agent.memory.lessons import LESSON_STEPS
 
 if TYPE_CHECKING:
     from agent.store import JobStore
+
+ABLATED_STEPS = "made-by-ablation/"
+"""Steps that name a candidate made by undoing a change, by its sha256: its failure teaches nobody."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +37,9 @@ class Lesson:
         return asdict(self)
 
 
-class Memory(Protocol):
-    """Keeps lessons across jobs."""
-
-    def remember(self, lesson: Lesson) -> None:
-        """Keep a lesson; safe to repeat."""
-        ...
-
-
-class StoredLessons:
-    """The memory of one job alone: lessons are steps of its store, for whoever reads finished jobs.
-
-    Args:
-        store: of the job.
-    """
-
-    def __init__(self, store: JobStore) -> None:
-        self._store = store
-
-    def remember(self, lesson: Lesson) -> None:
-        """See `Memory.remember`."""
-        name = f"lesson/{lesson.after_sha256[:16]}/{lesson.before_sha256[:16]}"
-        if self._store.step(name) is None:
-            self._store.finish_step(name, lesson.to_json())
-            self._store.event("lesson.learnt", {"text": lesson.sentence, "kind": lesson.kind})
+def keep(store: JobStore, lesson: Lesson) -> None:
+    """Keep a lesson as a step of the job; `agent.memory.lessons` makes entries of them when the job has ended."""
+    name = f"{LESSON_STEPS}{lesson.after_sha256[:16]}/{lesson.before_sha256[:16]}"
+    if store.step(name) is None:
+        store.finish_step(name, lesson.to_json())
+        store.event("lesson.learnt", {"text": lesson.sentence, "kind": lesson.kind})

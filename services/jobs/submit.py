@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from agent.spec import DEFAULT_ROUNDS, Budget, JobSpec, ModelChoice
-from agent.strategy.settings import Strategy
+from agent.spec import DEFAULT_STRATEGY, Budget, JobSpec, ModelChoice
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from services.catalogue import registry
@@ -69,7 +69,7 @@ def create_job(
         space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
         if request.space
         else None,
-        strategy=Strategy(**{"rounds": DEFAULT_ROUNDS, **request.strategy.model_dump(exclude_none=True)}),
+        strategy=replace(DEFAULT_STRATEGY, **request.strategy.model_dump(exclude_none=True)),
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own

@@ -14,6 +14,7 @@ from agent.candidates import Candidate
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
+from agent.strategy.lessons import ABLATED_STEPS
 from services.db import models
 from services.db.session import Database
 from services.memory.ownership import claim_of
@@ -40,6 +41,7 @@ def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Co
             if job is None or claim is None:
                 return 0
             judged = _judged(session, job_id)
+            ablated = _ablated(session, job_id)
             facts = JobFacts(
                 task_name=claim.task_name,
                 task_sha256=job.task_sha256,
@@ -49,7 +51,7 @@ def remember_job(database: Database, job_id: str, *, one_user: bool, secrets: Co
             )
             entries = entries_of(
                 facts,
-                judged,
+                [one for one in judged if one.candidate.sha256 not in ablated],
                 learnt=_learnt(session, job_id),
                 with_sources=claim.with_sources,
                 secrets=secrets,
@@ -104,6 +106,14 @@ def _learnt(session: Session, job_id: str) -> dict[str, list[str]]:
         if isinstance(lesson, dict) and isinstance(lesson.get("sentence"), str):
             found.setdefault(str(lesson.get("after_sha256")), []).append(lesson["sentence"])
     return found
+
+
+def _ablated(session: Session, job_id: str) -> set[str]:
+    """Candidates that are a winner with one change undone: made to measure, neither a mistake nor an idea of anybody."""
+    query = select(models.Step.name).where(
+        models.Step.job_id == job_id, models.Step.name.startswith(ABLATED_STEPS, autoescape=True)
+    )
+    return {name.removeprefix(ABLATED_STEPS) for name in session.scalars(query)}
 
 
 def _step(session: Session, job_id: str, name: str) -> Any:

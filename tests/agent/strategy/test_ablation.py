@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from agent.candidates import Candidate
+from agent.memory.lessons import LESSON_STEPS
 from agent.proposers.base import ProposalContext
 from agent.stores.folder import FolderStore
 from agent.strategy.ablation import changes, first_paid, lesson, undo
 from agent.strategy.critic import parse
 from agent.strategy.finishing import Finisher
-from agent.strategy.lessons import Lesson
+from agent.strategy.lessons import ABLATED_STEPS, Lesson
 from agent.strategy.settings import Strategy
 from evaluator.sources import TaskSource
 from tests.agent.strategy.judging import accepted, rejected
@@ -44,24 +45,22 @@ def test_changes_are_blocks_of_lines_that_mean_something() -> None:
         "another way to share work between threads",
         "less overhead around the kernel",
     ]
-    assert "+ #pragma omp parallel for" in found[1].shown()
+    assert any("#pragma omp parallel for" in line for line in found[1].after)
     assert changes(AFTER, AFTER) == []
 
 
 def test_each_is_undone_alone() -> None:
     for change in changes(BEFORE, AFTER):
-        source = undo(AFTER, change).source
+        source = undo(AFTER, change)
         assert source is not None
         assert len(changes(source, AFTER)) == 1
         assert len(changes(BEFORE, source)) == 2
 
 
-def test_what_does_not_parse_alone_is_left_to_a_model() -> None:
+def test_what_does_not_parse_alone_is_not_undone() -> None:
     before = "def f(x):\n    return x\n\n\n\n\nz = 1\n"
     after = "def f(x):\n    if x:\n        x += 1\n    return x\n\n\nif z:\n    z = 1\n"
-    assert any(
-        undo(after.replace("if z:", "if (z and"), one).source is None for one in changes(before, after)
-    )
+    assert any(undo(after.replace("if z:", "if (z and"), one) is None for one in changes(before, after))
 
 
 @pytest.mark.parametrize(
@@ -92,17 +91,7 @@ def test_what_was_not_judged_teaches_nothing() -> None:
     assert best.factor == 1.9
 
 
-class Notes:
-    """A memory that keeps a list."""
-
-    def __init__(self) -> None:
-        self.lessons: list[Lesson] = []
-
-    def remember(self, lesson: Lesson) -> None:
-        self.lessons.append(lesson)
-
-
-def test_the_finisher_undoes_the_winner_s_changes_and_remembers(tmp_path: Path) -> None:
+def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     parent = Candidate(BEFORE, "llm", "parent")
     winner = Candidate(AFTER, "llm", "winner", parent.sha256)
@@ -113,19 +102,23 @@ def test_the_finisher_undoes_the_winner_s_changes_and_remembers(tmp_path: Path) 
             candidate.sha256, "validation", {"verdict": "accepted", "summary": {"geomean_speedup": speed}}
         )
     context = ProposalContext(TaskSource("t", ""), {}, "cpu", None, store)  # type: ignore[arg-type]
-    notes = Notes()
     made = []
     speeds = {"compiler settings": 1.99, "another way to share work between threads": 1.1}
-    for candidate in Finisher(Strategy(ablate=True), notes).propose(context):
+    for candidate in Finisher(Strategy(ablate=True)).propose(context):
         store.add_candidate(candidate)
         speed = speeds.get(candidate.note)
         store.add_verdict(candidate.sha256, "screen", accepted(speed, speed) if speed else rejected())
         made.append(candidate)
     assert [one.parent_sha256 for one in made] == [winner.sha256] * 3
-    assert [one.kind for one in notes.lessons] == ["change_did_not_pay", "change_paid", "change_is_needed"]
-    told = [event["data"]["text"] for event in store.events() if event["name"] == "lesson.learnt"]
-    assert told == [one.sentence for one in notes.lessons]
-    again = list(Finisher(Strategy(ablate=True), notes).propose(context))
+    told = [event["data"] for event in store.events() if event["name"] == "lesson.learnt"]
+    assert [one["kind"] for one in told] == ["change_did_not_pay", "change_paid", "change_is_needed"]
+    kept = store.steps(LESSON_STEPS).values()
+    assert {(one["sentence"], one["after_sha256"]) for one in kept} == {(one["text"], winner.sha256) for one in told}
+    assert {f"{ABLATED_STEPS}{one.sha256}" for one in made} == set(store.steps(ABLATED_STEPS))
+    paid = [event["data"]["text"] for event in store.events() if "paid most" in event["data"].get("text", "")]
+    assert len(paid) == 1
+    assert "share work between threads" in paid[0]
+    again = list(Finisher(Strategy(ablate=True)).propose(context))
     assert again == made, "a resumed job undoes the same, whatever has arrived since"
 
 

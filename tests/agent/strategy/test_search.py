@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,10 @@ def run(
     choice = ModelChoice("m-1", base_url=server.base_url, timeout_s=5.0)
     found = []
     settings = {"seed": 1, "tune": False, **strategy}
-    for candidate in LLMProposer([choice], budget or Budget(), Strategy(**settings), start_from).propose(
-        context
-    ):
+    proposer = LLMProposer(
+        [choice], budget or Budget(), strategy=Strategy(**settings), start_from=start_from, in_flight=1
+    )
+    for candidate in proposer.propose(context):
         store.add_candidate(candidate)
         store.add_verdict(candidate.sha256, "screen", judge(candidate))
         found.append(candidate)
@@ -100,8 +102,8 @@ def test_a_round_asks_the_critic_then_plans_then_asks_for_its_one_change(store: 
     assert "rows=1: 1.50x" in text_of(critic)
     assert "fuse both passes" in text_of(plan)
     text = text_of(code)
-    assert "Bottleneck: memory bandwidth (two passes)." in text
-    assert "Change: fuse both passes" in text
+    assert "Bottleneck: memory bandwidth." in text
+    assert "two passes\nChange: fuse both passes\n" in text
     assert "1. Read x once." in text
     assert TASK.source in text
     assert "TUNABLES" in text
@@ -121,8 +123,8 @@ def test_exemplars_of_other_buckets_and_a_failure_with_its_reason_are_shown(stor
     with chat_server(chosen=Model("x", "x - x", "x.mul(2).contiguous()")) as server:
         run(server, store, by_body({"x.mul(2).contiguous()": 1.0}), rounds=1, beam=1)
     text = text_of(server.requests[-1])
-    assert "0.70x the best baseline (x.add(x)):" in text
-    assert "1.30x the best baseline (2.0 * x):" in text
+    assert "0.70x the best baseline (human):" in text
+    assert "1.30x the best baseline (human):" in text
     assert text.index("0.70x") < text.index("1.30x"), "from the slower to the faster"
     assert "First write two or three sentences that compare them" in text
     assert "This one was rejected (incorrect)" in text
@@ -145,7 +147,7 @@ def test_a_failure_is_repaired_in_repair_mode_with_places_and_without_a_critic(s
         assert "incomplete tile" in text
     assert "Repair it, and only that" in repair
     assert file("x - x").strip() in repair
-    assert "````text\nline 7 ``` x\n````" in repair, "a fence in a message closes nothing"
+    assert re.search(r"<data (\w+): [^>]*>\nline 7 ``` x\n</data \1>", repair), "a fence in a message closes nothing"
 
 
 def test_what_was_tried_is_refused_once_and_then_given_up(store: FolderStore) -> None:
@@ -155,7 +157,7 @@ def test_what_was_tried_is_refused_once_and_then_given_up(store: FolderStore) ->
         found = run(server, store, by_body(speeds), rounds=1, beam=1)
     assert len(found) == 3
     assert "has been tried already" in text_of(server.requests[-1])
-    assert "fuse both passes" in text_of(server.requests[-1])
+    assert "fuse both passes" in str(server.requests[-1]["messages"])
 
     other = FolderStore(store.folder.parent / "other")
     with chat_server(chosen=Model("x + x", "x * 2", copy, copy, "never")) as server:
@@ -188,10 +190,9 @@ def test_later_rounds_ask_for_the_worst_shapes_and_show_no_hidden_ones(store: Fo
     first, second = [
         text_of(request) for request in server.requests if "The change to make" in text_of(request)
     ]
-    assert "The shapes to win" not in first
-    assert "The shapes with rows > 3 are served worst" in second
-    assert "- rows=300" in second
-    assert "1.00x there and\n2.00x elsewhere" in second
+    assert "shapes to win" not in first.lower()
+    assert re.search(r": shapes to win>\nrows > 3\nrows=100\nrows=200\nrows=300\n</data", second)
+    assert "1.00x there and 2.00x elsewhere" in second
     for request in server.requests:
         assert "777" not in json.dumps(request)
         assert "888" not in json.dumps(request)
