@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.background import Background
 from agent.candidates import Candidate
+from agent.knowledge.retrieval import notes_for
 from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
+from agent.records import Records
+from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
@@ -62,7 +68,8 @@ def run(
     budget: Budget | None = None,
     **strategy: Any,
 ) -> list[Candidate]:
-    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store)  # type: ignore[arg-type]
+    background = Background(store, TASK.source, DESCRIPTION, "cpu")
+    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store, background=background)  # type: ignore[arg-type]
     choice = ModelChoice("m-1", base_url=server.base_url, timeout_s=5.0)
     found = []
     settings = {"seed": 1, "tune": False, **strategy}
@@ -198,37 +205,124 @@ def test_later_rounds_ask_for_the_worst_shapes_and_show_no_hidden_ones(store: Fo
         assert "888" not in json.dumps(request)
 
 
+def number_of(text: str) -> int:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:6], 16)
+
+
+def by_prompt(request: dict[str, Any]) -> Answer:
+    """A model that answers by the prompt alone, so that the order in which requests come decides nothing."""
+    if is_critic(request):
+        return Answer(DIAGNOSIS)
+    number = number_of(json.dumps(request["messages"]))
+    names = ("sin", "cos", "exp", "abs", "neg", "tanh")
+    calls = ".".join(f"{names[number // 6**place % 6]}()" for place in range(4))
+    return Answer(f"```python\n{file(f'x.{calls} * {number}')}```")
+
+
+def by_source(candidate: Candidate) -> dict[str, Any]:
+    """The same verdict for the same file: mostly accepted, at one of many speeds."""
+    number = number_of(candidate.source)
+    return rejected() if number % 7 == 0 else accepted(0.5 + number % 31 / 10, 0.5 + number % 31 / 10)
+
+
+def messages_of(server: ChatServer) -> list[str]:
+    return sorted(json.dumps(request["messages"]) for request in server.requests)
+
+
 def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_prompts(tmp_path: Path) -> None:
-    bodies = ["x + x", "x * 2", "x.mul(2).contiguous()", "x - 1", "x.add(x).abs()", "torch.mul(x, 2).clone()"]
-    speeds = dict(zip(bodies, [1.0, 1.4, 1.9, 0.0, 2.6, 3.9], strict=True)) | {}
-    del speeds["x - 1"]
     stores = [FolderStore(tmp_path / name) for name in ("one", "two")]
     prompts = []
+    options: dict[str, Any] = {"rounds": 3, "beam": 3, "branches": 2, "patience": 9}
     for one in stores:
+        one.finish_step("describe", DESCRIPTION)
         for number in range(8):  # enough buckets for draws to differ
             earlier = Candidate(file(f"x * 2 + {number} - {number}"), "human", f"library {number}")
             one.add_candidate(earlier)
             one.add_verdict(earlier.sha256, "screen", accepted(0.3 * 1.2**number))
-        with chat_server(chosen=Model(*bodies)) as server:
-            first = run(server, one, by_body(speeds), rounds=2, beam=2)
-        prompts.append([request["messages"] for request in server.requests])
-    assert len(first) >= 5
+        with chat_server(chosen=by_prompt) as server:
+            first = run(server, one, by_source, **options)
+        prompts.append(messages_of(server))
+    assert len(first) >= 10
     assert prompts[0] == prompts[1], "the seed decides the draws"
     late = Candidate(file("x * 99"), "external", "late")
     stores[0].add_candidate(late)
     stores[0].add_verdict(late.sha256, "screen", accepted(99.0, 99.0))
     with chat_server(Answer(status=400, message="nobody should ask")) as server:
-        again = run(server, stores[0], by_body(speeds), rounds=2, beam=2)
+        again = run(server, stores[0], by_source, **options)
     assert server.requests == []
     assert again == first
 
+    choice = ModelChoice("m-1", base_url="http://127.0.0.1:1/v1")
+    strategy = Strategy(seed=1, tune=False, **options)
+    replayed = replay(JobSpec("job", "twice", TASK, models=(choice,), strategy=strategy), stores[0])
+    assert replayed.same
+    assert len(replayed.prompts) == len(prompts[0])
+    for path in (stores[0].folder / "verdicts").iterdir():
+        path.write_text(path.read_text().replace('"speedup": 1.', '"speedup": 2.'))
+    assert not replay(JobSpec("job", "twice", TASK, models=(choice,), strategy=strategy), stores[0]).same
+
 
 def test_the_search_ends_with_the_budget(store: FolderStore) -> None:
-    speeds = {"x + x": 1.0, "x * 2": 1.5}
-    with chat_server(chosen=Model(*speeds)) as server:
-        found = run(server, store, by_body(speeds), budget=Budget(tokens=400), rounds=9)
-    assert len(found) == 2
-    assert len(server.requests) == 3, "the critic's request spends the rest"
+    budget = Budget(tokens=9000)
+    with chat_server(chosen=by_prompt) as server:
+        run(server, store, by_source, budget=budget, rounds=9, beam=4, branches=4, patience=9)
+        assert any(map(is_critic, server.requests)), "it came to the search"
+    assert Records(store).spent().tokens <= 9000
+    assert any("budget for models is spent" in event["data"].get("text", "") for event in store.events())
+    assert {int(name.split("/")[2]) for name in store.steps("search/llm/")} < set(range(1, 10))
+
+
+def test_parents_of_a_round_are_asked_about_at_once(store: FolderStore) -> None:
+    arrived_s: list[float] = []
+
+    def model(request: dict[str, Any]) -> Answer:
+        if not is_critic(request):
+            return by_prompt(request)
+        arrived_s.append(time.monotonic())
+        return Answer(DIAGNOSIS, delay_s=2.0)
+
+    for body in ("x.sin().exp() * 3", "x.cos().abs().neg() - 1"):
+        one = Candidate(file(body), "human", body)
+        store.add_candidate(one)
+        store.add_verdict(one.sha256, "screen", accepted(1.0 + len(body) / 10))
+    with chat_server(chosen=model) as server:
+        run(server, store, lambda _: rejected("not_judged"), rounds=1, beam=2)
+    assert len(arrived_s) == 2
+    assert arrived_s[1] - arrived_s[0] < 1.5, "the second did not wait for the answer to the first"
+
+
+def test_the_model_that_brings_more_for_its_price_gets_the_rounds(store: FolderStore) -> None:
+    with chat_server(chosen=by_prompt) as server:
+        models = [
+            ModelChoice(name, base_url=server.base_url, usd_per_million_output_tokens=usd)
+            for name, usd in (("dear", 1000.0), ("cheap", 1.0))
+        ]
+        strategy = Strategy(rounds=3, beam=2, patience=9, seed=1, tune=False)
+        context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store)  # type: ignore[arg-type]
+        for candidate in LLMProposer(models, Budget(), strategy=strategy).propose(context):
+            store.add_candidate(candidate)
+            store.add_verdict(candidate.sha256, "screen", accepted(1.5, 1.5))
+    asked = [request["model"] for request in server.requests if is_critic(request)]
+    assert asked
+    assert set(asked) == {"cheap"}
+    assert "dear" in {request["model"] for request in server.requests}
+
+
+def test_a_speed_prompt_holds_notes_on_the_bottleneck_that_the_critic_names(store: FolderStore) -> None:
+    store.finish_step("background.architecture", "cpu-avx2")
+    background = Background(store, TASK.source, DESCRIPTION, "cpu")
+    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store, background=background)  # type: ignore[arg-type]
+    with chat_server(chosen=by_prompt) as server:
+        choice = ModelChoice("m-1", base_url=server.base_url)
+        proposer = LLMProposer([choice], Budget(), strategy=Strategy(rounds=1, beam=1, seed=1), in_flight=1)
+        for candidate in proposer.propose(context):
+            store.add_candidate(candidate)
+            store.add_verdict(candidate.sha256, "screen", accepted(1.5, 1.5))
+    prompt = text_of(server.requests[-1])
+    titles = [note.title for note in notes_for("memory", "cpu-avx2", limit=2)]
+    assert len(titles) == 2
+    assert all(f"### {title}\n" in prompt for title in titles)
+    assert "Techniques that fit" not in text_of(server.requests[0]), "before anybody named a bottleneck"
 
 
 def test_a_kernel_alone_is_shown_to_be_ported_and_a_candidate_is_not(store: FolderStore) -> None:
