@@ -2,6 +2,9 @@
 
 For a job or two at a time and for machines without a server; the same checkpoint behind vLLM is a model of provider
 "openai" with origin "policy". A checkpoint is data: only safetensors are loaded, and no code that comes with it is run.
+
+A generation uses the device that candidates are timed on, so it holds the referee's lock of that device, shared as one who
+computes, and lets whoever waits to time go first between two tokens, with its own work on the device done.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from agent.errors import ProviderError
 from agent.providers.base import Message, Reply
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
+from evaluator.devices import open_device
+from evaluator.timing.exclusive import DeviceLock, Hold
 
 _LOADED: dict[str, tuple[Any, Any]] = {}
 _LOADING = threading.Lock()
@@ -46,19 +52,31 @@ class LocalPolicy:
         import torch
         from transformers import StoppingCriteria, StoppingCriteriaList
 
-        began_s = time.monotonic()
         closing, timeout_s = self._closing, self._choice.timeout_s
 
-        class OutOfTime(StoppingCriteria):
+        class BetweenTokens(StoppingCriteria):
+            """Ends a generation that is out of time, and lets others time; their time is none of ours."""
+
+            def __init__(self, hold: Hold) -> None:
+                self.hold = hold
+                self.ends_s = time.monotonic() + timeout_s
+
             def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-                over = closing.is_set() or time.monotonic() - began_s > timeout_s
+                if self.hold.wanted():
+                    paused_s = time.monotonic()
+                    if input_ids.is_cuda:
+                        torch.cuda.synchronize(input_ids.device)
+                    self.hold.give_way()
+                    self.ends_s += time.monotonic() - paused_s
+                over = closing.is_set() or time.monotonic() > self.ends_s
                 return torch.full((input_ids.shape[0],), over, dtype=torch.bool, device=input_ids.device)
 
         options: dict[str, Any] = {"do_sample": False}
         if self._choice.temperature:
             options = {"do_sample": True, "temperature": self._choice.temperature}
         limit = max_tokens or self._choice.max_tokens
-        with _GENERATING, torch.inference_mode():
+        with _GENERATING, torch.inference_mode(), _device_lock().shared() as hold:
+            began_s = time.monotonic()
             inputs = self._encode(messages)
             given = inputs["input_ids"].shape[1]
             room = self._context_tokens() - given
@@ -69,7 +87,7 @@ class LocalPolicy:
                 **inputs,
                 max_new_tokens=min(limit, room),
                 pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id,
-                stopping_criteria=StoppingCriteriaList([OutOfTime()]),
+                stopping_criteria=StoppingCriteriaList([BetweenTokens(hold)]),
                 **options,
             )[0, given:]
         if self._closing.is_set():
@@ -132,8 +150,19 @@ def _load(folder: str) -> tuple[Any, Any]:
             except (OSError, ValueError, KeyError) as error:
                 text = f"the checkpoint in {folder} cannot be loaded: {str(error)[:300]}"
                 raise ProviderError(text, "request") from None
-            _LOADED[known] = (tokenizer, model.to("cuda" if cuda else "cpu").eval())
+            with _device_lock().shared():
+                _LOADED[known] = (tokenizer, model.to("cuda" if cuda else "cpu").eval())
         return _LOADED[known]
+
+
+@cache
+def _device_lock() -> DeviceLock:
+    """The lock of the device that checkpoints run on, as the referee names it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return DeviceLock("cpu")
+    return DeviceLock(str(open_device("cuda").facts()["gpu_uuid"]))
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
