@@ -3,7 +3,7 @@
 AgentError
 ├── ProposalFailed          a proposer could not do its work (the job goes on without it)
 │   └── ProviderError       the language model's API refused, failed or answered nonsense
-├── AnswersAwaited          a batch has no answers yet (the job pauses, and goes on when it is run again)
+├── AnswersAwaited          a batch has no answers yet (the job is `waiting`, and goes on when it is run again)
 ├── AssemblyError           the winner cannot be turned into optimized.py
 └── StoreCorrupt            a job folder holds something that is not ours
 """

@@ -55,7 +55,12 @@ def run_job(
     """
     store.event("job.started", {"name": spec.name, "device": spec.device})
     outcome = _Job(spec, store, referee, out_dir, memory).run()
-    names = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
+    names = {
+        "succeeded": "job.finished",
+        "failed": "job.failed",
+        "cancelled": "job.cancelled",
+        "waiting": "job.waiting",
+    }
     data = {"verdict": outcome.verdict_word, "reason": outcome.reason, "winner_sha256": outcome.winner_sha256}
     store.event(names[outcome.state], data)
     return outcome
@@ -88,9 +93,7 @@ class _Job:
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
         except AnswersAwaited as awaited:
-            return JobOutcome(
-                "failed", "not_judged", f"waiting: {awaited}; run the job again when they are there"
-            )
+            return JobOutcome("waiting", None, str(awaited))
         except JobStopped as stopped:
             return JobOutcome("cancelled", None, f"stopped on request ({stopped.reason})")
         except RefereeLost as lost:

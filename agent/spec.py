@@ -146,7 +146,7 @@ class JobOutcome:
     """How a job ended.
 
     Attributes:
-        state: "succeeded", "failed" or "cancelled".
+        state: "succeeded", "failed", "cancelled", or "waiting" for a job that is run again when a batch has answers.
         verdict_word: the held-out verdict of optimized.py, or why the job failed ("task_rejected", ...); None if
             the job was cancelled before that.
         reason: one sentence for people.

@@ -4,8 +4,9 @@
     <folder>/answers.jsonl     {"custom_id", "response": {"status_code", "body": {...}}, "error"} a line, in any order
 
 The first is what the API takes as an input file (hosted models charge half for it) and what a person carries from an
-air-gapped node; the second is the API's output file, and `errors.jsonl`, its error file, is read too. A conversation of
-two rounds takes two files: requests that were answered stay in the first, so the same file may be handed in again and again.
+air-gapped node; the second is the API's output file. `errors.jsonl`, its error file, is read too, and so is `uploaded.jsonl`, what
+came over HTTP. A conversation of two rounds takes two files: requests that were answered leave the first one, so what is
+handed in next holds nothing that was paid for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from agent.providers.base import Message, Reply
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
 
-REQUESTS, ANSWERS, ERRORS = "requests.jsonl", "answers.jsonl", "errors.jsonl"
+REQUESTS, ANSWERS, ERRORS, UPLOADED = "requests.jsonl", "answers.jsonl", "errors.jsonl", "uploaded.jsonl"
 _LOOK_S = 1.0
 _MAX_LINE_BYTES = 8_000_000
 _MAX_REPLY_CHARACTERS = 400_000
@@ -63,10 +64,12 @@ class BatchFiles:
         if not key:
             raise ProviderError("a request of a batch needs a key", "request")
         began_s = time.monotonic()
-        self._write(key, messages, max_tokens or self._choice.max_tokens)
+        if self._answer(key) is None:
+            self._write(key, messages, max_tokens or self._choice.max_tokens)
         while True:
             line = self._answer(key)
             if line is not None:
+                self._drop_answered()
                 return self._reply(line, messages, time.monotonic() - began_s)
             left_s = began_s + self._choice.timeout_s - time.monotonic()
             if left_s <= 0 or self._closing.wait(min(left_s, _LOOK_S)):
@@ -103,18 +106,34 @@ class BatchFiles:
             file.flush()
             os.fsync(file.fileno())
 
+    def _drop_answered(self) -> None:
+        """Take what was answered out of the requests. A kill in between loses lines that the next run writes again."""
+        answered = {_custom_id(line) for line in self._answers()}
+        with open(self._folder / REQUESTS, "ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            lines = file.read().splitlines(keepends=True)
+            left = [line for line in lines if _custom_id(line) not in answered]
+            if left != lines:
+                file.truncate(0)
+                file.write(b"".join(left))
+
     def _answer(self, key: str) -> dict[str, Any] | None:
         """The line that answers `key`; a file that is still being written has it later."""
-        for name in (ANSWERS, ERRORS):
+        for line in self._answers():
+            if key.encode() in line and _custom_id(line) == key:
+                value: dict[str, Any] = json.loads(line)
+                return value
+        return None
+
+    def _answers(self) -> Iterator[bytes]:
+        for name in (ANSWERS, ERRORS, UPLOADED):
             try:
                 with open(self._folder / name, "rb") as file:
                     while line := file.readline(_MAX_LINE_BYTES):
-                        if key.encode() in line and _custom_id(line) == key:
-                            value: dict[str, Any] = json.loads(line)
-                            return value
+                        yield line
             except FileNotFoundError:
                 continue
-        return None
 
     def _reply(self, line: dict[str, Any], messages: Sequence[Message], elapsed_s: float) -> Reply:
         response = line.get("response")

@@ -22,7 +22,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from services.db.types import UtcDateTime
 
 # "cancelling" is a running job whose cancel flag is set; it is shown, never stored, so that no step can forget it.
-STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+# "waiting" is a job whose batch of requests has no answers yet (`services.jobs.batches`); nobody works on it.
+STATES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 FINAL_STATES = ("succeeded", "failed", "cancelled")
 
 

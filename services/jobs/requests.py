@@ -185,7 +185,20 @@ class OptimizeRequest(TaskRequest):
     models: list[Annotated[ModelRequest, BeforeValidator(_model_by_name)]] | None = Field(
         default=None, min_length=1, max_length=MAX_MODELS
     )
+    batch: bool = Field(
+        default=False,
+        description="ask the models through files in the format of OpenAI's Batch API: the job is `waiting` until answers "
+        "to GET /jobs/{id}/batch come by POST /jobs/{id}/batch",
+    )
     strategy: StrategyRequest = Field(default_factory=StrategyRequest)
+
+
+class BatchAnswers(Request):
+    """Body of POST /jobs/{id}/batch."""
+
+    answers: Source = Field(
+        description="lines of the Batch API's output or error file: a JSON object with a custom_id each"
+    )
 
 
 class EvaluateRequest(TaskRequest):

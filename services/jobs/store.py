@@ -25,7 +25,7 @@ from services.jobs.lease import Lease
 from services.jobs.submit import candidate_row, proposed_data
 
 # Told by the service itself, which knows about attempts and leases.
-_OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled")
+_OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled", "job.waiting")
 # Told once per source (and phase) however often a resumed job repeats them.
 _EVENTS_OF_SOURCE = ("candidate.proposed", "candidate.compiled", "candidate.judged")
 

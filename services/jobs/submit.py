@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -36,10 +37,12 @@ def create_job(
     idempotency_key: str | None = None,
     *,
     claim_for: str | None = None,
+    batch_folder: Path | None = None,
 ) -> str:
     """Make a queued job, commit, and return its id (an earlier one's, when the key was used before).
 
-    With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued.
+    With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued. In
+    `batch_folder` the files of a job that asks by batch are, instead of the job's own folder.
 
     Raises:
         Refused: the request asks for something that this service does not have.
@@ -55,6 +58,13 @@ def create_job(
     origins, models = _proposers(request, settings, errors)
     if errors:
         raise Refused(errors)
+    if batch_folder is not None:
+        models = tuple(
+            replace(one, folder=str(batch_folder)) if one.provider == "batch" else one for one in models
+        )
+    strategy = replace(DEFAULT_STRATEGY, **request.strategy.model_dump(exclude_none=True))
+    if request.batch and request.strategy.rounds is None:
+        strategy = replace(strategy, rounds=0)  # a round of search takes two files, and each may take a day
     spec = JobSpec(
         job_id=job_id,
         name=request.name or task.name,
@@ -69,7 +79,7 @@ def create_job(
         space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
         if request.space
         else None,
-        strategy=replace(DEFAULT_STRATEGY, **request.strategy.model_dump(exclude_none=True)),
+        strategy=strategy,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own
@@ -270,7 +280,8 @@ def _unsupported(
 def _proposers(
     request: OptimizeRequest, settings: Settings, errors: list[FieldError]
 ) -> tuple[tuple[str, ...], tuple[ModelChoice, ...]]:
-    configured = settings.llm_base_url is not None or settings.llm_api_key is not None
+    # Whoever answers a batch is the client's business.
+    configured = request.batch or settings.llm_base_url is not None or settings.llm_api_key is not None
     names = [model.model_dump() for model in request.models or ()]
     if not names and settings.llm_model and configured:
         names = [{"model": settings.llm_model}]
@@ -296,8 +307,11 @@ def _proposers(
         )
     if request.models and "llm" not in origins:
         errors.append(FieldError("models", "given, but 'llm' is not among `origins`"))
+    way = {"provider": "batch", "timeout_s": 0.0} if request.batch else {"base_url": settings.llm_base_url}
+    if request.batch and "llm" not in origins:
+        errors.append(FieldError("batch", "needs a model to ask: name one in `models`"))
     models = [
-        ModelChoice(base_url=settings.llm_base_url, **name, **_prices(name["model"], settings))
+        ModelChoice(**way, **name, **_prices(name["model"], settings))
         for name in (names if "llm" in origins else [])
     ]
     if request.budget.usd is not None:

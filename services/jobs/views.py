@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-JobState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+JobState = Literal["queued", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled"]
 
 
 class View(BaseModel):

@@ -18,7 +18,7 @@ from evaluator.sources import CandidateSource, TaskSource
 from services.db.models import Bundle, Evaluation, Job
 from services.db.session import Database
 from services.errors import LeaseLost
-from services.jobs import events, lease
+from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
@@ -88,7 +88,8 @@ class Runner:
         """Drive a claimed job to its end."""
         with self._database.write() as session:
             job = lease.locked_row(session, held)
-            spec = job_spec(job)
+            spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
+            batches.lay_out(session, spec)
             events.append(session, job.id, "job.started", {"attempt": held.attempt})
         refusal = self._refusal()
         if refusal is not None:
@@ -222,6 +223,12 @@ class Runner:
         Raises:
             LeaseLost: the job is somebody else's, or has ended.
         """
+        if outcome.state == "waiting":
+            with self._database.write() as session:
+                job = lease.locked_row(session, held)
+                spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
+                batches.pause(session, job, spec, outcome.reason)
+            return
         path = outcome.bundle_path
         content = path.read_bytes() if path is not None and path.is_file() else None
         with self._database.write() as session:

@@ -113,7 +113,9 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
     told = [event["data"] for event in store.events() if event["name"] == "lesson.learnt"]
     assert [one["kind"] for one in told] == ["change_did_not_pay", "change_paid", "change_is_needed"]
     kept = store.steps(LESSON_STEPS).values()
-    assert {(one["sentence"], one["after_sha256"]) for one in kept} == {(one["text"], winner.sha256) for one in told}
+    assert {(one["sentence"], one["after_sha256"]) for one in kept} == {
+        (one["text"], winner.sha256) for one in told
+    }
     assert {f"{ABLATED_STEPS}{one.sha256}" for one in made} == set(store.steps(ABLATED_STEPS))
     paid = [event["data"]["text"] for event in store.events() if "paid most" in event["data"].get("text", "")]
     assert len(paid) == 1

@@ -154,7 +154,9 @@ def test_a_failure_is_repaired_in_repair_mode_with_places_and_without_a_critic(s
         assert "incomplete tile" in text
     assert "Repair it, and only that" in repair
     assert file("x - x").strip() in repair
-    assert re.search(r"<data (\w+): [^>]*>\nline 7 ``` x\n</data \1>", repair), "a fence in a message closes nothing"
+    assert re.search(r"<data (\w+): [^>]*>\nline 7 ``` x\n</data \1>", repair), (
+        "a fence in a message closes nothing"
+    )
 
 
 def test_what_was_tried_is_refused_once_and_then_given_up(store: FolderStore) -> None:
