@@ -162,8 +162,7 @@ class _Job:
             if isinstance(error, (AnswersAwaited, JobStopped)):
                 raise error from None  # not the proposer's end: it goes on when the job is run again
             _log.warning("proposer %s failed", proposer.origin, exc_info=error)
-            text = f"{type(error).__name__}: {error}"[:2000]
-            text = redact_message(text, known_secrets())
+            text = redact_message(f"{type(error).__name__}: {error}", known_secrets())[:2000]
             self.store.event("proposer.failed", {"origin": proposer.origin, "reason": text})
             self.store.finish_step(step, {"candidates": count, "error": text})
             return

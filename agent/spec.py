@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evaluator.sources import TaskSource
 
 API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
+POLICY_API_KEY_VARIABLE = "KERNELWRIGHT_POLICY_API_KEY"
 DEFAULT_STRATEGY = Strategy(rounds=4, ablate=True)
 """Of a job that says nothing else; its search ends earlier without gain, or when its budget is spent."""
 

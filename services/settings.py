@@ -10,7 +10,7 @@
 | `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
 | `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million tokens in and out by model, `{"m-1": [2.5, 10]}` |
 | `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint's folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |
-| `KERNELWRIGHT_POLICY_BASE_URL` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
+| `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     llm_prices: dict[str, tuple[NonNegative, NonNegative]] = Field(default_factory=dict)
     policy: str | None = None
     policy_base_url: str | None = None
+    policy_api_key: SecretStr | None = None
     max_body_bytes: int = Field(default=1_000_000, ge=1_000)
     allowed_hosts: tuple[str, ...] = ()
     lease_seconds: float = Field(default=15.0, ge=1.0)
@@ -78,7 +79,7 @@ class Settings(BaseSettings):
             )
         return value
 
-    @field_validator("llm_base_url", "llm_api_key", "llm_model", mode="before")
+    @field_validator("llm_base_url", "llm_api_key", "llm_model", "policy_api_key", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         """A secret's file is empty where compose has nothing to put into it; `env_ignore_empty` knows variables only."""

@@ -21,8 +21,8 @@ class Reply:
 
     Attributes:
         text: the answer; may be empty.
-        finish: "stop", "length" (cut off at the token limit), "too_long" (cut off by us), "refusal" or what else the
-            server says.
+        finish: "stop", "length" (cut off at the token limit), "too_long" (cut off by us), "refusal", another of
+            the protocol's words, or "other".
         prompt_tokens: tokens of the request.
         completion_tokens: tokens of the answer, reasoning included.
         estimated: True when the server reported no usage and the tokens are a guess from the length.
@@ -39,6 +39,14 @@ class Reply:
     model: str
     elapsed_s: float
     retries: int = 0
+
+
+_FINISHES = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
+
+
+def finish_of(word: object) -> str:
+    """The server's word for how an answer ended, from a closed list: it is stored and shown."""
+    return "stop" if not word else str(word) if isinstance(word, str) and word in _FINISHES else "other"
 
 
 class Provider(Protocol):

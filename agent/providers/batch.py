@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ProviderError
-from agent.providers.base import Message, Reply
+from agent.providers.base import Message, Reply, finish_of
 from agent.redaction import known_secrets, redact
 from agent.spec import ModelChoice
 
@@ -140,10 +140,8 @@ class BatchFiles:
         status = response.get("status_code") if isinstance(response, dict) else None
         body = response.get("body") if isinstance(response, dict) else None
         if line.get("error") or status != 200 or not isinstance(body, dict):
-            text = json.dumps(line.get("error") or body)[:_MAX_ERROR_CHARACTERS]
-            raise ProviderError(
-                f"the batch failed with status {status}: {redact(text, self._secrets)}", "request"
-            )
+            text = redact(json.dumps(line.get("error") or body), self._secrets)[:_MAX_ERROR_CHARACTERS]
+            raise ProviderError(f"the batch failed with status {status}: {text}", "request")
         try:
             first = body["choices"][0]
             refusal = first["message"].get("refusal")
@@ -152,17 +150,19 @@ class BatchFiles:
                 raise TypeError(f"content is {type(text).__name__}")
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ProviderError(f"an answer of the batch holds no message: {error}", "protocol") from None
-        finish = "refusal" if refusal else str(first.get("finish_reason") or "stop")[:40]
+        finish = "refusal" if refusal else finish_of(first.get("finish_reason"))
         usage: Any = body["usage"] if isinstance(body.get("usage"), dict) else {}
         prompt_tokens, completion_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
         estimated = not (_is_count(prompt_tokens) and _is_count(completion_tokens))
         if estimated:
             prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
             completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
+        # Masked before anything is cut: half a key would not be found.
+        text = redact(text.encode("utf-8", "replace").decode(), self._secrets)
         if len(text) > _MAX_REPLY_CHARACTERS:
             text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
-        text = redact(text.encode("utf-8", "replace").decode(), self._secrets)
-        model = str(body.get("model") or self._choice.model)[:200].encode("utf-8", "replace").decode()
+        model = redact(str(body.get("model") or self._choice.model), self._secrets)[:200]
+        model = model.encode("utf-8", "replace").decode()
         return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s)
 
 

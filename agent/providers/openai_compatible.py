@@ -13,7 +13,7 @@ import openai
 from openai import OpenAI
 
 from agent.errors import ProviderError
-from agent.providers.base import Message, Reply
+from agent.providers.base import Message, Reply, finish_of
 from agent.providers.limits import BodyTooLong, LimitedTransport
 from agent.redaction import known_secrets, redact, redact_message
 from agent.spec import ModelChoice
@@ -120,7 +120,7 @@ class OpenAICompatible:
             first = answer.choices[0]
             text = first.message.content or ""
             refusal = getattr(first.message, "refusal", None)
-            finish = "refusal" if refusal else str(first.finish_reason or "stop")[:40]
+            finish = "refusal" if refusal else finish_of(first.finish_reason)
             if not isinstance(text, str):
                 raise TypeError(f"content is {type(text).__name__}")
         except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -135,9 +135,9 @@ class OpenAICompatible:
             prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
         if completion_tokens is None:
             completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
+        text = redact(text, self._secrets)  # before anything is cut: half a key would not be found
         if len(text) > _MAX_REPLY_CHARACTERS:
             text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
-        text = redact(text, self._secrets)
         model = redact(str(getattr(answer, "model", None) or self._choice.model), self._secrets)[:200]
         model = model.encode("utf-8", "replace").decode()
         return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s, retries)

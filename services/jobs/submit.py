@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from agent.spec import DEFAULT_STRATEGY, Budget, JobSpec, ModelChoice
+from agent.spec import DEFAULT_STRATEGY, POLICY_API_KEY_VARIABLE, Budget, JobSpec, ModelChoice
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from services.catalogue import registry
@@ -324,7 +324,7 @@ def _proposers(
         own = ModelChoice(
             settings.policy,
             base_url=settings.policy_base_url,
-            api_key_variable="KERNELWRIGHT_POLICY_API_KEY",  # the key for hosted models is none of its business
+            api_key_variable=POLICY_API_KEY_VARIABLE,  # the key for hosted models is none of its business
             provider=provider,
             origin="policy",
             samples=_POLICY_SAMPLES,

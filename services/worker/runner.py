@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
+from agent.redaction import known_secrets
 from agent.spec import JobOutcome
 from evaluator.client import Referee
 from evaluator.errors import SandboxUnavailable
@@ -244,13 +245,7 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
-        key = self._settings.llm_api_key
-        remember_job(
-            self._database,
-            held.row_id,
-            one_user=self._settings.one_user,
-            secrets=[key.get_secret_value()] if key else [],
-        )
+        remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:
         state, reason, result = ending
