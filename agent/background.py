@@ -71,7 +71,14 @@ class Background:
         return _rendered(notes=(), memories=found)
 
     def of_knowledge(self, diagnosis: str, language: str | None = None, limit: int = DEFAULT_LIMIT) -> str:
-        """Notes for a bottleneck in a profiler's or critic's word, as Markdown; empty where none fits or the device is unknown."""
+        """Notes for a bottleneck, as Markdown; empty where none fits or the device is unknown.
+
+        Args:
+            diagnosis: in a critic's word (`agent.strategy.critic.BOTTLENECKS`) or a profile's
+                (`evaluator.profiling.diagnosis.Diagnosis.label`).
+            language: one of `agent.knowledge.reading.LANGUAGES`, or None for any.
+            limit: how many at most.
+        """
         bottleneck = bottleneck_of(diagnosis)
         if bottleneck is None or not self.architecture:
             return ""

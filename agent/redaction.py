@@ -60,6 +60,16 @@ class RedactingFilter(logging.Filter):
         return True
 
 
+def mask_logs(logger: logging.Logger | None = None) -> None:
+    """Masks secrets in whatever the handlers of a logger write; of the root logger, and of logging without any, by default."""
+    handlers = (logger or logging.getLogger()).handlers
+    if not handlers and logging.lastResort is not None:
+        handlers = [logging.lastResort]
+    for handler in handlers:
+        if not any(isinstance(one, RedactingFilter) for one in handler.filters):
+            handler.addFilter(RedactingFilter())
+
+
 def redact_json(value: Any, secrets: Iterable[str]) -> Any:
     """`redact` on every text inside a JSON value."""
     kept = tuple(secrets)

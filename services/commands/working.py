@@ -58,6 +58,7 @@ def work_here(
     """
     from sqlalchemy import select
 
+    from agent.redaction import mask_logs
     from services.db.models import Job
     from services.db.session import database
     from services.db.upgrade import upgrade
@@ -65,6 +66,7 @@ def work_here(
     from services.settings import get_settings
     from services.worker.context import stop_worker, worker_context
 
+    mask_logs()
     settings = get_settings()
     base = database(settings.database)
     upgrade(base)

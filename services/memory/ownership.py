@@ -6,8 +6,9 @@
 | any other, `KERNELWRIGHT_ONE_USER` unset | nothing | nobody |
 | any other, `KERNELWRIGHT_ONE_USER=true` | features and sentences | every job while that is set |
 
-What nobody may read is not kept. "Nothing added": no kernel to start from, no external candidate, no sizes, traffic or
-space of one's own. Each of them is somebody's text or figures, and shows in what a model writes or in what was measured.
+What nobody may read is not kept. "Nothing added": no kernel to start from, no external candidate, no answers of a batch, no
+sizes, traffic or space of one's own. Each of them is somebody's text or figures, and shows in what a model writes or in what
+was measured; answers of a batch are whatever a client hands in.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def readable_owners(*, one_user: bool) -> tuple[str, ...]:
 
 def _has_additions(session: Session, job: Job) -> bool:
     if any(job.request.get(name) for name in _ADDED):
+        return True
+    if any(model.get("provider") == "batch" for model in job.request.get("models") or ()):
         return True
     candidate = select(Candidate.number).where(Candidate.job_id == job.id, Candidate.origin == "external")
     evaluation = select(Evaluation.id).where(Evaluation.job_id == job.id)

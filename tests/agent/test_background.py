@@ -14,6 +14,7 @@ from agent.knowledge.retrieval import bottleneck_of
 from agent.memory.entries import MemoryEntry, Question, Recalled
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.stores.folder import FolderStore
+from evaluator.profiling.diagnosis import LABELS
 
 SOURCE = "class Model:\n    def forward(self, x):\n        return F.softmax(x, dim=-1)\n"
 FEATURES = features_of(SOURCE, {})
@@ -96,6 +97,11 @@ def test_an_unknown_device_or_word_gets_no_notes(tmp_path: Path) -> None:
 )
 def test_words_of_a_diagnosis(word: str, bottleneck: str | None) -> None:
     assert bottleneck_of(word) == bottleneck
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_label_of_a_profile_has_notes(tmp_path: Path, label: str) -> None:
+    assert "## Techniques that fit" in background(tmp_path).of_knowledge(label)
 
 
 def test_all_notes_together_fit_a_prompt() -> None:

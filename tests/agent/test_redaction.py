@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import logging
+import sys
 
 import pytest
 
-from agent.redaction import RedactingFilter, known_secrets, redact, redact_json, redact_message
+from agent.redaction import RedactingFilter, known_secrets, mask_logs, redact, redact_json, redact_message
 
 KEY = "sk-secret/0123456789"
 
@@ -47,6 +48,16 @@ def test_headers_and_passwords_in_addresses_are_masked_in_messages() -> None:
 
 def test_json_is_masked_at_any_depth() -> None:
     assert redact_json({"a": [{"b": KEY}, 1, None]}, [KEY]) == {"a": [{"b": "***"}, 1, None]}
+
+
+def test_logs_are_masked_once_whatever_handlers_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.Logger("apart")
+    logger.addHandler(logging.StreamHandler(sys.stderr))
+    mask_logs(logger)
+    mask_logs(logger)
+    logger.warning("with %s", KEY)
+    assert capsys.readouterr().err == "with ***\n"
+    assert len(logger.handlers[0].filters) == 1
 
 
 def test_a_log_holds_no_secret_in_message_arguments_or_traceback(caplog: pytest.LogCaptureFixture) -> None:

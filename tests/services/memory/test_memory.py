@@ -12,7 +12,9 @@ from sqlalchemy import select, text
 
 from agent.memory.entries import Question
 from agent.memory.features import FEATURES_STEP, features_of
+from agent.memory.lessons import LESSON_STEPS
 from agent.spec import JobOutcome
+from agent.strategy.lessons import ABLATED_STEPS, Lesson
 from evaluator.sources import sha256_of
 from kernelbench_tasks import catalog
 from services.db.models import Candidate, Job, MemoryEntry, Step, Verdict
@@ -115,6 +117,7 @@ def test_a_job_is_remembered_once(base: Database, tmp_path: Path) -> None:
     [
         {"source": OWN_TASK},
         {"start_from": f"# {PRIVATE}\nclass ModelNew: pass\n"},
+        {"batch": True, "models": ["m"], "origins": ["llm"]},  # its answers are whatever a client hands in
         {"traffic": [{"dims": {"rows": 77, "cols": 1234}, "weight": 1.0}]},
         {"shapes": {"visible": [{"rows": 77, "cols": 1234}]}},
     ],
@@ -191,12 +194,23 @@ def test_features_that_the_job_found_come_before_its_text(base: Database, tmp_pa
 def test_sentences_of_an_ablation_go_to_memory(base: Database, tmp_path: Path) -> None:
     job_id = ended_job(base, tmp_path)
     (fast,) = (one.sha256 for one in _candidates(base, job_id) if "# fast" in one.source)
-    lesson = {"kind": "change_paid", "sentence": "other block sizes: 1.30x on a CPU", "after_sha256": fast}
+    lesson = Lesson("change_paid", "other block sizes: 1.30x on a CPU", 1.3, "0" * 64, fast)
     with base.write() as session:
-        session.add(Step(job_id=job_id, name=f"lesson/{fast[:16]}/0", value={"value": lesson}))
+        session.add(
+            Step(job_id=job_id, name=f"{LESSON_STEPS}{fast[:16]}/0", value={"value": lesson.to_json()})
+        )
         session.add(Step(job_id=job_id, name="lessons", value={"value": [PRIVATE]}))
     remember_job(base, job_id, one_user=False)
     assert told(base)[0].sentences[-1] == "other block sizes: 1.30x on a CPU"
+
+
+def test_a_winner_with_a_change_undone_is_no_failure_of_anybody(base: Database, tmp_path: Path) -> None:
+    job_id = ended_job(base, tmp_path)
+    (wrong,) = (one.sha256 for one in _candidates(base, job_id) if "# wrong" in one.source)
+    with base.write() as session:
+        session.add(Step(job_id=job_id, name=f"{ABLATED_STEPS}{wrong}", value={"value": {"winner": "w"}}))
+    remember_job(base, job_id, one_user=False)
+    assert [entry.kind for entry in kept(base)] == ["faster"]
 
 
 def test_memory_goes_with_its_job(base: Database, tmp_path: Path) -> None:
