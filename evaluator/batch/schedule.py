@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from evaluator.batch.manifest import Entry
 
 #: Opening a task takes a referee as long as judging a few candidates; fewer than this are left to whoever has it open.
-_WORTH_SHARING = 4
+#: On a GPU every compiled baseline is traced again: 20 to 60 s while others do the same (H200), a candidate takes 3 to 10 s.
+_WORTH_SHARING = {"cpu": 4, "cuda": 12}
 
 
 class Schedule:
@@ -52,7 +53,7 @@ class Schedule:
             return chosen
         rivals = [group for group in self._taken.values() if group and group[0].device == device]
         longest = max(rivals, key=len, default=None)
-        if longest is None or len(longest) < _WORTH_SHARING:
+        if longest is None or len(longest) < _WORTH_SHARING[device]:
             return None
         return deque(reversed([longest.pop() for _ in range(len(longest) // 2)]))
 

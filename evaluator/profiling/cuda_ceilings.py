@@ -156,10 +156,18 @@ def measure() -> dict[str, Any]:
 
 
 def _copy_rate(total_bytes: int, repeats: int) -> float:
-    """Bytes read and written per second by a copy whose source and target take ``total_bytes`` together."""
+    """Bytes read and written per second by a copy whose source and target take ``total_bytes`` together.
+
+    The best of a copy, which a graph gives to a copy engine, and of a kernel that writes what it reads: on an H200 the engine
+    reaches two thirds of the kernel.
+    """
     source = torch.ones(total_bytes // 8, device="cuda")
     target = torch.empty_like(source)
-    return 2 * source.nbytes / device_s(lambda: target.copy_(source), repeats=repeats)
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: target.copy_(source),
+        lambda: torch.neg(source, out=target),
+    )
+    return 2 * source.nbytes / min(device_s(way, repeats=repeats) for way in ways)
 
 
 def _read_rate(total_bytes: int) -> float:

@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import time
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -139,13 +140,10 @@ class ModuleHost(Turns):
     def describe(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """DIMS, what a call is and which dimensions each function takes, as JSON (the referee validates it)."""
         assert self.module is not None
-        dims = {}
-        for name, dim in dict(getattr(self.module, "DIMS", {})).items():
-            if hasattr(dim, "values"):
-                dims[str(name)] = {"choices": list(dim.values), "default": dim.default}
-            else:
-                fields = ("min", "max", "multiple_of", "default")
-                dims[str(name)] = {field: getattr(dim, field) for field in fields}
+        declared = getattr(self.module, "DIMS", {})
+        if not isinstance(declared, Mapping):
+            raise ContractError(f"DIMS must be a dictionary of dimensions by name, not {declared!r}"[:300])
+        dims = {str(name): _fields_of(str(name), dim) for name, dim in declared.items()}
         for function in ("get_inputs", "get_init_inputs"):
             if not callable(getattr(self.module, function, None)):
                 raise ContractError(f"the file defines no function {function}()")
@@ -379,3 +377,14 @@ def _described(draws: list[Any]) -> dict[str, Any]:
         for entry, tensor in zip(tensors, found, strict=True):
             entry["addresses"].append(tensor.data_ptr())
     return {"value": form, "tensors": tensors}
+
+
+def _fields_of(name: str, dim: Any) -> dict[str, Any]:
+    """What a dimension of DIMS says of itself."""
+    try:
+        if isinstance(getattr(dim, "values", None), tuple):
+            return {"choices": list(dim.values), "default": dim.default}
+        return {field: getattr(dim, field) for field in ("min", "max", "multiple_of", "default")}
+    except AttributeError:
+        sentence = f"DIMS[{name!r}] must be a Dim or a Choice of kernelbench_tasks, not {dim!r}"
+        raise ContractError(sentence[:300]) from None

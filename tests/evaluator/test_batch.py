@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,18 @@ def test_a_task_stays_with_one_referee_until_nothing_else_is_left(tmp_path: Path
     assert [entry.id for entry in rest if entry] == ["y1", "y2", "y3", "y4"]
     assert schedule.take("one", "cpu") is None
     assert schedule.left() == []
+
+
+def test_on_a_gpu_only_a_long_queue_is_shared(tmp_path: Path) -> None:
+    todo = [replace(entry, device="cuda") for entry in entries(tmp_path, {"x": 12})]
+    schedule = Schedule(todo)
+    assert schedule.take("one", "cuda") is not None
+    assert schedule.take("other", "cuda") is None, (
+        "eleven are done before another referee has opened their task"
+    )
+    longer = Schedule([replace(entry, device="cuda") for entry in entries(tmp_path, {"x": 13})])
+    assert longer.take("one", "cuda") is not None
+    assert longer.take("other", "cuda") is not None
 
 
 def test_what_a_lost_referee_had_taken_goes_to_others(tmp_path: Path) -> None:

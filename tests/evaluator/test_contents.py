@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,3 +77,29 @@ def test_weights_are_redrawn_but_tables_are_kept() -> None:
     assert np.array_equal(redraw("cos_table", ones, "float32", parameter=False), ones)
     indices = np.arange(5)
     assert redraw("index", indices, "int64", parameter=False) is indices
+
+
+@pytest.mark.parametrize("name", ["constant_rows", "large_mean", "wide_range", "small_integers"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_device_makes_the_same_of_the_same_draws(name: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    generator = np.random.default_rng(3)
+    rows = generator.normal(size=(6, 8))
+    if dtype == "complex64":
+        rows = rows + 1j * generator.normal(size=(6, 8))
+    numbers = {shape: generator.normal(size=shape) for shape in ((6, 1), (6, 8))}
+
+    class Given:
+        def __init__(self, convert: Any) -> None:
+            self._convert = convert
+
+        def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Any:
+            return self._convert(np.clip(numbers[shape], low, high))
+
+        def normal(self, shape: tuple[int, ...]) -> Any:
+            return self._convert(numbers[shape])
+
+    on_host = distributions.transformed(name, rows, dtype, Given(np.asarray))
+    on_device = distributions.transformed(name, torch.from_numpy(rows), dtype, Given(torch.from_numpy))
+    tolerance = 0.1 if name == "large_mean" else 1e-12  # numpy and torch divide by n and by n - 1
+    assert np.allclose(on_host, on_device.numpy(), rtol=tolerance, atol=1e-12)

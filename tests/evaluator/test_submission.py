@@ -130,3 +130,16 @@ def test_the_command_refuses_a_defective_task(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert json.loads(result.stdout)["verdict"] == "task_rejected"
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ("{'rows': {'min': 1, 'max': 8}}", "DIMS['rows'] must be a Dim or a Choice"),
+        ("{'rows': 8}", "DIMS['rows'] must be a Dim or a Choice"),
+        ("['rows']", "DIMS must be a dictionary of dimensions"),
+    ],
+)
+def test_a_space_in_another_form_is_named(client: Referee, declared: str, words: str) -> None:
+    described = client.describe(TaskSource("form", f"{_TASK}\nDIMS = {declared}\n"))
+    assert described["verdict"] == "task_rejected" and words in described["reason"]
