@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agent.diagnosing import PROFILE_STEP
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
 from agent.knowledge.retrieval import DEFAULT_LIMIT, bottleneck_of, notes_for
 from agent.memory.entries import Memory, Question
@@ -83,6 +84,22 @@ class Background:
         if bottleneck is None or not self.architecture:
             return ""
         return _rendered(notes=notes_for(bottleneck, self.architecture, language, limit), memories=())
+
+    @property
+    def bottleneck(self) -> str:
+        """The label of the reference's profile, or "" where it has none."""
+        return str(self._profile().get("label") or "")
+
+    def of_profile(self, limit: int = DEFAULT_LIMIT) -> str:
+        """What the reference's profile says, with notes on its bottleneck, as Markdown; empty where it has none."""
+        sentences = self._profile().get("sentences") or ()
+        if not sentences:
+            return ""
+        return fill("profile", sentences=sentences, notes=self.of_knowledge(self.bottleneck, limit=limit))
+
+    def _profile(self) -> Mapping[str, Any]:
+        stored = self._store.step(PROFILE_STEP)
+        return stored if isinstance(stored, dict) else {}
 
     def _gpu_name(self) -> str:
         """As the first verdict has it; this process need not see the GPU."""

@@ -17,6 +17,7 @@ from agent.background import Background
 from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
+from agent.diagnosing import Profiles, diagnose
 from agent.errors import AnswersAwaited
 from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee, task_of
 from agent.portfolio import Entry, rank
@@ -39,7 +40,12 @@ _log = logging.getLogger(__name__)
 
 
 def run_job(
-    spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path, memory: Memory | None = None
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    out_dir: Path,
+    memory: Memory | None = None,
+    profile: Profiles = lambda _: None,
 ) -> JobOutcome:
     """Run a job to its end, or resume it.
 
@@ -49,12 +55,13 @@ def run_job(
         referee: judges; stays open for the caller.
         out_dir: folder for the bundle.
         memory: what earlier jobs taught, as far as this one may know it; None where nobody keeps any.
+        profile: says what holds the reference back, for models; see `agent.diagnosing`.
 
     Returns:
         How it ended. Errors of candidates, proposers and tasks are outcomes; only errors of ours raise.
     """
     store.event("job.started", {"name": spec.name, "device": spec.device})
-    outcome = _Job(spec, store, referee, out_dir, memory).run()
+    outcome = _Job(spec, store, referee, out_dir, memory, profile).run()
     names = {
         "succeeded": "job.finished",
         "failed": "job.failed",
@@ -68,13 +75,20 @@ def run_job(
 
 class _Job:
     def __init__(
-        self, spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path, memory: Memory | None
+        self,
+        spec: JobSpec,
+        store: JobStore,
+        referee: Referee,
+        out_dir: Path,
+        memory: Memory | None,
+        profile: Profiles,
     ) -> None:
         self.spec = spec
         self.store = store
         self.referee = referee
         self.out_dir = out_dir
         self.memory = memory
+        self.profile = profile
         self.began_s = time.monotonic()
         self.earlier_s = self._judging_seconds()
         self.leader = ""
@@ -142,6 +156,8 @@ class _Job:
         for proposer in proposers_for(self.spec):
             if not self._may_go_on():
                 return
+            if proposer.origin in ("llm", "policy"):
+                diagnose(self.spec, self.store, self.referee, self.profile)
             self._run_proposer(proposer, context)
         self._judge_waiting()
 

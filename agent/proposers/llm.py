@@ -29,6 +29,7 @@ from agent.strategy.settings import Strategy
 _DETAIL_CHARACTERS = 3000
 _REASON_CHARACTERS = 300
 _ROUNDS = 2
+_NOTES = 2
 _ENOUGH = 1.05  # below this speedup an accepted candidate gets a round of improvement as "not faster yet"
 _PROBLEMS = {
     "empty": "Your answer was empty.",
@@ -285,14 +286,15 @@ def opening(
     visible = (context.description.get("shapes") or {}).get("visible") or []
     device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
-    taught = context.background.of_memory() if context.background else ""
+    known = context.background
+    more = (known.of_profile(_NOTES), known.of_memory()) if known else ()
     prompt = fill(
         "propose",
         device_name=device_name,
         task_source=context.task.source,
         dims=_dims_text(context.description.get("dims") or {}),
         shapes=_list(f"{_words(dims)}{times.get(_words(dims), '')}" for dims in visible) or "- as given",
-        device_notes=f"{notes}\n{taught}" if taught else notes,
+        device_notes="\n".join([notes, *filter(None, more)]),
     )
     kind = starting.kind(start_from) if start_from is not None else "candidate"
     if start_from is not None and kind != "candidate":

@@ -185,8 +185,10 @@ class Conversation:
         source, background = parent.judged.candidate.source, self._context.background
         notes = ""
         if background is not None:
-            label = diagnosis.bottleneck if diagnosis else ""
-            notes = background.of_knowledge(label, _LANGUAGES.get(starting.language(source)), _NOTES)
+            language = _LANGUAGES.get(starting.language(source))
+            named = background.of_knowledge(diagnosis.bottleneck, language, _NOTES) if diagnosis else ""
+            # The reference's bottleneck where nobody named one of this file.
+            notes = named or background.of_knowledge(background.bottleneck, language, _NOTES)
         return fill(
             "speed",
             exemplars=shown,

@@ -47,6 +47,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Cancelled", reason, "warn")
         case "task.inferred":
             return Said("Sizes that can vary", _text(data, "text").replace("\n", "; "))
+        case "task.profiled":
+            return Said("What holds the module back", _text(data, "text").replace("\n", " "))
         case "candidate.proposed" if data.get("skipped"):
             return Said(f"Not tried: {label}", _joined(origin, _text(data, "skipped")))
         case "candidate.proposed":

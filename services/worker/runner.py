@@ -105,7 +105,7 @@ class Runner:
         self._under_watch(
             held,
             seat,
-            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory),
+            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile),
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )

@@ -102,7 +102,8 @@ def spec(base_url: str | None = None, **more: Any) -> JobSpec:
         "strategy": Strategy(),
         **more,
     }
-    return JobSpec("job", "sort twice", TaskSource("sort_twice", TASK), models=models, **settings)
+    task = settings.pop("task", TaskSource("sort_twice", TASK))
+    return JobSpec("job", "sort twice", task, models=models, **settings)
 
 
 def judged(store: FolderStore) -> set[tuple[str, str, str]]:
