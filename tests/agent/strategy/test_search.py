@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +26,11 @@ from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
-from evaluator.sources import TaskSource
 from tests.agent.chat_server import Answer, ChatServer, chat_server
+from tests.agent.strategy import search_job
 from tests.agent.strategy.judging import accepted, rejected, row
+from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source, number_of
 
-TASK = TaskSource(
-    "twice",
-    "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n",
-)
-DESCRIPTION = {"ok": True, "dims": {}, "shapes": {"visible": [{"rows": 1}, {"rows": 2}]}}
 DIAGNOSIS = '{"bottleneck": "memory_bandwidth", "evidence": "two passes", "change": "fuse both passes"}'
 
 
@@ -207,10 +207,6 @@ def test_later_rounds_ask_for_the_worst_shapes_and_show_no_hidden_ones(store: Fo
         assert "888" not in json.dumps(request)
 
 
-def number_of(text: str) -> int:
-    return int(hashlib.sha256(text.encode()).hexdigest()[:6], 16)
-
-
 def by_prompt(request: dict[str, Any]) -> Answer:
     """A model that answers by the prompt alone, so that the order in which requests come decides nothing."""
     if is_critic(request):
@@ -219,12 +215,6 @@ def by_prompt(request: dict[str, Any]) -> Answer:
     names = ("sin", "cos", "exp", "abs", "neg", "tanh")
     calls = ".".join(f"{names[number // 6**place % 6]}()" for place in range(4))
     return Answer(f"```python\n{file(f'x.{calls} * {number}')}```")
-
-
-def by_source(candidate: Candidate) -> dict[str, Any]:
-    """The same verdict for the same file: mostly accepted, at one of many speeds."""
-    number = number_of(candidate.source)
-    return rejected() if number % 7 == 0 else accepted(0.5 + number % 31 / 10, 0.5 + number % 31 / 10)
 
 
 def messages_of(server: ChatServer) -> list[str]:
@@ -262,6 +252,65 @@ def test_a_resumed_search_asks_nothing_again_and_the_same_job_gives_the_same_pro
     for path in (stores[0].folder / "verdicts").iterdir():
         path.write_text(path.read_text().replace('"speedup": 1.', '"speedup": 2.'))
     assert not replay(JobSpec("job", "twice", TASK, models=(choice,), strategy=strategy), stores[0]).same
+
+
+def slowly(request: dict[str, Any]) -> Answer:
+    answer = (
+        Answer("1. Read x once.") if text_of(request).startswith("Plan this change") else by_prompt(request)
+    )
+    return replace(answer, delay_s=0.1)
+
+
+@pytest.mark.slow
+def test_a_search_killed_at_random_instants_pays_once_and_asks_the_same(tmp_path: Path) -> None:
+    seed = int(os.environ.get("KERNELWRIGHT_TEST_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"KERNELWRIGHT_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    whole, killed = FolderStore(tmp_path / "whole"), FolderStore(tmp_path / "killed")
+    with chat_server(chosen=slowly) as server:
+        search_job.main(whole.folder, server.base_url)
+        asked = len(server.requests)
+    kills = 0
+    with chat_server(chosen=slowly) as server:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.agent.strategy.search_job",
+            str(killed.folder),
+            server.base_url,
+        ]
+        while killed.step("done") is None:
+            before = len(server.requests)
+            with subprocess.Popen(command) as process:
+                while (
+                    process.poll() is None and len(server.requests) == before and killed.step("done") is None
+                ):
+                    time.sleep(0.02)
+                try:
+                    process.wait(chance.uniform(0.05, 1.0) if kills < 8 else 60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    kills += 1
+        paid = len(server.requests)
+    assert kills >= 3, "it was hardly disturbed"
+    assert killed.candidates() == whole.candidates()
+    one, other = Records(whole), Records(killed)
+    assert [one.prompt(name)["messages"] for name in one.requests()] == [  # type: ignore[index]
+        other.prompt(name)["messages"]
+        for name in other.requests()  # type: ignore[index]
+    ]
+    lost = sum(len(other.lost(name)) for name in other.requests())
+    assert asked <= paid <= asked + lost, "what was answered and stored is never asked again"
+    assert all(other.outcome(name) is not None for name in other.requests())
+    killed.finish_step("describe", DESCRIPTION)
+    spec = JobSpec(
+        "job",
+        "twice",
+        TASK,
+        models=tuple(search_job.models("http://127.0.0.1:1/v1")),
+        strategy=search_job.STRATEGY,
+    )
+    assert replay(spec, killed).same
 
 
 def test_the_search_ends_with_the_budget(store: FolderStore) -> None:
