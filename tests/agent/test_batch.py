@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.background import Background
+from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProviderError
 from agent.proposers.llm import LLMProposer
 from agent.providers.base import Message
 from agent.providers.batch import BatchFiles
 from agent.records import Records
-from agent.spec import Budget, ModelChoice
+from agent.replay import replay
+from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
+from agent.strategy.settings import Strategy
+from tests.agent.strategy.judging import accepted
+from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source
+from tests.agent.strategy.test_search import by_prompt, file
 from tests.agent.test_llm_proposer import context, judged, reply, verdict
 
 ASK = [Message("system", "be brief"), Message("user", "hello")]
@@ -114,3 +122,36 @@ def test_a_job_pauses_and_goes_on_when_the_answers_appear(tmp_path: Path) -> Non
     assert len(set(labels)) == 24
     assert Records(store).spent().tokens == 24 * 150
     assert requests(folder) == []
+
+
+def test_a_search_by_batch_asks_for_a_round_at_once_and_never_twice(tmp_path: Path) -> None:
+    folder, store = tmp_path / "batch", FolderStore(tmp_path / "job")
+    background = Background(store, TASK.source, DESCRIPTION, "cpu")
+    where = dataclasses.replace(context(store), task=TASK, description=DESCRIPTION, background=background)
+    store.finish_step("describe", DESCRIPTION)
+    for number in range(2):
+        earlier = Candidate(file(f"x.sin() * {number}.5 - {number}"), "human", f"library {number}")
+        store.add_candidate(earlier)
+        store.add_verdict(earlier.sha256, "screen", accepted(2.0 + number))
+    strategy = Strategy(rounds=2, beam=2, branches=2, patience=9, seed=1, tune=False)
+    asked: list[str] = []
+    files: list[int] = []
+    while True:
+        try:
+            proposer = LLMProposer([choice(folder)], Budget(), strategy=strategy)
+            for candidate in proposer.propose(where):
+                store.add_candidate(candidate)
+                store.add_verdict(candidate.sha256, "screen", by_source(candidate))
+            break
+        except AnswersAwaited:
+            new = requests(folder)
+            files.append(len(new))
+            with open(folder / "answers.jsonl", "a") as answers:
+                for one in new:
+                    asked.append(one["custom_id"])
+                    answers.write(answer_line(one["custom_id"], str(by_prompt(one["body"]).text)))
+    assert len(asked) == len(set(asked))
+    assert files.count(2) >= 4, "both parents' requests are in one file"
+    assert Records(store).spent().tokens == 150 * len(asked)
+    spec = JobSpec("job", "twice", TASK, models=(choice(folder),), strategy=strategy)
+    assert replay(spec, store).same
