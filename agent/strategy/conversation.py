@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
+from agent.knowledge.retrieval import bottleneck_of
 from agent.prompts import fill
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Reply
@@ -184,11 +185,11 @@ class Conversation:
     ) -> str:
         source, background = parent.judged.candidate.source, self._context.background
         notes = ""
-        if background is not None:
-            language = _LANGUAGES.get(starting.language(source))
-            named = background.of_knowledge(diagnosis.bottleneck, language, _NOTES) if diagnosis else ""
-            # The reference's bottleneck where nobody named one of this file.
-            notes = named or background.of_knowledge(background.bottleneck, language, _NOTES)
+        if background is not None and diagnosis is not None:
+            # Notes on the reference's own bottleneck stand in the opening already.
+            if bottleneck_of(diagnosis.bottleneck) != bottleneck_of(background.bottleneck):
+                language = _LANGUAGES.get(starting.language(source))
+                notes = background.of_knowledge(diagnosis.bottleneck, language, _NOTES)
         return fill(
             "speed",
             exemplars=shown,

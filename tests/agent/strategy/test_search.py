@@ -18,6 +18,7 @@ import pytest
 
 from agent.background import Background
 from agent.candidates import Candidate
+from agent.diagnosing import PROFILE_STEP
 from agent.knowledge.retrieval import notes_for
 from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
@@ -359,21 +360,20 @@ def test_the_model_that_brings_more_for_its_price_gets_the_rounds(store: FolderS
     assert "dear" in {request["model"] for request in server.requests}
 
 
-def test_a_speed_prompt_holds_notes_on_the_bottleneck_that_the_critic_names(store: FolderStore) -> None:
+@pytest.mark.parametrize("label", ["", "memory", "launch"])
+def test_a_prompt_holds_notes_on_each_bottleneck_once(store: FolderStore, label: str) -> None:
+    """The reference's as the profile has it from the beginning, a file's as the critic names it."""
     store.finish_step("background.architecture", "cpu-avx2")
-    background = Background(store, TASK.source, DESCRIPTION, "cpu")
-    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store, background=background)  # type: ignore[arg-type]
+    if label:
+        store.finish_step(PROFILE_STEP, {"label": label, "sentences": [f"The bottleneck is {label}."]})
     with chat_server(chosen=by_prompt) as server:
-        choice = ModelChoice("m-1", base_url=server.base_url)
-        proposer = LLMProposer([choice], Budget(), strategy=Strategy(rounds=1, beam=1, seed=1), in_flight=1)
-        for candidate in proposer.propose(context):
-            store.add_candidate(candidate)
-            store.add_verdict(candidate.sha256, "screen", accepted(1.5, 1.5))
-    prompt = text_of(server.requests[-1])
-    titles = [note.title for note in notes_for("memory", "cpu-avx2", limit=2)]
-    assert len(titles) == 2
-    assert all(f"### {title}\n" in prompt for title in titles)
-    assert "Techniques that fit" not in text_of(server.requests[0]), "before anybody named a bottleneck"
+        run(server, store, lambda _: accepted(1.5, 1.5), rounds=1, beam=1)
+    first, last = text_of(server.requests[0]), text_of(server.requests[-1])
+    titles = {name: notes_for(name, "cpu-avx2", limit=2)[0].title for name in ("memory", "launch")}
+    for name, title in titles.items():
+        assert first.count(f"### {title}\n") == (name == label)
+        assert last.count(f"### {title}\n") == (name in (label, "memory"))
+    assert (f"The bottleneck is {label}." in first) == bool(label)
 
 
 def test_a_kernel_alone_is_shown_to_be_ported_and_a_candidate_is_not(store: FolderStore) -> None:
