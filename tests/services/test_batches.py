@@ -26,6 +26,7 @@ from tests.agent.test_batch import answer_line
 from tests.agent.test_llm_proposer import DESCRIPTION, context, judged, reply, verdict
 from tests.services.databases import new_sqlite
 from tests.services.service import CORRECT, FEW_SHAPES, TINY_TASK, Service, wait_until
+from tests.services.test_cli import kernelwright
 
 
 @pytest.fixture
@@ -176,3 +177,29 @@ def test_a_batch_over_http(service: Service) -> None:
     assert service.get(f"/jobs/{job_id}/batch").status_code == 409
     names = [event["name"] for event in service.events(job_id)]
     assert names.count("job.waiting") == 2
+
+
+@pytest.mark.slow
+def test_a_batch_on_the_command_line(tmp_path: Path) -> None:
+    """Three processes: the first writes a request, each of the others goes on with an answer."""
+    task, folder = tmp_path / "tiny.py", tmp_path / "batch"
+    task.write_text(TINY_TASK)
+
+    def command(*arguments: str) -> tuple[int, dict[str, Any]]:
+        ran = kernelwright(tmp_path, *arguments, "--json", timeout=200)
+        assert ran.stdout, ran.stderr
+        return ran.returncode, json.loads(ran.stdout)["job"]
+
+    code, job = command("optimize", str(task), "--origin", "llm", "--model", "m", "--batch", str(folder))
+    for body in ("+ 2.0", "+ 3.0"):  # wrong ones are judged fast
+        assert (code, job["state"]) == (3, "waiting"), job
+        assert f"kernelwright resume {job['id']}" in job["reason"]
+        (line,) = (folder / "requests.jsonl").read_text().splitlines()
+        source = CORRECT.replace("+ 1.0", body)
+        answer = answer_line(json.loads(line)["custom_id"], f"```python\n{source}```")
+        (tmp_path / "answers.jsonl").write_text(answer)
+        code, job = command("resume", job["id"], "--answers", str(tmp_path / "answers.jsonl"))
+    assert (code, job["state"]) == (1, "failed"), job
+    assert job["counts"]["rejected"] == 2
+    assert job["spend"]["tokens"] == 300
+    assert job["attempt"] == 3
