@@ -94,7 +94,10 @@ def _text(task: str) -> str:
         if path.suffix == ".py" or path.exists():
             return path.read_text(encoding="utf-8")
         return catalog.load(task).source
-    except (OSError, UnicodeDecodeError, KeyError) as error:
+    except KeyError as error:
+        _errors.print(str(error.args[0]), markup=False)
+        raise typer.Exit(2) from None
+    except (OSError, UnicodeDecodeError) as error:
         _errors.print(f"cannot read {task}: {error}", markup=False)
         raise typer.Exit(2) from None
 

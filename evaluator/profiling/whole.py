@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ def profile_program(argv: Sequence[str]) -> dict[str, Any]:
         or (argv[1].startswith("-") and argv[1:2] != ["-m"])
     ):
         raise EvaluatorError("give a program as `python script.py ...` or `python -m module ...`")
+    _require_torch(argv[0])
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [argv[0], "-m", "evaluator.profiling.watched_program", str(report), *argv[1:]]
@@ -54,6 +56,18 @@ def profile_program(argv: Sequence[str]) -> dict[str, Any]:
         except (OSError, ValueError) as error:
             raise EvaluatorError(f"the program left no report: {error}") from None
     return {"schema": SCHEMA, "exit": code, **ranked(plain)}
+
+
+def _require_torch(python: str) -> None:
+    """Says in a sentence what the program would otherwise end with in a trace of ours."""
+    program = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    try:
+        lacks = subprocess.run([python, "-c", program], check=False, capture_output=True).returncode
+    except OSError as error:
+        raise EvaluatorError(f"{python} does not run: {error.strerror}") from None
+    if lacks:
+        where = shutil.which(python) or python
+        raise EvaluatorError(f"{where} has no torch; give the Python that the program runs with")
 
 
 def ranked(plain: dict[str, Any]) -> dict[str, Any]:

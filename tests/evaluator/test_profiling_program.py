@@ -82,3 +82,13 @@ def test_what_a_part_can_save_is_bounded_by_its_share() -> None:
 def test_what_is_no_program_is_refused(argv: list[str]) -> None:
     with pytest.raises(EvaluatorError, match=r"python script\.py"):
         profile_program(argv)
+
+
+def test_a_python_without_torch_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EvaluatorError, match="does not run"):
+        profile_program([str(tmp_path / "python"), "train.py"])
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(EvaluatorError, match=r"python3 has no torch"):
+        profile_program([str(bare), "train.py"])
