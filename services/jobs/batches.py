@@ -21,6 +21,7 @@ from services.db.models import Job, Step
 from services.db.types import storable_text
 from services.errors import FieldError, NotReady, Refused
 from services.jobs import events
+from services.jobs.endings import end_job
 from services.jobs.read import job_row
 from services.jobs.wake import bell
 
@@ -52,6 +53,9 @@ def lay_out(session: Session, spec: JobSpec) -> None:
 
 def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
     """A job that the caller has locked waits for answers; its open requests are kept for whoever fetches them."""
+    if job.cancel_requested:  # meanwhile
+        end_job(session, job, "cancelled", "cancelled while it waited for answers")
+        return
     folder = folder_of(spec)
     job.state = "waiting"
     job.reason = storable_text(

@@ -20,6 +20,8 @@ from agent.budget import (
     reason_to_stop,
 )
 from agent.proposers.llm import LLMProposer
+from agent.providers.base import Message
+from agent.providers.desk import Desk
 from agent.records import Records
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
@@ -149,6 +151,28 @@ def test_a_server_that_bills_more_than_was_allowed_exceeds_the_cap_by_the_calls_
     assert asked <= JOBS * (3 + IN_FLIGHT)
     told = [event["data"]["usd"] for event in stores[0].events() if event["data"].get("usd")]
     assert sum(told) == pytest.approx(Records(stores[0]).spent().usd)
+
+
+def test_who_waits_for_room_gets_it_when_others_settle_and_hears_when_there_is_none(tmp_path: Path) -> None:
+    """Room for one request of 1000 tokens at a time: answers of 150 make room for the next, until there is none."""
+    store = FolderStore(tmp_path)
+    with chat_server(chosen=lambda _: reply("x", delay_s=0.02)) as server:
+        model = ModelChoice("m", base_url=server.base_url, max_tokens=1000)
+        desk = Desk(store, [model], Budget(tokens=1500))
+        ask = [Message("user", "x" * 30)]
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            replies = list(pool.map(lambda n: desk.answer(f"llm/{n}", 0, ask), range(40)))
+        served = sum(one is not None for one in replies)
+        assert len(server.requests) == served == 9, "while 256 tokens are left for an answer"
+        assert desk.exhausted
+        desk.close()
+        assert desk.answer("llm/late", 0, ask) is None
+        assert desk.answer("llm/0", 0, ask) == replies[0], "the record answers always"
+    told = [
+        event for event in store.events() if "budget for models is spent" in event["data"].get("text", "")
+    ]
+    assert len(told) == 1
+    assert Records(store).spent().tokens <= 1500
 
 
 def test_a_job_stops_where_nothing_improves_or_the_roofline_is_near() -> None:

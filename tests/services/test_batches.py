@@ -133,6 +133,19 @@ def test_a_waiting_job_can_be_cancelled_and_takes_no_answers_then(base: Database
         hand_in(base, job_id, '{"custom_id": "a"}')
 
 
+def test_a_job_that_was_cancelled_while_it_asked_does_not_wait(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    with base.write() as session:
+        held = lease.claim(session, Job, job_id, "one", 60.0, 3)
+    assert held is not None
+    with base.uncommitted() as session:
+        cancel.request_cancel(session, job_id)
+    with base.write() as session:
+        row = lease.locked_row(session, held)
+        batches.pause(session, row, batches.with_folder(job_spec(row), tmp_path), "no answers yet")
+    assert state(base, job_id) == "cancelled"
+
+
 def test_waiting_any_number_of_times_is_no_fault(base: Database, tmp_path: Path) -> None:
     job_id = new_job(base, tmp_path)
     for _ in range(5):  # more than a row may stall
