@@ -146,10 +146,10 @@ def _finish(
     visible = ((screen.get("summary") or {}).get("by_split") or {}).get("visible") or {}
     if visible.get("geomean_speedup") and summary.get("geomean_speedup"):
         summary["overfit_index"] = visible["geomean_speedup"] / summary["geomean_speedup"]
-    if not summary.get("traffic"):
-        # Held-out shapes are others than the user's own; at these the winner was measured when it was chosen.
-        validation = (store.verdict(winner_sha256, "validation") or {}).get("summary") or {}
-        summary["traffic"] = validation.get("traffic")
+    # Held-out shapes are others than the user's own; at these the winner was measured when it was chosen.
+    validation = (store.verdict(winner_sha256, "validation") or {}).get("summary") or {}
+    weighed = [figures for figures in (summary.get("traffic"), validation.get("traffic")) if figures]
+    summary["traffic"] = max(weighed, key=lambda figures: figures["share"], default=None)
     if verdict["verdict"] != "accepted":
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
@@ -202,9 +202,10 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
                 "reason": last.get("reason", ""),
                 "geomean_speedup": summary.get("geomean_speedup"),
                 "ci95": summary.get("geomean_ci95"),
+                "traffic_speedup": (summary.get("traffic") or {}).get("geomean_speedup"),
             }
         )
-    return sorted(rows, key=lambda row: -(row["geomean_speedup"] or 0.0))
+    return sorted(rows, key=lambda row: -(row["traffic_speedup"] or row["geomean_speedup"] or 0.0))
 
 
 def _sentence(

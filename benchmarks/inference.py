@@ -87,9 +87,12 @@ def compare(dims: dict[str, Any], inferred: Inferred) -> dict[str, dict[str, Any
     for name, dim in dims.items():
         found = inferred.space.get(owner.get(name, ""))
         if isinstance(dim, Choice):
-            same = isinstance(found, ChoiceDim)
+            # What does not vary has one value, which is what a choice of one declares.
+            values = found.values if isinstance(found, ChoiceDim) else (dim.default,)
             answer[name] = {
-                "result": "same" if same else "not varied",
+                "result": _of_choice(set(dim.values), set(values), varied=found is not None),
+                "declared": list(dim.values),
+                "inferred": list(values),
                 "reason": inferred.fixed.get(name, ""),
             }
             continue
@@ -116,6 +119,14 @@ def compare(dims: dict[str, Any], inferred: Inferred) -> dict[str, dict[str, Any
         if not any(name in dims for name in inferred.tied[axis]):
             answer[axis] = {"result": "extra", "reason": "free, but not declared"}
     return answer
+
+
+def _of_choice(declared: set[Any], found: set[Any], *, varied: bool) -> str:
+    if found == declared:
+        return "same"
+    if found > declared:
+        return "wider"
+    return "narrower" if varied else "not varied"
 
 
 def counted(inferred: Inferred, dims: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -39,6 +39,7 @@ def main(
             started = time.monotonic()
             report = referee.lint(TaskSource(task.name, task.source), fresh=True)
             elapsed_s = round(time.monotonic() - started, 2)
+            del report["source"]
             reports.append({"level": task.level, "whole_s": elapsed_s, **report})
             _row(table, reports[-1])
             print(f"{task.name}: {elapsed_s} s", _rules(report), flush=True)

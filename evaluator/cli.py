@@ -167,7 +167,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
         low, high = shape["ci95"]
         table.add_row(
             ", ".join(f"{name}={value}" for name, value in shape["dims"].items()) or "-",
-            shape["split"],
+            shape["split"] + (f", {shape['stratum']}" if shape.get("stratum") else ""),
             shape["best_baseline"],
             f"{shape['baseline_us']:.1f}",
             f"{shape['candidate_us']:.1f}",
@@ -181,7 +181,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
         low, high = traffic["geomean_ci95"]
         console.print(
             f"weighted by traffic: {traffic['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}] over {traffic['shapes']} shapes "
-            f"({traffic['share']:.0%} of it); its calls take {traffic['time_speedup']:.2f}x less time in all",
+            f"({traffic['share']:.0%} of it); its calls together run {traffic['time_speedup']:.2f}x as fast",
             markup=False,
             highlight=False,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
 #: Bump when a change makes old and new figures incomparable.
-HARNESS_VERSION = "4"
+HARNESS_VERSION = "5"
 
 WORDS = (
     "accepted", "incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "cheating",
@@ -69,6 +69,8 @@ class ShapeResult:
     cycles: dict[str, Any] | None = None
     #: Of this shape in the traffic that the task or the request names; None where it names others.
     weight: float | None = None
+    #: Why the shape was drawn (``base``, ``neighbour``, ``traffic``, ``prime``...); None where somebody asked for it.
+    stratum: str | None = None
 
 
 def _now() -> str:

@@ -19,6 +19,7 @@ _LEFT_PX, _WIDTH_PX = 260, 560
 def render_report(contents: BundleContents) -> str:
     """The page as text. Every value is escaped: labels, sources and messages are untrusted."""
     verdict = contents.held_out
+    chosen = contents.verdict_of(contents.members[0], "validation")
     return (
         _environment()
         .get_template("report.html.j2")
@@ -29,6 +30,8 @@ def render_report(contents: BundleContents) -> str:
             summary=verdict.get("summary") or {},
             environment=verdict.get("environment") or {},
             rows=[row for row in verdict.get("shapes") or [] if row.get("timed")],
+            own=_own_shapes(chosen),
+            traffic=(chosen.get("summary") or {}).get("traffic"),
             chart=_chart(verdict),
             origin_words=_ORIGIN_WORDS,
         )
@@ -42,6 +45,12 @@ _ORIGIN_WORDS = {
     "policy": "a language model fine-tuned by this project",
     "external": "a person or another tool, through the API",
 }
+
+
+def _own_shapes(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The timed shapes of the user's traffic, heaviest first; none where no traffic was known."""
+    weighed = [row for row in verdict.get("shapes") or [] if row.get("timed") and row.get("weight")]
+    return sorted(weighed, key=lambda row: -float(row["weight"]))
 
 
 @cache

@@ -21,7 +21,17 @@ from agent.errors import AssemblyError
 
 # Parts of a task file that only the evaluator needs.
 _TASK_ONLY = frozenset(
-    {"get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "TRAINING", "PRECISION", "redraw", "oracle"}
+    {
+        "get_inputs",
+        "get_init_inputs",
+        "DIMS",
+        "TRAFFIC",
+        "DIRECTION",
+        "TRAINING",
+        "PRECISION",
+        "redraw",
+        "oracle",
+    }
 )
 _PROJECT = "kernelbench_tasks"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ class _Draft:
     def __init__(self, watched: Watched, calls: list[tuple[Signature, Call]], *, training: bool) -> None:
         self.module = watched.module
         self.training = training
-        self.calls = sorted(calls, key=lambda item: -item[1].total_s)
+        # Export takes a length of 0 or 1 for a constant, so a call without such a one stands for the others.
+        varying = space_of([leaves_of(found) for found, _ in calls]).places
+        self.calls = sorted(calls, key=lambda item: (_has_tiny(item[0], varying), -item[1].total_s))
         self.description = self.calls[0][0]
         every = leaves_of(self.description)
         kept = [index for index, leaf in enumerate(every) if leaf.same_as == index]
@@ -74,7 +77,7 @@ class _Draft:
         self.space = space_of(self.leaves)
 
     def fix(self, places: list[tuple[int, int]]) -> None:
-        """Keeps only the calls in which these lengths are as in the most expensive one."""
+        """Keeps only the calls in which these lengths are as in the first one."""
         first = self.leaves[0]
         self.keep(
             [
@@ -85,14 +88,14 @@ class _Draft:
         )
 
     def keep(self, keep: list[int]) -> None:
-        """Keeps only these calls, the most expensive one among them."""
+        """Keeps only these calls, the first one among them."""
         self.calls = [self.calls[at] for at in keep]
         self.leaves = [self.leaves[at] for at in keep]
         self.space = space_of(self.leaves)
 
     @property
     def base(self) -> dict[str, int]:
-        """The shape that took the most time."""
+        """The shape that took the most time, of those that export can vary."""
         return self.space.at(0)
 
     @property
@@ -141,9 +144,7 @@ class _Draft:
             )
             if not fixed:
                 break
-            self.notes.append(
-                "some lengths decide what the module does, so the file keeps those of the most expensive call"
-            )
+            self.notes.append("some lengths decide what the module does, so the file keeps those of one call")
             self.fix(fixed)
             inputs = self.inputs_text()
             tensors = _run(inputs, "get_inputs")(**self.base)
@@ -315,6 +316,11 @@ def _tolerance(wanted: torch.Tensor) -> float:
         return 0.0
     finite = wanted[torch.isfinite(wanted)].double()
     return 1e-3 * float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+
+
+def _has_tiny(signature: Signature, places: Iterable[tuple[int, int]]) -> bool:
+    leaves = leaves_of(signature)
+    return any(leaves[index].shape[dim] < 2 for index, dim in places)
 
 
 def _elements(leaf: Leaf) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.table import Table
 from evaluator.errors import EvaluatorError
 from evaluator.shapes.inference.result import DEADLINE_S, Inferred, infer
 from evaluator.shapes.space import ChoiceDim
+from evaluator.sources import TaskSource
 
 _errors = Console(stderr=True)
 
@@ -23,6 +24,12 @@ def shapes(
     deadline_s: Annotated[
         float, typer.Option(min=1.0, max=600.0, help="Seconds for the search.")
     ] = DEADLINE_S,
+    drawn: Annotated[
+        bool,
+        typer.Option(
+            help="Also the shapes that would be judged on a CPU, in the file's own DIMS if it has them."
+        ),
+    ] = False,
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
@@ -42,13 +49,17 @@ def shapes(
     try:
         with Referee("cpu", minimum_tier=minimum_tier, work_dir=work_dir) as referee:
             inferred = infer(referee, text, deadline_s)
+            described = referee.describe(TaskSource(task.stem, text)) if drawn else None
     except EvaluatorError as error:
         _errors.print(f"could not infer: {error}", markup=False)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps(inferred.as_json(), indent=2))
+        judged = {key: (described or {}).get(key) for key in ("shapes", "strata")} if drawn else {}
+        typer.echo(json.dumps({**inferred.as_json(), **judged}, indent=2))
     else:
         show(Console(), inferred)
+        if described is not None:
+            show_drawn(Console(), described)
     raise typer.Exit(0 if inferred.ok else 1)
 
 
@@ -75,3 +86,16 @@ def show(console: Console, inferred: Inferred) -> None:
         console.print(f"  {sentence}", markup=False, highlight=False)
     for name, reason in inferred.fixed.items():
         console.print(f"  {name} cannot be varied: {reason}", markup=False, highlight=False)
+
+
+def show_drawn(console: Console, described: dict[str, Any]) -> None:
+    """The shapes of every split that may be told, each with the name of its stratum; or why there are none."""
+    if not described["ok"]:
+        console.print(f"no shapes: {described['reason']}", markup=False, highlight=False)
+        return
+    table = Table("split", "stratum", "shape")
+    for split, strata in described["strata"].items():
+        for stratum, dims in zip(strata, described["shapes"][split], strict=True):
+            table.add_row(split, stratum, ", ".join(f"{name}={value}" for name, value in dims.items()) or "-")
+    console.print(table)
+    console.print("held-out shapes are drawn when they are needed, and not before", markup=False)

@@ -1,4 +1,4 @@
-"""Fresh contents for every call, cheaply: rolled windows over a few secret draws of the task's own ``get_inputs``.
+"""Fresh contents for every call, cheaply: rolled windows over a few secret draws of the task's own ``get_inputs``, mixed.
 
 Drawing millions of random numbers per call would take longer than the calls. A tensor is rolled by a secret offset
 that is no multiple of its rows, so that rows, tiles and sums differ from call to call while the distribution and the
@@ -11,17 +11,38 @@ many values as it has memory.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evaluator.oracle.numbers import is_inexact, to_float64
-from evaluator.roles.chain import Chain
+from evaluator.roles.chain import Chain, Windows, mask_words
 from evaluator.roles.frames import TensorMeta
 
 Array = np.ndarray[Any, Any]
 _POOL_ELEMENTS = 4096
+
+
+class Mixed(NamedTuple):
+    """Contents as indices of draws and offsets in elements, one of either per content, and what is mixed into them.
+
+    Attributes:
+        others: draws from which the chunks come whose bit is set; None where nothing is mixed.
+        other_offsets: theirs.
+        masks: words of one bit a chunk, a row per content; of the host, or int64 on a GPU.
+    """
+
+    draws: Array
+    offsets: Array
+    others: Array | None = None
+    other_offsets: Array | None = None
+    masks: Any = None
+
+    def only(self, index: int) -> Mixed:
+        """The same of a single content."""
+        return Mixed(*(None if part is None else part[index : index + 1] for part in self))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -32,6 +53,8 @@ class TensorInput:
     draws: list[Array]
     rollable: bool = False
     signed: bool = False
+    #: Whether the chain replaces every element; see :meth:`ShapeInputs.renew_small`.
+    renewed: bool = False
     pool: Array = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
@@ -60,8 +83,8 @@ class TensorInput:
 
     @property
     def refresh_stride(self) -> int:
-        """Every how many elements the chain replaces one: at most about 2048 places per call, never all."""
-        return max(61, self.draws[0].size // 2048) | 1
+        """Every how many elements the chain replaces one: all where :attr:`renewed`, else at most about 2048 places per call."""
+        return 1 if self.renewed else max(61, self.draws[0].size // 2048) | 1
 
     def draw(self, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
         """Contents never used before, as indices of draws and offsets in elements, one of either per content.
@@ -79,11 +102,45 @@ class TensorInput:
             offsets += offsets % row == 0
         return draws, offsets
 
-    def write_all(self, chain: Chain, address: int, stride_bytes: int, draws: Array, offsets: Array) -> None:
+    def draw_mixed(
+        self, count: int, generator: np.random.Generator, draw_bits: Callable[[int, int], Any] | None = None
+    ) -> Mixed:
+        """Contents that are two windows each, mixed chunk by chunk at random.
+
+        Of a single window a few elements tell which one it is, and whoever has seen it before knows all the others.
+
+        Args:
+            count: how many.
+            generator: as in :meth:`draw`.
+            draw_bits: makes so many rows of so many words of random bits where they are used; by the generator if None.
+        """
+        one = self.draw(count, generator)
+        if not self.rollable:
+            return Mixed(*one)
+        words = mask_words(self.draws[0].nbytes)
+        if draw_bits is not None:
+            masks = draw_bits(count, words)
+        else:
+            masks = np.frombuffer(generator.bytes(8 * words * count), dtype=np.uint64).reshape(count, words)
+        return Mixed(*one, *self.draw(count, generator), masks)
+
+    def write_all(self, chain: Chain, address: int, stride_bytes: int, drawn: Mixed) -> None:
         """Writes drawn contents to this process's memory, the first at ``address``, ``stride_bytes`` apart."""
-        item_bytes = self.draws[0].itemsize
-        rolls_bytes = (offsets * item_bytes).astype(np.uint64)
-        chain.fill(address, stride_bytes, self._addresses[draws], rolls_bytes, self.draws[0].nbytes)
+        others = None
+        if drawn.others is not None and drawn.other_offsets is not None:
+            others = self._windows(drawn.others, drawn.other_offsets)
+        windows = self._windows(drawn.draws, drawn.offsets)
+        chain.fill(address, stride_bytes, windows, others, drawn.masks, self.draws[0].nbytes)
+
+    def _windows(self, draws: Array, offsets: Array) -> Windows:
+        rolls_bytes = (offsets * self.draws[0].itemsize).astype(np.uint64)
+        return Windows(self._addresses[draws], rolls_bytes)
+
+    def rebuild_mixed(self, chain: Chain, drawn: Mixed, index: int) -> Array:
+        """One content of :meth:`draw_mixed`, in private memory."""
+        content = np.empty_like(self.draws[0])
+        self.write_all(chain, content.ctypes.data, content.nbytes, drawn.only(index))
+        return content
 
     def rebuild(self, draw: int, offset: int) -> Array:
         """One drawn content, in private memory."""

@@ -18,7 +18,7 @@ _KNOWN = (
     (
         (
             r"urlopen|URLError|HTTPError|Max retries|name resolution|Name or service not known|Network is unreachable"
-            r"|reached for the network|huggingface|hf_hub|gaierror|ConnectionError|ConnectionRefused|No route to host"
+            r"|reached for the network|huggingface|hf_hub|gaierror|ConnectionError|ConnectionRefused|No route to host|no internet connection"
         ),
         "needs_network",
         "it needs the network, and tasks run without one",
@@ -46,10 +46,16 @@ _KNOWN = (
         "draw random numbers in get_inputs() and hand them over as an input, or put the module into eval mode",
     ),
     (
-        r"is empty: no multiple|no shape of the task fits",
+        r"is empty: no multiple|no multiple of \d+ lies in|no shape of the task fits",
         "empty_space",
         "its space of shapes is empty",
         "widen min and max of the dimension, or lower multiple_of",
+    ),
+    (
+        r"^'[^']*' cannot be varied: |^space\[|^the file declares DIMS, so its space",
+        "space_not_to_be_had",
+        "the space that was asked for is not to be had",
+        "give ranges for dimensions that `kernelwright shapes` prints for this file, or leave the space out",
     ),
     (
         (

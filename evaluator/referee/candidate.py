@@ -379,13 +379,14 @@ class CandidateRun:
         if self._keeps_files:
             files = self.fleet.kept_files.get(self._files_key)
             self.given_files = bool(files)
-            if not files and self.fleet.gpu:
-                files = self.fleet.triton_basics()
+            files = files or (self.fleet.triton_basics() if self.fleet.gpu else b"")
         self.process = self._fork("candidate")
         if not self.watched:
             # A control's, too: both sides of a pair have the same done to them.
             self.process.landmarks = Landmarks(self.process)
+        started = time.perf_counter()
         self._load(self.process, files=files)
+        self.setup_s = time.perf_counter() - started
 
     @property
     def _keeps_files(self) -> bool:
@@ -417,11 +418,10 @@ class CandidateRun:
         """Builds the candidate's module at a shape (once)."""
         assert self.process is not None
         if shape.key not in self.sides:
-            started = time.perf_counter()
-            side = self._open(self.process, shape)
-            if self.setup_s is None:
-                self.setup_s = time.perf_counter() - started
-            self.sides[shape.key] = side
+            started, is_first = time.perf_counter(), not self.sides
+            self.sides[shape.key] = self._open(self.process, shape)
+            if is_first:
+                self.setup_s = (self.setup_s or 0.0) + time.perf_counter() - started
         return self.sides[shape.key]
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:

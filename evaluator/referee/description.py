@@ -22,7 +22,8 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         RoleFailure: the task does not run at its default shape, or the traffic is not of its space.
     """
     known = parse_traffic(traffic, session.space) if traffic else session.traffic
-    shapes = {split: [] if split == "held_out" else session.sample(split, traffic=known) for split in SPLITS}
+    drawn = {split: [] if split == "held_out" else session.draw(split, traffic=known) for split in SPLITS}
+    shapes = {split: [one.dims for one in part] for split, part in drawn.items()}
     usual = defaults(session.space)
     # A file's own sizes may be too much for this device: then it is described at the first that is not.
     if shapes["visible"] and not session.fitting([usual], session.fleet.input_cap_bytes):
@@ -48,5 +49,6 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
         "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
         "shapes": shapes,
+        "strata": {split: [one.stratum for one in part] for split, part in drawn.items()},
         "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
     }

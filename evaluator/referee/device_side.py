@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from evaluator.content import distributions
-from evaluator.content.pools import Array
+from evaluator.content.pools import Array, Mixed
 from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.block import Block
 from evaluator.referee.keeper import Keeper, upload
@@ -183,11 +183,16 @@ class DeviceSide(Side):
         report = replace(self._report(self._announced, calls), states=gate.states(calls))
         return Block(report, calls, first_state, elapsed_ns, variant)
 
-    def fill(self, count: int) -> None:
-        """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
+    def fill(self, count: int, *, mixed: bool = True) -> None:
+        """Writes fresh contents of the task's own distribution into the first ``count`` slots; single windows unless ``mixed``."""
         assert count <= self.slot_count
         self._note(count)
-        self.drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
+        self.drawn = [
+            tensor.draw_mixed(count, self._generator, self._keeper.draw_bits)
+            if mixed
+            else Mixed(*tensor.draw(count, self._generator))
+            for tensor in self.inputs.tensors
+        ]
         targets = [
             (tensor, self._slots.pointer + self._slot_offset(0, position))
             for position, tensor in enumerate(self.inputs.tensors)
@@ -207,7 +212,7 @@ class DeviceSide(Side):
 
     def fill_from(self, distribution: str) -> None:
         """Writes fresh contents of a named distribution into the first slot."""
-        self.fill(1)
+        self.fill(1, mixed=False)
         for position, tensor in enumerate(self.inputs.tensors):
             if distributions.changes(distribution, tensor):
                 meta = tensor.meta
@@ -245,7 +250,7 @@ class DeviceSide(Side):
             torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
             for tensor in self.inputs.tensors
         ]
-        of_slot = [(draws[index : index + 1], offsets[index : index + 1]) for draws, offsets in drawn]
+        of_slot = [one.only(index) for one in drawn]
         targets = [
             (tensor, content.data_ptr())
             for tensor, content in zip(self.inputs.tensors, contents, strict=True)
@@ -372,9 +377,9 @@ class DeviceSide(Side):
             index for index, address in enumerate(block.report.addresses[0]) if address & INPUT_MEMORY
         )
 
-    def digest(self, outputs: list[Any], state: int) -> int:
-        """The chain's state after a call with these outputs."""
-        return self._keeper.digest(outputs, state)
+    def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
+        """Whether that is the chain's state after a call with these outputs."""
+        return self._keeper.digest(outputs, state) == claimed
 
 
 class _DeviceDraws:

@@ -20,7 +20,7 @@ from evaluator.referee.correctness import Outcome, Rejected, cases, check, check
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.open_shape import OpenShape, freeze_dims
 from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, summary_of, timed_result, untimed_result
@@ -85,6 +85,8 @@ class Evaluation:
         self.control = Control(fleet, session)
         self._others_aa: dict[str, Any] | None = None
         self._traffic = session.traffic
+        #: By split and shape, of those that were drawn.
+        self._strata: dict[tuple[str, tuple[tuple[str, Any], ...]], str] = {}
         #: Timed outputs whose values nobody has looked at yet.
         self._unseen: list[Checker] = []
 
@@ -262,7 +264,7 @@ class Evaluation:
         chosen = {
             split: [check_shape(self.session.space, dims) for dims in given[split]]
             if split in given
-            else self.session.sample(split, cap_bytes, self._traffic)
+            else self._drawn(split, cap_bytes)
             for split in self.request.splits
         }
         if cap_bytes is None:
@@ -270,6 +272,13 @@ class Evaluation:
         small = {split: self.session.fitting(shapes, cap_bytes) for split, shapes in chosen.items()}
         # Rather slow than unseen, where somebody asked for large shapes only.
         return small if any(small.values()) else chosen
+
+    def _drawn(self, split: str, cap_bytes: int | None) -> list[Dims]:
+        drawn = self.session.draw(split, cap_bytes, self._traffic)
+        self._strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}
+        if remark := self.session.sampler(cap_bytes).remark(split):
+            self.run_state.findings.append(Finding("shapes_not_apart", "info", remark))
+        return [one.dims for one in drawn]
 
     def _open(self, dims: Dims) -> OpenShape:
         self._check_deadline()
@@ -399,7 +408,14 @@ class Evaluation:
         run, request = self.run_state, self.request
         accepted = word == "accepted"
         results = sorted(run.results, key=lambda r: (SPLITS.index(r.split), str(r.dims))) if accepted else []
-        results = [replace(result, weight=self._traffic.weight(result.dims)) for result in results]
+        results = [
+            replace(
+                result,
+                weight=self._traffic.weight(result.dims),
+                stratum=self._strata.get((result.split, freeze_dims(result.dims))),
+            )
+            for result in results
+        ]
         if not accepted:
             run.results = []
         if self.session.unavailable:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.devices import Device
 from evaluator.devices.base import AUTOCAST_DTYPES
+from evaluator.devices.cpu import core_cache_bytes
 from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.referee.baseline_store import BaselineStore
@@ -123,6 +124,9 @@ class Fleet:
 
             pool_library = chain.build(work_dir / "trusted", chain.SOURCE.with_name("pool.c"))
             self.keeper = Keeper(pool_library)
+        #: What strata of shapes go by: multiprocessors or cores, and the cache that all or each of them have.
+        self.processors = self.keeper.processors if self.keeper else thread_count()
+        self.cache_bytes = self.keeper.cache_bytes if self.keeper else core_cache_bytes()
 
     def _sweep(self) -> None:
         """Removes private folders that processes of an earlier run left behind, if nobody else works here now."""

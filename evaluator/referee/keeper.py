@@ -8,6 +8,7 @@ which a stopped process may have left behind, is seen by the time that a tiny ke
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluator.content.pools import Array, TensorInput
+from evaluator.content.pools import Array, Mixed, TensorInput
 from evaluator.referee.lent_memory import Lender
 from evaluator.roles import device_chain
 from evaluator.roles.arena import sealed_text
@@ -54,12 +55,16 @@ class Keeper(Lender):
         torch.cuda.init()
         super().__init__(library)
         self._cell = torch.zeros(64, device="cuda")
+        properties = torch.cuda.get_device_properties(0)
+        #: Multiprocessors, and bytes of the second-level cache.
+        self.processors, self.cache_bytes = properties.multi_processor_count, properties.L2_cache_size
         self._code = device_chain.compiled()
         device_chain.load(self._code)
         # Kept from the start: a candidate may take all the memory that there is.
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
         self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
         self._states = States(1)
+        self._bits = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
         #: What :meth:`link_us` said, by what it depends on: 5 to 10 ms of somebody's clock each time.
         self.links_us: dict[tuple[Any, ...], float] = {}
         for _ in range(20):
@@ -109,25 +114,32 @@ class Keeper(Lender):
         for tensor in tensors:
             self._draws.pop(id(tensor), None)
 
-    def fill(
-        self, targets: list[tuple[TensorInput, int]], stride_bytes: int, drawn: list[tuple[Array, Array]]
-    ) -> None:
+    def fill(self, targets: list[tuple[TensorInput, int]], stride_bytes: int, drawn: list[Mixed]) -> None:
         """Writes drawn contents; does not wait.
 
         Args:
             targets: inputs with the addresses of their first contents.
             stride_bytes: from one content of an input to the next.
-            drawn: per input the indices of its draws, and offsets in elements.
+            drawn: per input what was drawn of it.
         """
-        numbers = torch.from_numpy(np.array(drawn, dtype=np.int64)).to("cuda")
+        # What is mixed into nothing is named all the same, and never read.
+        windows = [
+            [one.draws, one.offsets, *(one[2:4] if one.masks is not None else one[:2])] for one in drawn
+        ]
+        numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to("cuda")
         stream = torch.cuda.current_stream().cuda_stream
-        for (tensor, target), (draws, rolls) in zip(targets, numbers, strict=True):
+        for (tensor, target), one, rows in zip(targets, drawn, numbers, strict=True):
             source = tensor.draws[0]
             if source.size:
                 addresses = self._on_device(tensor)
                 device_chain.fill(
-                    target, stride_bytes, addresses, draws, rolls, source.size, source.itemsize, stream
+                    target, stride_bytes, addresses, rows, one.masks, source.size, source.itemsize, stream
                 )
+
+    def draw_bits(self, rows: int, words: int) -> torch.Tensor:
+        """Random words of 64 bits, shape (rows, words), int64: a content of a gigabyte needs 32 million of these bits."""
+        least, most = -(1 << 63), (1 << 63) - 1
+        return torch.randint(least, most, (rows, words), device="cuda", generator=self._bits)
 
     def refresh(self, rows: list[tuple[int, int, int, int, int, int]], states: Sequence[int]) -> None:
         """Replaces elements as the chain does in each of these states, one after the other."""

@@ -46,15 +46,24 @@ class ShapeCaps:
         self._caps = caps
         self._passes = _BACKWARD if backward else 1
         self._allowed: dict[tuple[tuple[str, Any], ...], bool] = {}
+        self._sizes: dict[tuple[tuple[str, Any], ...], int | None] = {}
+
+    def sizes(self, shapes: list[Dims]) -> list[int | None]:
+        """Bytes of all inputs, shape by shape; None where fake tensors cannot tell."""
+        new = list(
+            {freeze_dims(dims): dims for dims in shapes if freeze_dims(dims) not in self._sizes}.values()
+        )
+        for dims, size in zip(new, self._ask(runner.SIZES, new) if new else [], strict=True):
+            if size is not None and not (type(size) is int and size >= 0):
+                raise ProtocolViolation("task_rejected", "the task's process sent no valid sizes")
+            self._sizes[freeze_dims(dims)] = size
+        return [self._sizes[freeze_dims(dims)] for dims in shapes]
 
     def small(self, shapes: list[Dims], cap_bytes: int) -> list[bool]:
         """Whether the inputs stay below ``cap_bytes``, shape by shape."""
-        answer = self._ask(runner.SIZES, shapes) if shapes else []
         return [
-            self._guessed_small(dims, cap_bytes)
-            if size is None
-            else isinstance(size, int) and size <= cap_bytes
-            for dims, size in zip(shapes, answer, strict=True)
+            self._guessed_small(dims, cap_bytes) if size is None else size <= cap_bytes
+            for dims, size in zip(shapes, self.sizes(shapes), strict=True)
         ]
 
     def fit(self, shapes: list[Dims], cap_bytes: int) -> list[bool]:

@@ -9,6 +9,11 @@ from evaluator.content.pools import Array, TensorInput
 from evaluator.oracle.numbers import is_inexact
 from evaluator.roles.frames import TensorMeta
 
+#: Inputs are small that have at most so many elements, and one to so many of the weights.
+_WEIGHTS_A_VALUE = 16
+#: A link on a GPU has 4096 threads.
+_MOST_RENEWED = {False: 1 << 18, True: 1 << 16}
+
 
 @dataclass(frozen=True)
 class PlainInput:
@@ -83,6 +88,17 @@ class ShapeInputs:
         if output >= first_input:
             return f"gradient of input {leaves[output - first_input]}"
         return f"output {output + 1}" if first_input > 1 or count > first_input else ""
+
+    def renew_small(self, gpu: bool) -> None:
+        """Has the chain replace all of every input that is small beside the weights.
+
+        What few elements change can be computed ahead, many calls at once, and put right afterwards; that gains where a
+        call is mostly reading weights, and there the inputs are small enough to be replaced on the clock.
+        """
+        weights = sum(entry.values.size for entry in self.state)
+        for tensor in self.tensors:
+            size = tensor.draws[0].size
+            tensor.renewed = tensor.rollable and size <= min(weights // _WEIGHTS_A_VALUE, _MOST_RENEWED[gpu])
 
     @property
     def input_bytes(self) -> int:

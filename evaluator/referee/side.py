@@ -21,7 +21,7 @@ from evaluator.referee.block import Block
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
-from evaluator.roles.chain import Chain, Refresh
+from evaluator.roles.chain import Chain, Refresh, follows
 from evaluator.roles.frames import BlockReport, TensorMeta
 from evaluator.roles.page_map import inside
 from evaluator.roles.process import RoleProcess
@@ -31,8 +31,8 @@ _MIN_SLOTS, _MAX_SLOTS = 6, 384
 #: A process makes at least so many at once.
 _FEWEST_SLOTS = 16
 NO_STATE = 0
-#: Per tensor what was drawn for each slot: indices of draws, and offsets in elements.
-Drawn = list[tuple[Array, Array]]
+#: Per tensor what was drawn for each slot: here :class:`evaluator.content.pools.Mixed`.
+Drawn = list[Any]
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
@@ -137,10 +137,10 @@ class Side:
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
-        self.drawn = [tensor.draw(count, self._generator) for tensor in self.inputs.tensors]
+        self.drawn = [tensor.draw_mixed(count, self._generator) for tensor in self.inputs.tensors]
         targets = self._targets(0)
-        for target, tensor, (draws, offsets) in zip(targets, self.inputs.tensors, self.drawn, strict=True):
-            tensor.write_all(self._chain, target.ctypes.data, self._slot_bytes, draws, offsets)
+        for target, tensor, drawn in zip(targets, self.inputs.tensors, self.drawn, strict=True):
+            tensor.write_all(self._chain, target.ctypes.data, self._slot_bytes, drawn)
 
     def fill_from(self, distribution: str) -> None:
         """Writes fresh contents of a named distribution into the first slot."""
@@ -172,8 +172,8 @@ class Side:
     def refreshed(self, drawn: Drawn, index: int, states: Sequence[int]) -> list[Any]:
         """What a slot must hold that got what was drawn for it and was refreshed in each of these states in turn."""
         contents, entries = [], []
-        for tensor, (draws, offsets) in zip(self.inputs.tensors, drawn, strict=True):
-            content = tensor.rebuild(int(draws[index]), int(offsets[index]))
+        for tensor, mixed in zip(self.inputs.tensors, drawn, strict=True):
+            content = tensor.rebuild_mixed(self._chain, mixed, index)
             contents.append(content)
             if tensor.rollable:
                 entries.append((content, tensor))
@@ -409,11 +409,9 @@ class Side:
             for meta, address in zip(metas, addresses, strict=True)
         ]
 
-    def digest(self, outputs: list[Any], state: int) -> int:
-        """The chain's state after a call with these outputs; the same arithmetic as in the role."""
-        for output in outputs:
-            state = self._chain.digest(output.ctypes.data, output.nbytes, state)
-        return state
+    def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
+        """Whether that is the chain's state after a call with these outputs; the same arithmetic as in the role."""
+        return follows(self._chain, [(one.ctypes.data, one.nbytes) for one in outputs], state, claimed)
 
     def agree(
         self,

@@ -26,7 +26,8 @@ from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.sampler import COUNTS, sample
+from evaluator.shapes.drawing import Drawn, Limits
+from evaluator.shapes.sampler import COUNTS, Sampler
 from evaluator.shapes.space import Dims, Space, parse_space
 from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.sources import TaskSource
@@ -66,6 +67,7 @@ class TaskSession:
             self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
+            self._samplers: dict[int, Sampler] = {}
             self.caps = ShapeCaps(
                 self.process, self.space, self._input_dims, self._init_dims, fleet.caps,
                 backward=self.direction == "forward_backward",
@@ -140,18 +142,41 @@ class TaskSession:
     # -- shapes ------------------------------------------------------------------------------------------------
 
     def sample(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Dims]:
+        """The shapes of :meth:`draw` alone."""
+        return [drawn.dims for drawn in self.draw(split, cap_bytes, traffic)]
+
+    def draw(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Drawn]:
         """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
 
         What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given).
         """
-        seed = secrets.token_hex(16) if split == "held_out" else self.task.sha256
-        cap = cap_bytes or self.fleet.input_cap_bytes
-        drawn = sample(self.space, split, seed, lambda shapes: self.caps.fit(shapes, cap))
+        traffic = traffic or self.traffic
+        given = [dims for dims, _ in traffic.rows]
+        sampler = self.sampler(cap_bytes)
+        drawn = sampler.draw(split, secret=secrets.token_hex(16), exempt=given)
         if split not in ("visible", "validation"):
             return drawn
-        traffic = traffic or self.traffic
+        cap = cap_bytes or self.fleet.input_cap_bytes
         # Somebody really has these, however long they take.
-        return traffic.before(drawn, COUNTS[split], lambda shapes: self.caps.small(shapes, cap))
+        shapes = traffic.before(
+            [one.dims for one in drawn], COUNTS[split], lambda shapes: self.caps.small(shapes, cap)
+        )
+        strata = {freeze_dims(one.dims): one.stratum for one in drawn}
+        return [Drawn(dims, "traffic" if dims in given else strata[freeze_dims(dims)]) for dims in shapes]
+
+    def sampler(self, cap_bytes: int | None = None) -> Sampler:
+        """What draws shapes of inputs below ``cap_bytes`` or the fleet's own cap."""
+        cap = cap_bytes or self.fleet.input_cap_bytes
+        if cap not in self._samplers:
+            limits = Limits(
+                fit=lambda shapes: self.caps.fit(shapes, cap),
+                sizes=self.caps.sizes,
+                cap_bytes=cap,
+                cache_bytes=self.fleet.cache_bytes,
+                processors=self.fleet.processors,
+            )
+            self._samplers[cap] = Sampler(self.space, self.task.sha256, limits)
+        return self._samplers[cap]
 
     def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
         """Those whose inputs stay below ``cap_bytes`` and whose calls stay within the device's caps."""
@@ -211,6 +236,7 @@ class TaskSession:
             )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
+        inputs.renew_small(self.fleet.gpu)
         side = self.fleet.side(process, key, inputs, self.memory)
         side.open(_BUILD_SECONDS)
         side.fill(1)

@@ -210,7 +210,7 @@ class Checker:
         states = [block.first_state, *block.report.states]
         if side.chained:
             links = [(call, spans), (call - 1, taken.spans_before)][: 2 if call else 1]
-            if any(side.digest(outputs, states[at]) != states[at + 1] for at, outputs in links):
+            if not all(side.follows(outputs, states[at], states[at + 1]) for at, outputs in links):
                 sentence = (
                     "in a timed block the chain between its calls does not follow from its outputs: they were not computed "
                     "one after the other"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evaluator.roles.chain import Chain, CompiledChain, Python, Refresh
+from evaluator.roles.chain import Chain, CompiledChain, Python, Refresh, marked, now, stirred
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.gate import Gated
 from evaluator.roles.runner import ContractError
@@ -178,8 +178,11 @@ def _run_on_cpu(
             row = flatten(forward(*slot.arguments))
             outputs.append(row)
             if chained:
+                when = now()
+                state = stirred(state, when)
                 for tensor in row:
                     state = digest(tensor.data_ptr(), _span_bytes(tensor), state)
+                state = marked(state, when)
             states.append(state)
     return outputs, states
 

@@ -12,7 +12,7 @@ typedef struct {
     uint64_t item_bytes;
     uint64_t count;       /* elements in data */
     uint64_t pool_count;  /* elements in pool */
-    uint64_t stride;      /* every stride-th element is replaced */
+    uint64_t stride;      /* every stride-th element is replaced; 1: all, each by a value of its own choice */
 } refresh_t;
 
 static inline uint64_t mix(uint64_t hash, uint64_t value) {
@@ -28,6 +28,16 @@ static inline uint64_t word_at(const uint8_t *data) {
 }
 
 enum { WHOLE_BYTES = 16384, SAMPLES = 256 };
+
+enum { WHEN_BITS = 16 };
+
+/* The places of an output that are looked at depend on when its call returned, so that nobody can have these few ready and
+ * the rest later: the state before the digests, and the one after them, whose last bits say when that was. */
+uint64_t kw_stirred(uint64_t state, uint64_t when) { return mix(state, when); }
+
+uint64_t kw_marked(uint64_t state, uint64_t when) {
+    return (state >> WHEN_BITS << WHEN_BITS) | when;
+}
 
 /* Digest of an output: all of it up to WHOLE_BYTES, else SAMPLES words at places that depend on the state so far. */
 uint64_t kw_digest(const uint8_t *output, uint64_t bytes, uint64_t state) {
@@ -45,11 +55,28 @@ uint64_t kw_digest(const uint8_t *output, uint64_t bytes, uint64_t state) {
     return mix(mix(lane[0], lane[1]), mix(lane[2], lane[3]));
 }
 
+/* Every element becomes a pool value; a step of its own keeps the order from being the pool's. */
+static void replace_all(const refresh_t *r, uint64_t seed) {
+    const uint32_t step = (uint32_t)(seed >> 32) | 1;
+    uint32_t at = (uint32_t)seed;
+    for (uint64_t i = 0; i < r->count; ++i, at += step) {
+        const uint64_t from = (uint64_t)at * r->pool_count >> 32;
+        if (r->item_bytes == 4)
+            memcpy(r->data + 4 * i, r->pool + 4 * from, 4);
+        else
+            memcpy(r->data + r->item_bytes * i, r->pool + r->item_bytes * from, r->item_bytes);
+    }
+}
+
 /* Replaces every stride-th element of each input by a pool value; which ones and where depends on the state. */
 void kw_refresh(const refresh_t *inputs, uint64_t inputs_count, uint64_t state) {
     for (uint64_t i = 0; i < inputs_count; ++i) {
         const refresh_t *r = &inputs[i];
         uint64_t seed = mix(state, i + 1);
+        if (r->stride == 1) {
+            replace_all(r, seed);
+            continue;
+        }
         uint64_t from = seed % r->pool_count;
         for (uint64_t at = (seed >> 32) % r->stride; at < r->count; at += r->stride) {
             if (r->item_bytes == 4)
@@ -61,12 +88,47 @@ void kw_refresh(const refresh_t *inputs, uint64_t inputs_count, uint64_t state) 
     }
 }
 
-/* Writes count contents, stride bytes apart: each a source of the given length rolled left by its own offset. */
+enum { CHUNK_BYTES = 32 };
+
+/* Copies a part of a source that is rolled: from a place in it, and on from its start where it ends. */
+static void copy_rolled(uint8_t *target, const uint8_t *source, uint64_t from, uint64_t length, uint64_t bytes) {
+    const uint64_t first = length < bytes - from ? length : bytes - from;
+    memcpy(target, source + from, first);
+    memcpy(target + first, source, length - first);
+}
+
+/* Chunk by chunk from one of two rolled sources; which one is drawn, so nothing here may depend on guessing it. */
+static void copy_mixed(uint8_t *target, const uint8_t *const sources[2], const uint64_t rolls[2], const uint64_t *mask,
+                       uint64_t bytes) {
+    uint64_t from[2] = {rolls[0], rolls[1]};
+    for (uint64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int which = mask[at / CHUNK_BYTES / 64] >> (at / CHUNK_BYTES % 64) & 1;
+        const uint64_t later = from[0] > from[1] ? from[0] : from[1];
+        if (at + CHUNK_BYTES <= bytes && later + CHUNK_BYTES <= bytes)
+            memcpy(target + at, sources[which] + from[which], CHUNK_BYTES);
+        else
+            copy_rolled(target + at, sources[which], from[which], bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES, bytes);
+        for (int i = 0; i < 2; ++i) {
+            from[i] += CHUNK_BYTES;
+            while (from[i] >= bytes) from[i] -= bytes;
+        }
+    }
+}
+
+/* Writes count contents, stride bytes apart. Each is a source of the given length rolled left by its own offset, in which some
+ * chunks are those of another one, rolled by another offset: where a bit of its mask is set (of one bit a chunk, in whole words).
+ * Without masks nothing is mixed. */
 void kw_fill(uint8_t *target, uint64_t stride, uint64_t count, const uint64_t *sources, const uint64_t *rolls,
-             uint64_t bytes) {
+             const uint64_t *others, const uint64_t *other_rolls, const uint64_t *masks, uint64_t bytes) {
+    const uint64_t words = ((bytes + CHUNK_BYTES - 1) / CHUNK_BYTES + 63) / 64;
     for (uint64_t i = 0; i < count; ++i, target += stride) {
         const uint8_t *source = (const uint8_t *)(uintptr_t)sources[i];
-        memcpy(target, source + rolls[i], bytes - rolls[i]);
-        memcpy(target + (bytes - rolls[i]), source, rolls[i]);
+        if (masks) {
+            const uint8_t *both[2] = {source, (const uint8_t *)(uintptr_t)others[i]};
+            const uint64_t rolled[2] = {rolls[i], other_rolls[i]};
+            copy_mixed(target, both, rolled, masks + i * words, bytes);
+        } else {
+            copy_rolled(target, source, rolls[i], bytes, bytes);
+        }
     }
 }

@@ -74,24 +74,39 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
         const unsigned long long seed = mix(state, e + 1);
         const unsigned int pool = r.pool_count, from = (unsigned int)seed % pool;
         const unsigned int phase = (unsigned int)(seed >> 32) % (unsigned int)r.stride;
+        /* Where all is replaced, a step of its own keeps the order from being the pool's. */
+        const unsigned int step = (unsigned int)(seed >> 32) | 1;
         for (unsigned int i = blockIdx.x * THREADS + threadIdx.x;; i += gridDim.x * THREADS) {
             const unsigned long long at = phase + i * r.stride;
             if (at >= r.count) break;
-            copy_item(r.data + at * r.item_bytes, r.pool + (from + i) % pool * r.item_bytes, r.item_bytes);
+            const unsigned int drawn = (unsigned int)(((unsigned long long)((unsigned int)seed + i * step) * pool) >> 32);
+            const unsigned int source = r.stride == 1 ? drawn : (from + i) % pool;
+            copy_item(r.data + at * r.item_bytes, r.pool + source * r.item_bytes, r.item_bytes);
         }
     }
 }
 
-/* Writes contents, stride bytes apart: each one of the sources of count items, rolled left by its own offset (in items). */
+#define CHUNK_BYTES 32
+
+/* Writes contents, stride bytes apart: each one of the sources of count items, rolled left by its own offset (in items), in which
+ * some chunks are those of another one, rolled by another offset: where a bit of its mask is set (of one bit a chunk, in so many
+ * words a content). Without masks nothing is mixed. */
 extern "C" __global__ void kw_fill(unsigned char *target, unsigned long long stride_bytes, const unsigned long long *sources,
-                                   const unsigned long long *draws, const unsigned long long *rolls, unsigned long long count, unsigned long long item_bytes) {
+                                   const unsigned long long *draws, const unsigned long long *rolls,
+                                   const unsigned long long *others, const unsigned long long *other_rolls,
+                                   const unsigned long long *masks, unsigned long long words, unsigned long long count,
+                                   unsigned long long item_bytes) {
     unsigned char *to = target + blockIdx.y * stride_bytes;
-    const unsigned char *from = (const unsigned char *)sources[draws[blockIdx.y]];
-    const unsigned long long roll = rolls[blockIdx.y];
+    const unsigned char *one = (const unsigned char *)sources[draws[blockIdx.y]];
+    const unsigned char *other = (const unsigned char *)sources[others[blockIdx.y]];
+    const unsigned long long roll = rolls[blockIdx.y], other_roll = other_rolls[blockIdx.y];
+    const unsigned long long *mask = masks ? masks + blockIdx.y * words : 0;
     for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (unsigned long long)gridDim.x * blockDim.x) {
-        unsigned long long source = i + roll;
+        const unsigned long long chunk = i * item_bytes / CHUNK_BYTES;
+        const bool from_other = mask && (mask[chunk / 64] >> (chunk % 64) & 1);
+        unsigned long long source = i + (from_other ? other_roll : roll);
         if (source >= count) source -= count;
-        copy_item(to + i * item_bytes, from + source * item_bytes, item_bytes);
+        copy_item(to + i * item_bytes, (from_other ? other : one) + source * item_bytes, item_bytes);
     }
 }

@@ -11,6 +11,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +23,8 @@ SOURCE = Path(__file__).with_name("chain.c")
 _LOOP = SOURCE.with_name("loop.c")
 WHOLE_BYTES = 16384
 SAMPLES = 256
+CHUNK_BYTES = 32
+WHEN_BITS = 16
 _MASK = (1 << 64) - 1
 
 
@@ -52,13 +56,33 @@ class Python(ctypes.Structure):
 Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 
+@dataclass(frozen=True)
+class Windows:
+    """Addresses of sources, and by how many bytes each is rolled; one of either per content."""
+
+    sources: Addresses
+    rolls_bytes: Addresses
+
+
+def mask_words(length_bytes: int) -> int:
+    """So many words of 64 bits hold one bit for each chunk of a content."""
+    chunks = (length_bytes + CHUNK_BYTES - 1) // CHUNK_BYTES
+    return (chunks + 63) // 64
+
+
 class Chain(Protocol):
     """Digest, refresh and fill over raw memory of this process."""
 
     def digest(self, address: int, length_bytes: int, state: int) -> int: ...
     def refresh(self, inputs: Any, count: int, state: int) -> None: ...
     def fill(
-        self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
+        self,
+        address: int,
+        stride_bytes: int,
+        windows: Windows,
+        others: Windows | None,
+        masks: Addresses | None,
+        length_bytes: int,
     ) -> None: ...
 
 
@@ -75,7 +99,7 @@ class CompiledChain:
         self.refresh.restype = None
         self._fill = loaded.kw_fill
         pointer, number = ctypes.c_void_p, ctypes.c_uint64
-        self._fill.argtypes = [pointer, number, number, pointer, pointer, number]
+        self._fill.argtypes = [pointer, number, number, *[pointer] * 5, number]
         self._fill.restype = None
         # With the interpreter's lock, and an exception that is set there is raised here.
         self.walk = ctypes.PyDLL(library).kw_walk
@@ -93,12 +117,41 @@ class CompiledChain:
         ]
 
     def fill(
-        self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
+        self,
+        address: int,
+        stride_bytes: int,
+        windows: Windows,
+        others: Windows | None,
+        masks: Addresses | None,
+        length_bytes: int,
     ) -> None:
-        """Writes one rolled source after the other, ``stride_bytes`` apart."""
-        self._fill(
-            address, stride_bytes, sources.size, sources.ctypes.data, rolls_bytes.ctypes.data, length_bytes
-        )
+        """Writes one rolled source after the other, ``stride_bytes`` apart, with the chunks of ``masks`` from ``others``."""
+        mixed = [others.sources, others.rolls_bytes, masks] if others and masks is not None else [None] * 3
+        at = [
+            None if array is None else array.ctypes.data
+            for array in (windows.sources, windows.rolls_bytes, *mixed)
+        ]
+        self._fill(address, stride_bytes, windows.sources.size, *at, length_bytes)
+
+
+def now() -> int:
+    """When a call returned, in bits that nobody knows before, where there is no loop in C."""
+    return (time.perf_counter_ns() * 0x9E3779B97F4A7C15 & _MASK) >> 48
+
+
+def stirred(state: int, when: int) -> int:
+    """The state with which the digests of a call begin that returned then."""
+    return _mix(state, when)
+
+
+def marked(state: int, when: int) -> int:
+    """The state after a call, of the digests' and of when it returned."""
+    return state >> WHEN_BITS << WHEN_BITS | when
+
+
+def when_of(state: int) -> int:
+    """When the call returned after which this was the state."""
+    return state & ((1 << WHEN_BITS) - 1)
 
 
 def _mix(state: int, value: int) -> int:
@@ -135,19 +188,45 @@ class NumpyChain:
         for index in range(count):
             entry = inputs[index]
             seed = _mix(state, index + 1)
+            if entry.stride == 1:
+                self._replace_all(entry, seed)
+                continue
             source = seed % entry.pool_count
             for at in range((seed >> 32) % entry.stride, entry.count, entry.stride):
                 width = entry.item_bytes
                 ctypes.memmove(entry.data + width * at, entry.pool + width * source, width)
                 source = (source + 1) % entry.pool_count
 
+    @staticmethod
+    def _replace_all(entry: Refresh, seed: int) -> None:
+        width, step, at = entry.item_bytes, seed >> 32 | 1, seed & 0xFFFFFFFF
+        for place in range(entry.count):
+            ctypes.memmove(
+                entry.data + width * place, entry.pool + width * (at * entry.pool_count >> 32), width
+            )
+            at = (at + step) & 0xFFFFFFFF
+
     def fill(
-        self, address: int, stride_bytes: int, sources: Addresses, rolls_bytes: Addresses, length_bytes: int
+        self,
+        address: int,
+        stride_bytes: int,
+        windows: Windows,
+        others: Windows | None,
+        masks: Addresses | None,
+        length_bytes: int,
     ) -> None:
-        for index, (source, roll) in enumerate(zip(sources.tolist(), rolls_bytes.tolist(), strict=True)):
-            target = address + index * stride_bytes
-            ctypes.memmove(target, source + roll, length_bytes - roll)
-            ctypes.memmove(target + length_bytes - roll, source, roll)
+        for index in range(windows.sources.size):
+            content = _rolled(windows, index, length_bytes)
+            if others and masks is not None:
+                bits = np.unpackbits(masks[index].view(np.uint8), bitorder="little")
+                chosen = np.repeat(bits, CHUNK_BYTES)[:length_bytes] == 1
+                content[chosen] = _rolled(others, index, length_bytes)[chosen]
+            ctypes.memmove(address + index * stride_bytes, content.ctypes.data, length_bytes)
+
+
+def _rolled(windows: Windows, index: int, length_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    source = np.frombuffer(ctypes.string_at(int(windows.sources[index]), length_bytes), dtype=np.uint8)
+    return np.roll(source, -int(windows.rolls_bytes[index]))
 
 
 def build(folder: Path, *sources: Path) -> str | None:
@@ -171,6 +250,15 @@ def build(folder: Path, *sources: Path) -> str | None:
         os.chmod(scratch, 0o755)
         os.replace(scratch, target)
     return str(target)
+
+
+def follows(chain: Chain, outputs: list[tuple[int, int]], state: int, claimed: int) -> bool:
+    """Whether ``claimed`` can be the state after a call with these outputs (addresses and bytes) that began with ``state``."""
+    when = when_of(claimed)
+    state = stirred(state, when)
+    for address, length_bytes in outputs:
+        state = chain.digest(address, length_bytes, state)
+    return marked(state, when) == claimed
 
 
 @cache

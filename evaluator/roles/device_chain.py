@@ -200,20 +200,20 @@ def fill(
     target: int,
     stride_bytes: int,
     sources: torch.Tensor,
-    draws: torch.Tensor,
-    rolls: torch.Tensor,
+    numbers: torch.Tensor,
+    masks: torch.Tensor | None,
     items: int,
     item_bytes: int,
     stream: int,
 ) -> None:
-    """Writes one rolled source after the other, ``stride_bytes`` apart.
+    """Writes one rolled source after the other, ``stride_bytes`` apart, with the chunks of ``masks`` from another one.
 
     Args:
         target: address of the first.
         stride_bytes: from one to the next.
         sources: addresses on the device, int64.
-        draws: which of them, int64, one per content.
-        rolls: offsets in items, int64, one per content.
+        numbers: int64, four rows of one number per content: which of them, offset in items, and the same of what is mixed in.
+        masks: words of one bit a chunk, int64, a row per content; None to mix nothing.
         items: items of each.
         item_bytes: bytes of one.
         stream: address of the stream.
@@ -225,11 +225,12 @@ def fill(
             target,
             stride_bytes,
             sources.data_ptr(),
-            draws.data_ptr(),
-            rolls.data_ptr(),
+            *(row.data_ptr() for row in numbers),
+            0 if masks is None else masks.data_ptr(),
+            0 if masks is None else masks.shape[1],
             items,
             item_bytes,
         )
     )
     width = max(1, min(-(-items // _FILL_THREADS), 2048))
-    _Launcher(_loaded[b"kw_fill"], cells)(width, draws.numel(), _FILL_THREADS, stream)
+    _Launcher(_loaded[b"kw_fill"], cells)(width, numbers.shape[1], _FILL_THREADS, stream)

@@ -184,6 +184,14 @@ def continue_by_data(facts: Facts) -> None:
         os.close(writing)
 
 
+def take_the_processors_clock(facts: Facts) -> None:
+    """Whoever can have its reading refused can answer in its place; what is asked for here changes nothing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_tsc, as_always = 26, 1
+    if libc.prctl(set_tsc, as_always, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
 def fork_without_end(facts: Facts) -> None:
     """More processes than the limit allows; they end when a pipe is closed, since killing them may be refused."""
     read_end, write_end = os.pipe()
@@ -215,7 +223,7 @@ ATTACKS: tuple[Callable[[Facts], None], ...] = (
     read_memory_of_parent, signal_the_referee, hold_another_process_back, kill_another_process, trace_the_parent, connect_to_the_network, send_a_datagram,
     open_a_netlink_socket, connect_to_a_unix_socket, send_to_a_unix_socket_of_datagrams, make_a_user_namespace,
     clone_into_a_user_namespace, mount_something, become_root, use_io_uring,
-    continue_by_a_timer, continue_by_data, fork_without_end, allocate_without_end,
+    continue_by_a_timer, continue_by_data, take_the_processors_clock, fork_without_end, allocate_without_end,
 )  # fmt: skip
 
 

@@ -60,8 +60,10 @@ _OF_OTHERS = {
     "setpriority": (141, 140), "ioprio_set": (251, 30),
 }  # fmt: skip
 _SOCKETPAIR = (53, 199)
+_PRCTL = (157, 167)
 _NAMESPACE_FLAGS = 0x7E020000
 _F_SETSIG = 10
+_PR_SET_TSC = 26
 _AF_UNIX = 1
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
@@ -167,6 +169,12 @@ def build(
     program.add(_JEQ, _FCNTL[column], 0, 4)
     program.add(_LOAD, _argument(1))
     program.add(_JEQ, _F_SETSIG, 0, 1)
+    program.add(_RETURN, refuse)
+    program.add(_LOAD, _NUMBER)
+    # prctl(PR_SET_TSC): to read the processor's clock could become a fault, which a candidate would answer as it likes.
+    program.add(_JEQ, _PRCTL[column], 0, 4)
+    program.add(_LOAD, _argument(0))
+    program.add(_JEQ, _PR_SET_TSC, 0, 1)
     program.add(_RETURN, refuse)
     program.add(_LOAD, _NUMBER)
     program.add(_JEQ, _CLONE[column], 0, 3)

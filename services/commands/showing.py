@@ -13,16 +13,19 @@ _LONGEST_REASON = 90
 
 
 def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
-    """Candidates as a table: accepted ones by their speedup, then rejected ones with the reason."""
+    """Candidates as a table: accepted ones by their speedup, weighted by the traffic if that is known, then rejected ones."""
+    weighted = any(_measured(view)[3] is not None for view in candidates)
     table = Table(title="Candidates (speedup over the best baseline, geometric mean)", title_justify="left")
     table.add_column("candidate", overflow="fold")
     table.add_column("origin")
     table.add_column("verdict")
     table.add_column("speedup", justify="right")
     table.add_column("95 % interval", justify="right")
+    if weighted:
+        table.add_column("by traffic", justify="right")
     table.add_column("measured on")
     for view in sorted(candidates, key=_rank):
-        speedup, interval, phase = _measured(view)
+        speedup, interval, phase, by_traffic = _measured(view)
         word = view["verdict"] or "pending"
         name = Text(_plain(view["label"]))
         if word not in ("accepted", "pending"):
@@ -33,6 +36,7 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
             Text(_plain(word), style=_COLORS.get(word, "red" if view["verdict"] else "dim")),
             f"{speedup:.2f}x" if speedup is not None else "-",
             f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
+            *([f"{by_traffic:.2f}x" if by_traffic is not None else "-"] if weighted else []),
             phase,
         )
     return table
@@ -63,16 +67,20 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
 
 
 def _rank(view: Mapping[str, Any]) -> tuple[bool, float]:
-    speedup, _, _ = _measured(view)
-    return view["verdict"] != "accepted", -(speedup or 0.0)
+    speedup, _, _, by_traffic = _measured(view)
+    return view["verdict"] != "accepted", -(by_traffic or speedup or 0.0)
 
 
-def _measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str]:
+def _measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str, float | None]:
+    """Speedup, its interval, the phase of both, and the speedup weighted by the traffic."""
     for phase in ("validation", "screen"):
         summary = (view.get(phase) or {}).get("summary") or {}
         if summary.get("geomean_speedup") is not None:
-            return summary["geomean_speedup"], summary.get("geomean_ci95"), phase
-    return None, None, "-"
+            traffic = summary.get("traffic") or {}
+            return (
+                summary["geomean_speedup"], summary.get("geomean_ci95"), phase, traffic.get("geomean_speedup")
+            )  # fmt: skip
+    return None, None, "-", None
 
 
 def _plain(value: Any) -> str:

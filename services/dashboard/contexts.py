@@ -45,6 +45,7 @@ def job_context(
         "reading": words.reading(_headline_interval(job, shown)),
         "overfit_index": ranking.overfit_index(candidates, held_out),
         "shapes": shapes,
+        "own": _own_shapes(candidate),
         "baseline_names": ranking.baseline_names(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
@@ -56,6 +57,23 @@ def job_context(
         "events_hidden": max(0, len(told) - EVENTS_SHOWN),
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": story.activity(events),
+    }
+
+
+def _own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The shapes of the user's traffic at which the delivered or leading candidate was timed, heaviest first."""
+    found = ranking.weighted_verdict(candidate)
+    if found is None:
+        return None
+    phase, verdict = found
+    timed = ranking.timed_shapes(verdict)
+    weighed = [shape for shape in timed if formats.finite(shape.get("weight")) is not None]
+    weighed.sort(key=lambda shape: -float(shape["weight"]))
+    return {
+        "phase": phase,
+        "figures": ranking.traffic_of(ranking.summary_of(verdict)),
+        "shapes": weighed,
+        "baseline_names": ranking.baseline_names(weighed),
     }
 
 
@@ -104,6 +122,7 @@ def candidate_context(
                 "title": title,
                 "verdict": verdict,
                 "summary": summary,
+                "traffic": ranking.traffic_of(summary),
                 "shapes": shapes,
                 "has_timed": bool(timed),
                 "baseline_names": ranking.baseline_names(shapes),

@@ -102,6 +102,12 @@ def ratio(value: object) -> str:
     return NOT_MEASURED if number is None else f"{number:.3f}"
 
 
+def weight(value: object) -> str:
+    """How often a shape is called, as it was given: ``1,200`` or ``0.25``."""
+    number = finite(value)
+    return NOT_MEASURED if number is None else f"{number:,.6g}"
+
+
 def scientific(value: object) -> str:
     """An error size such as ``1.2e-06``."""
     number = finite(value)

@@ -20,13 +20,18 @@ PHASES = ("held_out", "validation", "screen")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the leaderboard. Speedups are against the best baseline at each shape."""
+    """One line of the leaderboard. Speedups are against the best baseline at each shape.
+
+    `by_traffic` is the mean weighted over the user's own shapes, ``None`` where there are none.
+    """
 
     rank: int | None
     candidate: Json
     verdict_word: str | None
     geomean: float | None
     ci95: tuple[float, float] | None
+    by_traffic: float | None
+    traffic_ci95: tuple[float, float] | None
     worst: float | None
     measured_on: str
     lines: int | None
@@ -64,6 +69,27 @@ def summary_of(verdict: Json | None) -> Json:
     return found if isinstance(found, Mapping) else {}
 
 
+def traffic_of(summary: Json) -> Json:
+    """What a summary says of the user's own shapes at their weights; empty where none of them was timed."""
+    found = summary.get("traffic")
+    return found if isinstance(found, Mapping) else {}
+
+
+def weighted_verdict(candidate: Json | None) -> tuple[str, Json] | None:
+    """(phase, verdict) of the most telling phase in which shapes of the traffic were timed."""
+    for phase in ("validation", "screen"):
+        found = verdict_in(candidate or {}, phase)
+        if found is not None and traffic_of(summary_of(found)):
+            return phase, found
+    return None
+
+
+def chosen_by(summary: Json) -> float | None:
+    """The figure that candidates are ranked by: weighted by the traffic where it is known, else the plain mean."""
+    weighted = formats.finite(traffic_of(summary).get("geomean_speedup"))
+    return weighted if weighted is not None else formats.finite(summary.get("geomean_speedup"))
+
+
 def is_delivery(candidate: Json) -> bool:
     """Whether this is `optimized.py`, assembled around the winner, and no proposal of its own.
 
@@ -76,8 +102,8 @@ def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[R
     """Ranks a job's candidates.
 
     Only accepted candidates have a rank. They are ordered by the geometric mean over the validation
-    shapes, which is what chooses the winner; the held-out shapes only report. Those that have no
-    validation figure yet follow, then the ones still being judged, then the rejected.
+    shapes, weighted by the traffic where it is known, which is what chooses the winner; the held-out shapes
+    only report. Those that have no validation figure yet follow, then the ones still being judged, then the rejected.
     """
     rows = [_row(candidate, winner_sha256) for candidate in candidates if not is_delivery(candidate)]
     rows.sort(key=_order)
@@ -95,12 +121,15 @@ def _row(candidate: Json, winner_sha256: str | None) -> Row:
     found = best_verdict(candidate, ("validation", "screen"))
     phase, verdict = found if found else ("", {})
     summary = summary_of(verdict)
+    traffic = traffic_of(summary)
     return Row(
         rank=None,
         candidate=candidate,
         verdict_word=candidate.get("verdict"),
         geomean=formats.finite(summary.get("geomean_speedup")),
         ci95=formats.interval_bounds(summary.get("geomean_ci95")),
+        by_traffic=formats.finite(traffic.get("geomean_speedup")),
+        traffic_ci95=formats.interval_bounds(traffic.get("geomean_ci95")),
         worst=formats.finite(summary.get("worst_speedup")),
         measured_on=phase,
         lines=formats.lines_of_code(candidate.get("source")),
@@ -111,7 +140,7 @@ def _row(candidate: Json, winner_sha256: str | None) -> Row:
 def _order(row: Row) -> tuple[int, int, float, str]:
     group = {"accepted": 0, None: 1, "pending": 1}.get(row.verdict_word, 2)
     phase = {"validation": 0, "screen": 1}.get(row.measured_on, 2) if group == 0 else 0
-    return group, phase, -(row.geomean or 0.0), str(row.candidate.get("created_at") or "")
+    return group, phase, -(row.by_traffic or row.geomean or 0.0), str(row.candidate.get("created_at") or "")
 
 
 def rejections(candidates: Iterable[Json]) -> list[Reason]:

@@ -66,7 +66,7 @@ def environment() -> Environment:
     filters = (
         formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
         formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
-        formats.lines_of_code, formats.breakable, formats.px,
+        formats.lines_of_code, formats.breakable, formats.px, formats.weight,
     )  # fmt: skip
     jinja.filters.update({function.__name__: function for function in filters})
     jinja.globals.update(words=words, elapsed_s=formats.elapsed_s, static_url=static_url)

@@ -125,6 +125,9 @@ class Verdict(Base):
     geomean_speedup: Mapped[float | None] = mapped_column(Float)
     ci_low: Mapped[float | None] = mapped_column(Float)
     ci_high: Mapped[float | None] = mapped_column(Float)
+    traffic_speedup: Mapped[float | None] = mapped_column(Float)
+    traffic_low: Mapped[float | None] = mapped_column(Float)
+    traffic_high: Mapped[float | None] = mapped_column(Float)
     body: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 

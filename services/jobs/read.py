@@ -200,7 +200,7 @@ def _job_view(
             continue  # optimized.py itself: it is made of the best and does not compete
         if latest is not None and latest.word == "accepted" and shown.geomean_speedup is not None:
             # a validated figure beats any screened one: visible shapes are what proposers tune for
-            rank = ("validation" in phases, shown.geomean_speedup)
+            rank = ("validation" in phases, shown.traffic_speedup or shown.geomean_speedup)
             if best is None or rank > best[:2]:
                 best = (*rank, shown)
     caps = job.request.get("budget") or {}
@@ -240,16 +240,19 @@ def _job_view(
 def _best_view(candidate: Candidate, phases: dict[str, Verdict]) -> BestView:
     # the held-out figure is never shown as a candidate's: it reports, it does not choose
     measured = phases.get("validation") or phases.get("screen")
-    interval = None
-    if measured is not None and measured.ci_low is not None and measured.ci_high is not None:
-        interval = (measured.ci_low, measured.ci_high)
     return BestView(
         sha256=candidate.sha256,
         label=candidate.label,
         origin=candidate.origin,
         geomean_speedup=measured.geomean_speedup if measured else None,
-        ci95=interval,
+        ci95=_interval(measured.ci_low, measured.ci_high) if measured else None,
+        traffic_speedup=measured.traffic_speedup if measured else None,
+        traffic_ci95=_interval(measured.traffic_low, measured.traffic_high) if measured else None,
     )
+
+
+def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
 
 
 def _candidate_view(row: Candidate, phases: dict[str, Verdict]) -> CandidateView:

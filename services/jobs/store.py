@@ -212,8 +212,9 @@ class SqlJobStore:
 
 def _verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> models.Verdict:
     summary = body.get("summary") or {}
-    interval = summary.get("geomean_ci95")
-    low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
+    low, high = _interval(summary)
+    traffic = summary.get("traffic") or {}
+    traffic_low, traffic_high = _interval(traffic)
     return models.Verdict(
         job_id=job_id,
         sha256=sha256,
@@ -223,5 +224,13 @@ def _verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> 
         geomean_speedup=summary.get("geomean_speedup"),
         ci_low=low,
         ci_high=high,
+        traffic_speedup=traffic.get("geomean_speedup"),
+        traffic_low=traffic_low,
+        traffic_high=traffic_high,
         body=body,
     )
+
+
+def _interval(figures: dict[str, Any]) -> tuple[float | None, float | None]:
+    interval = figures.get("geomean_ci95")
+    return (interval[0], interval[1]) if isinstance(interval, list) and len(interval) == 2 else (None, None)

@@ -34,13 +34,19 @@ class CountsView(View):
 
 
 class BestView(View):
-    """A candidate's name and its speedup over the best baseline (geometric mean) with the 95 % interval."""
+    """A candidate's name and its speedup over the best baseline (geometric mean) with the 95 % interval.
+
+    `traffic_speedup` is the same over the shapes of the user's traffic alone, each as heavy as it is there. Where it is
+    known, candidates are chosen by it.
+    """
 
     sha256: str
     label: str
     origin: str
     geomean_speedup: float | None
     ci95: tuple[float, float] | None
+    traffic_speedup: float | None = None
+    traffic_ci95: tuple[float, float] | None = None
 
 
 class SpendView(View):

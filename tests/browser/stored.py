@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -79,6 +80,7 @@ def adversarial_shape(rows: int, cols: int, *, correct: bool = True) -> dict[str
     return {
         "dims": {"rows": rows, "cols": cols, "dtype": "float32"},
         "split": "adversarial",
+        "stratum": "prime",
         "dtype": "float32",
         "correct": correct,
         "error": {"max_ratio": 0.2, "max_abs": 1e-6},
@@ -93,8 +95,9 @@ def verdict(
     word: str = "accepted",
     reason: str = "Matches the reference on every shape.",
     findings: Sequence[dict[str, Any]] = (),
+    weights: Sequence[float | None] = (),
 ) -> dict[str, Any]:
-    """A verdict with one timed shape per speedup; ``None`` is a shape without a figure."""
+    """A verdict with one timed shape per speedup; ``None`` is a shape without a figure, a weight is of the traffic."""
     shapes = []
     for (rows, cols), speedup in zip(SIZES, speedups, strict=False):
         if speedup is None:
@@ -103,6 +106,8 @@ def verdict(
         low, high = speedup * 0.97, speedup * 1.03
         decision = "faster" if low > 1 else "slower" if high < 1 else "same"
         shapes.append(shape(rows, cols, split, speedup, (low, high), decision))
+    for row, weight in itertools.zip_longest(shapes, weights[: len(shapes)]):
+        row["weight"] = weight
     known = [speedup for speedup in speedups if speedup is not None]
     mean = math.exp(sum(map(math.log, known)) / len(known)) if known else None
     return {
@@ -123,6 +128,7 @@ def verdict(
             "share_slower": sum(value < 0.97 for value in known) / len(known) if known else None,
             "share_faster": None,
             "overfit_index": None,
+            "traffic": traffic(speedups, weights) if weights else None,
             "by_split": {},
         },
         "timing": {"protocol": "paired", "quads": 12, "aa": None, "throttle": None},
@@ -132,6 +138,20 @@ def verdict(
         "energy": None,
         "stages_s": {},
         "elapsed_s": 4.2,
+    }
+
+
+def traffic(speedups: Sequence[float | None], weights: Sequence[float | None]) -> dict[str, Any]:
+    """A summary's figures over the user's own shapes, which are three quarters of their traffic."""
+    pairs = [(speed, weight) for speed, weight in zip(speedups, weights, strict=True) if speed and weight]
+    total = sum(weight for _, weight in pairs)
+    mean = math.exp(sum(math.log(speed) * weight for speed, weight in pairs) / total)
+    return {
+        "geomean_speedup": mean,
+        "geomean_ci95": [mean * 0.97, mean * 1.03],
+        "time_speedup": mean,
+        "shapes": len(pairs),
+        "share": 0.75,
     }
 
 

@@ -43,6 +43,18 @@ def test_every_timed_shape_has_a_row_a_title_and_its_figure(narrow: bool) -> Non
     assert len([node for node in svg.iter(f"{SVG}line") if node.get("class") == "one"]) == 1
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_the_mean_by_traffic_has_a_row_beside_the_plain_one(narrow: bool) -> None:
+    verdict = stored.verdict([2.0, 0.5], weights=[3.0, 1.0])
+    svg = shapes_drawn(verdict["shapes"], summary=verdict["summary"], narrow=narrow)
+    titles = [node.text for node in svg.iter(f"{SVG}title")]
+    assert "geometric mean: 1.00×, 95 % interval 0.98 to 1.02" in titles
+    assert "weighted by traffic: 1.41×, 95 % interval 1.37 to 1.46" in titles
+    assert any(title and title.endswith("faster, weight 3") for title in titles)
+    plain = shapes_drawn(stored.verdict([2.0, 0.5])["shapes"], summary=stored.verdict([2.0, 0.5])["summary"])
+    assert not any("traffic" in (node.text or "") for node in plain.iter())
+
+
 def test_marks_lie_on_their_side_of_the_one_line_and_inside_their_whisker() -> None:
     chart = shape_chart(stored.verdict([1.8, 0.9, 2.4])["shapes"])
     one = next(tick.px for tick in chart.ticks if tick.is_one)

@@ -187,6 +187,7 @@ def test_what_was_not_measured_is_never_shown_as_a_number() -> None:
         assert not re.search(r"(?<![\d.])0(\.0+)?×", page.text)
         assert "nan" not in page.text.lower()
         assert "None" not in page.text
+        assert re.search(r"adversarial\s*prime", page.text)
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "cancelling", "succeeded", "failed", "cancelled"])

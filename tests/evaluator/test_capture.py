@@ -115,6 +115,17 @@ def test_results_are_the_same_to_the_bit_and_nothing_stays_behind(model: Whole) 
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
 
 
+def test_a_length_of_one_in_the_dearest_call_does_not_fix_it(tmp_path: Path) -> None:
+    layer = nn.Linear(32, 32)
+    sizes = [(1, 20_000), (3, 4), (2, 6)]
+    with torch.no_grad(), kernelwright.capture(layer) as recording:
+        for batch, length in sizes:
+            layer(torch.randn(batch, length, 32))
+    written = recording.write("", tmp_path / "task.py")
+    assert set(written.dims) == {"batch", "length"}
+    assert sorted((dims["batch"], dims["length"]) for dims, _ in written.traffic) == sorted(sizes)
+
+
 def test_ranking_counts_calls_and_adds_up(recording: kernelwright.Recording) -> None:
     costs = {cost.name: cost for cost in recording.modules}
     assert recording.modules[0].name == ""

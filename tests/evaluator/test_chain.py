@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluator.content.pools import TensorInput
+from evaluator.referee.shape_inputs import ShapeInputs, StateEntry
 from evaluator.roles import chain
+from evaluator.roles.frames import TensorMeta
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,49 @@ def test_refresh_follows_the_state_and_uses_legal_values(compiled: chain.Chain, 
         assert np.isin(here[changed], pool).all()
         results.append(here)
     assert not np.array_equal(*results)
+
+
+def test_inputs_small_beside_the_weights_are_replaced_as_a_whole(compiled: chain.Chain) -> None:
+    """Only tables and positions stay, and what is as large as the weights keeps most of its elements."""
+    weight = StateEntry(
+        "weight", TensorMeta("float32", (512, 256), (256, 1)), np.zeros(512 * 256, np.float32)
+    )
+
+    def given(rows: int) -> TensorInput:
+        draws = [np.random.default_rng(seed).normal(size=rows * 256).astype(np.float32) for seed in range(3)]
+        return TensorInput(TensorMeta("float32", (rows, 256), (256, 1)), draws)
+
+    small, large = given(4), given(64)
+    table = TensorInput(TensorMeta("int64", (256,), (1,)), [np.arange(256)] * 3)
+    ShapeInputs([], [small, large, table], [weight]).renew_small(gpu=False)
+    assert (small.refresh_stride, table.renewed) == (1, False)
+    assert large.refresh_stride >= 61
+
+    results = []
+    for state in (11, 12):
+        here, there = small.draws[0].copy(), small.draws[0].copy()
+        table_of_one = _table(here, small.pool, 1)
+        compiled.refresh(ctypes.addressof(table_of_one), 1, state)
+        chain.NumpyChain().refresh(_table(there, small.pool, 1), 1, state)
+        assert np.array_equal(here, there)
+        assert (here != small.draws[0]).mean() > 0.99
+        assert np.isin(here, small.pool).all()
+        assert len(np.unique(here)) > here.size // 4
+        results.append(here)
+    assert (results[0] != results[1]).mean() > 0.99
+
+
+def test_where_a_large_output_is_looked_at_depends_on_when_its_call_returned(compiled: chain.Chain) -> None:
+    """The state after it says when, so that the referee can look at the same places."""
+    data = np.random.default_rng(3).integers(0, 256, 1 << 20, dtype=np.uint8)
+    states = set()
+    for when in (0, 1, 2, 65535):
+        digest = compiled.digest(data.ctypes.data, data.nbytes, chain.stirred(5, when))
+        state = chain.marked(digest, when)
+        assert chain.when_of(state) == when
+        states.add(state >> chain.WHEN_BITS)
+    assert len(states) == 4
+    assert len({chain.now() for _ in range(100)}) > 50
 
 
 def test_a_missing_compiler_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,16 +25,36 @@ def _normal(shape: tuple[int, int] = (40, 50)) -> TensorInput:
 def test_contents_differ_from_call_to_call_and_can_be_rebuilt(tmp_path: Path, compiled: bool) -> None:
     tensor = _normal()
     seen = set()
-    draws, offsets = tensor.draw(50, np.random.default_rng())
+    drawn = tensor.draw_mixed(50, np.random.default_rng())
     targets = np.zeros((50, 2016), dtype=np.float32)
     library = chain.load(chain.build(tmp_path) if compiled else None)
-    tensor.write_all(library, targets.ctypes.data, 2016 * 4, draws, offsets)
-    for target, draw, offset in zip(targets, draws.tolist(), offsets.tolist(), strict=True):
-        assert np.array_equal(tensor.rebuild(draw, offset), target[:2000])
+    tensor.write_all(library, targets.ctypes.data, 2016 * 4, drawn)
+    for index, target in enumerate(targets):
+        assert np.array_equal(tensor.rebuild_mixed(library, drawn, index), target[:2000])
+        assert np.array_equal(tensor.rebuild_mixed(chain.NumpyChain(), drawn, index), target[:2000])
         assert not target[2000:].any()
-        assert offset % 50 != 0
         seen.add(target.tobytes())
-    assert len(seen) > 45
+    assert len(seen) == 50
+    assert (drawn.offsets % 50 != 0).all()
+
+
+def test_a_part_of_a_content_does_not_tell_the_rest(tmp_path: Path) -> None:
+    """What is mixed into a window comes in chunks of 32 bytes, each chosen by a bit of its own; the last one may be shorter."""
+    tensor = _normal((41, 49))
+    library = chain.load(chain.build(tmp_path))
+    drawn = tensor.draw_mixed(40, np.random.default_rng())
+    of_the_first = []
+    for index in range(40):
+        content = tensor.rebuild_mixed(library, drawn, index)
+        window = tensor.rebuild(int(drawn.draws[index]), int(drawn.offsets[index]))
+        assert np.isin(content, np.concatenate(tensor.draws)).all()
+        same = content == window
+        for at in range(0, same.size, 8):
+            assert same[at : at + 8].all() or not same[at : at + 8].any()
+        of_the_first.append(same[::8])
+    assert 0.45 < np.mean(of_the_first) < 0.55
+    # Neighbors have nothing to do with each other.
+    assert 0.45 < np.mean([first[1:] == first[:-1] for first in of_the_first]) < 0.55
 
 
 def test_values_stay_in_the_tasks_own_range() -> None:

@@ -153,6 +153,35 @@ def test_a_result_that_wavers_beyond_the_tolerance_is_incorrect(referee: Referee
     assert verdict["verdict"] == "incorrect"
 
 
+_SLOW_TO_START = """
+    import time
+    time.sleep(0.3)
+
+    class ModelNew(nn.Module):
+        def __init__(self):
+            super().__init__()
+            time.sleep(0.3)
+            self.first = True
+
+        def forward(self, x):
+            if self.first:
+                time.sleep(0.4)
+            self.first = False
+            return torch.softmax(x, -1)
+    """
+
+
+def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
+    """Set-up is the import of the file and the constructor at the first shape; neither is on any clock."""
+    verdict = judge(referee, PLAIN, candidate(_SLOW_TO_START))
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert verdict["setup_s"] >= 0.6
+    assert verdict["first_call_s"] >= 0.4
+    quick = judge(referee, PLAIN, replaced(PLAIN))
+    assert quick["setup_s"] < verdict["setup_s"] - 0.3
+    assert quick["first_call_s"] < verdict["first_call_s"] - 0.2
+
+
 # -- the task's own oracle ---------------------------------------------------------------------------------------
 
 TIES = """

@@ -144,8 +144,13 @@ def test_memory_that_is_gone_is_told() -> None:
         Gatherer(os.getpid(), [(id(Path), 8), (8, 8)]).read()
 
 
-def test_the_loop_of_c_does_what_the_loop_of_python_does(harness: _Harness) -> None:
-    """Outputs, states and what is written to the inputs; also of several outputs, numbers and tensors that are not contiguous."""
+def test_the_loop_of_c_does_what_the_loop_of_python_does(
+    harness: _Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs, states and what is written to the inputs; also of several outputs, numbers and tensors that are not contiguous.
+
+    When calls returned is no part of that: the second loop is told when those of the first one did.
+    """
 
     def several(x: torch.Tensor) -> Any:
         return {"b": (x * 2, 3.0), "a": x[:, ::2] + 1}
@@ -156,10 +161,15 @@ def test_the_loop_of_c_does_what_the_loop_of_python_does(harness: _Harness) -> N
             torch.manual_seed(1)
             arguments, pool = [torch.randn(4, 8) for _ in range(6)], torch.randn(16)
             slots = [blocks.Slot([x], [x], [(0, pool, 5)]) for x in arguments]
+            if found:
+                whens = iter([chain.when_of(state) for state in found[0][1]])
+                monkeypatch.setattr(blocks, "now", whens.__next__)
             outputs, states = blocks.run(forward, slots, made, 9, True, torch.device("cpu"))
+            monkeypatch.undo()
             found.append((outputs, states, arguments))
         (outputs, states, arguments), (expected, expected_states, expected_arguments) = found
         assert states == expected_states
+        assert len({chain.when_of(state) for state in states}) > 1
         assert all(map(torch.equal, arguments, expected_arguments))
         for row, expected_row in zip(outputs, expected, strict=True):
             assert all(map(torch.equal, row, expected_row))

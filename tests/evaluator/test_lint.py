@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from evaluator.cli import app
 from evaluator.client import Referee
 from evaluator.commands.lint import print_report
+from evaluator.errors import RoleFailure
 from evaluator.lint.findings import LintFinding, Report, read_report, report_json
+from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
@@ -89,6 +91,21 @@ def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:
     description = referee.describe(TaskSource("marked", DEFECTS["saturated"].source))
     assert description["ok"]
     assert [finding["rule"] for finding in description["lint"]["findings"]] == ["saturated"]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "rule"),
+    [
+        ("ValueError: no multiple of 4 lies in [5, 6]", "empty_space"),
+        ("DIMS['rows'] is empty: no multiple of 4 lies from 5 to 6", "empty_space"),
+        ("RuntimeError: It looks like there is no internet connection and the repo is not cached", "needs_network"),
+        ("'cols' cannot be varied: the file has no such size; there are: rows", "space_not_to_be_had"),
+        ("the file declares DIMS, so its space is changed there", "space_not_to_be_had"),
+        ("RuntimeError: size mismatch", "fails"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_its_cause(sentence: str, rule: str) -> None:
+    assert finding_of(RoleFailure("task_rejected", sentence)).rule == rule
 
 
 def test_a_task_is_linted_once_for_a_machine(tmp_path: Path) -> None:

@@ -1,53 +1,359 @@
-"""Shapes: legal, reproducible from their seed, apart from split to split, and not all alike."""
+"""Shapes: legal, reproducible from their seed, splits apart from each other, and strata that are what their names say."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import pytest
 
 from evaluator.errors import RoleFailure
-from evaluator.shapes.sampler import COUNTS, SPLITS, sample
+from evaluator.shapes.apart import are_near, withheld_region
+from evaluator.shapes.drawing import Drawn, Limits
+from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
 from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, check_shape, parse_space
+from evaluator.shapes.strata import CROSSED, STRATA, draw_every, draw_strata, is_prime
 
 SPACE: Space = {
     "rows": IntegerDim(1, 16384, 1, 512),
     "cols": IntegerDim(8, 8192, 2, 1024),
     "dtype": ChoiceDim(("float32", "bfloat16"), "float32"),
 }
+#: Spaces like those of the catalogue: with steps, small dimensions beside large ones, and one dimension alone.
+SPACES: dict[str, Space] = {
+    "matrix": SPACE,
+    "attention": {
+        "batch": IntegerDim(1, 8, 1, 2),
+        "heads": IntegerDim(1, 16, 1, 8),
+        "length": IntegerDim(1, 4096, 1, 512),
+        "width": IntegerDim(16, 128, 16, 64),
+    },
+    "vector": {"elements": IntegerDim(0, 1 << 20, 1, 1000)},
+    "ragged": {"rows": IntegerDim(0, 4096, 1, 100), "cols": IntegerDim(1, 1024, 1, 100)},
+}
+SEEDS = [f"seed {number}" for number in range(60)]
+_CAP_BYTES = 16 << 20
 
 
-def fits(shapes: list[Dims]) -> list[bool]:
-    return [int(dims["rows"]) * int(dims["cols"]) <= 1 << 22 for dims in shapes]
+def sizes(shapes: list[Dims]) -> list[int | None]:
+    return [4 * math.prod(v for v in dims.values() if isinstance(v, int)) for dims in shapes]
 
 
+def fit(shapes: list[Dims]) -> list[bool]:
+    return [size is not None and size <= _CAP_BYTES for size in sizes(shapes)]
+
+
+LIMITS = Limits(fit, sizes, _CAP_BYTES, cache_bytes=1 << 20, processors=12)
+
+
+def drawn(space: Space, seed: str, split: str, secret: str = "nobody knows") -> list[Dims]:
+    return [one.dims for one in Sampler(space, seed, LIMITS).draw(split, secret=secret)]
+
+
+# -- any draw --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("split", SPLITS)
-def test_shapes_are_legal_and_reproducible(split: str) -> None:
-    shapes = sample(SPACE, split, "seed", fits)
-    assert 0 < len(shapes) <= COUNTS[split]
-    assert shapes == sample(SPACE, split, "seed", fits)
-    assert all(fits(shapes))
-    for dims in shapes:
-        assert check_shape(SPACE, dims) == dims
+def test_shapes_are_legal_and_reproducible(name: str, split: str) -> None:
+    space = SPACES[name]
+    for seed in SEEDS[:10]:
+        shapes = drawn(space, seed, split)
+        assert len(shapes) == COUNTS[split]
+        assert shapes == drawn(space, seed, split)
+        assert all(fit(shapes))
+        for dims in shapes:
+            assert check_shape(space, dims) == dims
+            assert shapes.count(dims) == 1
+            assert list(dims) == list(space)
 
 
-def test_another_seed_draws_other_shapes() -> None:
-    assert sample(SPACE, "held_out", "a", fits) != sample(SPACE, "held_out", "b", fits)
-
-
-def test_splits_do_not_share_shapes() -> None:
-    drawn = [tuple(sorted(dims.items())) for split in SPLITS for dims in sample(SPACE, split, "seed", fits)]
-    assert len(set(drawn)) == len(drawn)
+def test_held_out_shapes_follow_from_the_secret_and_the_others_do_not() -> None:
+    for split in SPLITS:
+        same = drawn(SPACE, "seed", split, "a") == drawn(SPACE, "seed", split, "b")
+        assert same is (split != "held_out")
+        assert drawn(SPACE, "seed", split) != drawn(SPACE, "another", split)
 
 
 def test_sampling_is_not_uniform_in_size() -> None:
-    rows = [int(dims["rows"]) for seed in range(30) for dims in sample(SPACE, "held_out", str(seed), fits)]
+    rows = [int(dims["rows"]) for seed in SEEDS for dims in drawn(SPACE, seed, "visible")[1:]]
     assert sum(value < 128 for value in rows) > len(rows) / 4
     assert sum(value > 1024 for value in rows) > len(rows) / 10
-    assert any(value % 2 for value in rows)
-    assert any(value % 64 == 0 for value in rows)
+    # Of seven tiers three are multiples of 16, two of 64.
+    large = [value for value in rows if value > 256]
+    assert 0.3 < sum(value % 16 == 0 for value in large) / len(large) < 0.6
+    assert 0.15 < sum(value % 64 == 0 for value in large) / len(large) < 0.45
+    assert 0.05 < sum(value % 2 for value in large) / len(large) < 0.4
+
+
+def test_a_quarter_of_the_base_points_has_neighbours_beside_it() -> None:
+    with_neighbours = 0
+    for seed in SEEDS:
+        shapes = Sampler(SPACE, seed, LIMITS).draw("visible")
+        neighbours = [one.dims for one in shapes if one.stratum == "neighbour"]
+        with_neighbours += bool(neighbours)
+        assert len(neighbours) <= 2
+        bases = [one.dims for one in shapes if one.stratum == "base"]
+        assert all(any(is_beside(dims, base) for base in bases) for dims in neighbours)
+        assert shapes[0] == Drawn({"rows": 512, "cols": 1024, "dtype": "float32"}, "default")
+    # Five base points, each with a chance of one quarter.
+    assert 0.5 < with_neighbours / len(SEEDS) < 0.95
+
+
+def is_beside(dims: Dims, base: Dims) -> bool:
+    changed = [name for name in SPACE if dims[name] != base[name]]
+    steps = {"rows": (-1, 1, 8), "cols": (-2, 2, 16)}
+    return len(changed) == 1 and int(dims[changed[0]]) - int(base[changed[0]]) in steps[changed[0]]
+
+
+# -- apart -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_near() -> None:
+    here: Dims = {"rows": 1000, "cols": 100, "dtype": "float32"}
+    for rows, cols, near in (
+        (1000, 100, True),
+        (1030, 132, True),
+        (1031, 100, False),
+        (970, 134, False),
+    ):
+        there = {**here, "rows": rows, "cols": cols}
+        assert are_near(SPACE, here, there) is are_near(SPACE, there, here) is near, there
+    assert not are_near(SPACE, here, {**here, "dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize("name", ["matrix", "vector", "ragged"])
+def test_no_split_is_near_another(name: str) -> None:
+    space = SPACES[name]
+    for seed in SEEDS:
+        sampler = Sampler(space, seed, LIMITS)
+        visible = [one.dims for one in sampler.draw("visible")]
+        validation = [one.dims for one in sampler.draw("validation")]
+        assert not any(are_near(space, one, other) for one in validation for other in visible)
+        for secret in "ab":
+            held_out = [one.dims for one in sampler.draw("held_out", secret=secret)]
+            assert not any(are_near(space, one, other) for one in held_out for other in visible + validation)
+        assert not any(sampler.remark(split) for split in SPLITS)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_one_octave_is_seen_by_held_out_shapes_alone(name: str) -> None:
+    space = SPACES[name]
+    regions = set()
+    for seed in SEEDS:
+        sampler = Sampler(space, seed, LIMITS)
+        region = sampler.withheld
+        assert region is not None
+        assert region.high < 2 * region.low or region.high == 2 * region.low == space[region.name].high  # type: ignore[union-attr]
+        regions.add(region)
+        for split in ("visible", "validation"):
+            assert not any(region.holds(one.dims) for one in sampler.draw(split))
+        inside = [one.stratum for one in sampler.draw("held_out", secret="s") if region.holds(one.dims)]
+        assert "withheld octave" in inside
+    assert len(regions) > 3
+    wide = {
+        "matrix": {"rows", "cols"},
+        "attention": {"length"},
+        "vector": {"elements"},
+        "ragged": {"rows", "cols"},
+    }
+    assert {region.name for region in regions} == wide[name]
+
+
+def test_a_narrow_space_keeps_no_octave() -> None:
+    narrow: Space = {"n": IntegerDim(8, 127, 1, 8), "dtype": SPACE["dtype"]}
+    assert all(withheld_region(narrow, seed) is None for seed in SEEDS)
+    wide: Space = {"n": IntegerDim(8, 128, 1, 8)}
+    assert all(withheld_region(wide, seed) is not None for seed in SEEDS)
+
+
+def test_held_out_shapes_reach_the_octave_under_tight_caps() -> None:
+    tight = Limits(
+        lambda shapes: [(size or 0) <= 1 << 16 for size in sizes(shapes)], sizes, 1 << 16, 1 << 20, 12
+    )
+    for seed in SEEDS:
+        sampler = Sampler(SPACE, seed, tight)
+        region = sampler.withheld
+        assert region is not None
+        corner = {"rows": 1, "cols": 8, "dtype": "float32", region.name: region.high}
+        inside = [region.holds(one.dims) for one in sampler.draw("held_out", secret="s")]
+        # Where even the smallest shape of the octave's upper end fits, one of it is there.
+        assert any(inside) or not tight.fit([corner])[0]
+
+
+def test_a_small_space_is_used_up_and_that_is_said() -> None:
+    few: Space = {"n": IntegerDim(1, 12, 1, 4)}
+    sampler = Sampler(few, "seed", LIMITS)
+    splits = {split: [one.dims for one in sampler.draw(split, secret="s")] for split in SPLITS}
+    assert len(splits["visible"]) == 6 and not sampler.remark("visible")
+    assert not any(dims in splits["visible"] for dims in splits["validation"])
+    assert "4 of 4 validation shapes are within 16 steps" in sampler.remark("validation")
+    assert len(splits["held_out"]) == 2 and "very same" not in sampler.remark("held_out")
+    two: Space = {"n": IntegerDim(1, 2, 1, 1)}
+    sampler = Sampler(two, "seed", LIMITS)
+    assert all(sampler.draw(split, secret="s") for split in SPLITS)
+    assert "2 of them are the very same" in sampler.remark("held_out")
+
+
+def test_held_out_shapes_stay_away_from_a_users_own() -> None:
+    for seed in SEEDS[:20]:
+        sampler = Sampler(SPACE, seed, LIMITS)
+        own = [one.dims for one in sampler.draw("held_out", secret="s")][1:]
+        again = [one.dims for one in sampler.draw("held_out", secret="s", exempt=own)]
+        assert len(again) == len(own) + 1
+        assert not any(are_near(SPACE, one, other) for one in again for other in own)
 
 
 def test_a_task_without_dimensions_has_one_shape() -> None:
-    assert sample({}, "visible", "seed", fits) == [{}]
+    assert Sampler({}, "seed", LIMITS).draw("visible") == [Drawn({}, "choices")]
+    many: Space = {f"d{number}": ChoiceDim(tuple(range(30)), 0) for number in range(12)}
+    sampler = Sampler(many, "seed", LIMITS)
+    assert len({tuple(one.dims.values()) for one in sampler.draw("held_out")}) == COUNTS["held_out"]
+    assert "no size of the task can vary" in sampler.remark("held_out")
+
+
+# -- strata ----------------------------------------------------------------------------------------------------
+
+
+def is_power(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+#: What each size of a shape is that the stratum can give it; `steps` is the size in steps of its dimension.
+PROPERTIES: dict[str, Callable[[int, int], bool]] = {
+    "prime": lambda size, steps: is_prime(steps),
+    "power of two": lambda size, steps: is_power(size),
+    "power of two + 1": lambda size, steps: is_power(steps - 1),
+    "power of two - 1": lambda size, steps: is_power(steps + 1),
+    **{
+        f"power of two {sign} {off}": lambda size, steps, d=(off if sign == "+" else -off): is_power(size - d)
+        for sign in "+-"
+        for off in (8, 16)
+    },
+    **{f"odd multiple of {t}": lambda size, steps, t=t: size % (2 * t) == t for t in (2, 4, 8, 16)},
+    **{word: lambda size, steps, n=n: size == n for n, word in enumerate(("zero", "one", "two", "three"))},
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_strata_are_what_their_names_say(name: str) -> None:
+    space = SPACES[name]
+    integers = {n: dim for n, dim in space.items() if isinstance(dim, IntegerDim)}
+    for seed in SEEDS[:20]:
+        shapes, dropped = draw_every(space, seed, LIMITS)
+        assert not dropped
+        for one in shapes:
+            assert check_shape(space, one.dims) == one.dims
+            values = {n: int(one.dims[n]) for n in integers}
+            size = sizes([one.dims])[0] or 0
+            if one.stratum in PROPERTIES:
+                having = [
+                    n for n, v in values.items() if PROPERTIES[one.stratum](v, v // integers[n].multiple_of)
+                ]
+                assert having, one
+            elif one.stratum == "lowest":
+                assert all(v == integers[n].low for n, v in values.items())
+            elif one.stratum == "tiny":
+                assert math.prod(values.values()) <= 1 << 15
+            elif one.stratum == "tall and skinny":
+                high = [n for n, v in values.items() if v == integers[n].high]
+                assert high and all(v == max(integers[n].low, 1) for n, v in values.items() if n not in high)
+            elif one.stratum == "short and fat":
+                assert any(v == max(integers[n].low, 1) for n, v in values.items())
+            elif one.stratum.startswith("full waves"):
+                beside = int(one.stratum.removeprefix("full waves").replace(" ", "") or "0")
+                counts = [
+                    (waves * 12 + beside) * tile for waves in (1, 2, 3) for tile in (1, 8, 16, 32, 64, 128)
+                ]
+                assert any(v in counts for v in values.values()), one
+            elif one.stratum == "large":
+                assert min(_CAP_BYTES, sizes([biggest(space)])[0] or 0) / 2 < size <= _CAP_BYTES
+            else:
+                share = {"half the cache": 0.5, "the cache": 1, "twice the cache": 2}[one.stratum]
+                assert share / 2 < size / LIMITS.cache_bytes <= share
+    known = {one.stratum for one in shapes}
+    assert known == set(STRATA) - not_in(space)
+
+
+def biggest(space: Space) -> Dims:
+    return {n: dim.high if isinstance(dim, IntegerDim) else dim.default for n, dim in space.items()}
+
+
+def not_in(space: Space) -> set[str]:
+    """What the spaces above have none of."""
+    if len(space) == 1:
+        return {"zero", "short and fat"}
+    return set() if any(isinstance(dim, IntegerDim) and dim.low == 0 for dim in space.values()) else {"zero"}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_draws_rotate_over_all_strata_and_always_hold_what_finds_most(name: str) -> None:
+    space = SPACES[name]
+    seen: set[str] = set()
+    for number in range(60):
+        shapes = draw_strata(space, str(number), LIMITS, COUNTS["adversarial"])
+        names = [one.stratum for one in shapes]
+        assert len(set(names)) == len(names) == COUNTS["adversarial"]
+        assert {"lowest", "prime", "power of two + 1", "tall and skinny"} <= set(names)
+        assert len(space) == 1 or "short and fat" in names
+        prime, power = (
+            next(one.dims for one in shapes if one.stratum == n) for n in ("prime", "power of two + 1")
+        )
+        differing = [n for n in space if prime[n] != power[n] and isinstance(space[n], IntegerDim)]
+        assert (CROSSED in names) is (len(differing) > 1)
+        seen |= set(names) - {CROSSED}
+    # Its largest vector is its tallest.
+    assert seen == set(STRATA) - not_in(space) - ({"large"} if len(space) == 1 else set())
+
+
+def test_a_shape_has_sizes_of_two_others_and_is_neither() -> None:
+    for seed in SEEDS[:20]:
+        shapes = {one.stratum: one.dims for one in draw_strata(SPACE, seed, LIMITS, 8)}
+        crossed, prime, power = shapes[CROSSED], shapes["prime"], shapes["power of two + 1"]
+        assert crossed not in (prime, power)
+        assert {crossed["rows"], crossed["cols"]} in (
+            {prime["rows"], power["cols"]},
+            {power["rows"], prime["cols"]},
+        )
+
+
+def test_dtypes_take_turns() -> None:
+    for seed in SEEDS[:10]:
+        dtypes = [one.dims["dtype"] for one in draw_strata(SPACE, seed, LIMITS, 8)]
+        assert 3 <= dtypes.count("bfloat16") <= 5
+
+
+def test_an_empty_input_is_drawn_only_where_the_range_has_it() -> None:
+    for name, space in SPACES.items():
+        empty = [
+            one for seed in SEEDS for one in draw_strata(space, seed, LIMITS, 8) if 0 in one.dims.values()
+        ]
+        assert bool(empty) is (name in ("vector", "ragged"))
+
+
+def test_shapes_of_a_size_cost_few_questions() -> None:
+    asked: list[int] = []
+
+    def counted(shapes: list[Dims]) -> list[int | None]:
+        asked.append(len(shapes))
+        return sizes(shapes)
+
+    draw_every(SPACE, "seed", Limits(fit, counted, _CAP_BYTES, 1 << 20, 12))
+    # Four strata go by size, each asks twice and looks at what it found.
+    assert len(asked) <= 4 * 3
+    assert max(asked) <= 40
+
+
+def test_unknown_sizes_leave_out_what_needs_them() -> None:
+    blind = Limits(fit, lambda shapes: [None] * len(shapes), _CAP_BYTES, 1 << 20, 12)
+    shapes, dropped = draw_every(SPACE, "seed", blind)
+    names = {one.stratum for one in shapes}
+    assert not dropped and not names & {"large", "the cache", "half the cache", "twice the cache"}
+    assert len(names) == len(STRATA) - 5
+    assert len(draw_strata(SPACE, "seed", blind, 8)) == 8
+
+
+# -- what others say -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,3 +379,12 @@ def test_a_hostile_space_is_refused(dims: object) -> None:
 def test_shapes_outside_the_space_are_refused(dims: object) -> None:
     with pytest.raises(RoleFailure):
         check_shape(SPACE, dims)
+
+
+def test_the_widest_space_is_drawn_from_quickly() -> None:
+    """No search is longer for a range that a hostile file makes huge."""
+    huge: Space = {f"d{n}": IntegerDim(0, (1 << 40) - 1, 1, 5) for n in range(12)}
+    sampler = Sampler(huge, "seed", LIMITS)
+    for split in SPLITS:
+        for one in sampler.draw(split, secret="s"):
+            assert check_shape(huge, one.dims) == one.dims

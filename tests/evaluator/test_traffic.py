@@ -110,6 +110,9 @@ def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
     for split in ("visible", "validation"):
         assert own["shapes"][split][:2] == [{"rows": 33}, {"rows": 5}]
         assert len(own["shapes"][split]) > 2
+        assert own["strata"][split][:2] == ["traffic", "traffic"]
+        assert len(own["strata"][split]) == len(own["shapes"][split])
+        assert not {"traffic", None} & set(own["strata"][split][2:])
     given = referee.describe(ROWS, traffic=[{"dims": {"rows": 7}, "weight": 2}])
     assert given["shapes"]["visible"][0] == {"rows": 7}
     assert {"rows": 33} not in given["shapes"]["visible"][:1]
@@ -126,6 +129,7 @@ def test_a_verdict_states_the_weighted_figure_beside_the_plain_one(referee: Refe
     assert verdict["verdict"] == "accepted", verdict["reason"]
     weights = {row["dims"]["rows"]: row["weight"] for row in verdict["shapes"]}
     assert weights == {5: 1.0, 33: 3.0, 12: None}
+    assert {row["stratum"] for row in verdict["shapes"]} == {None}
     speeds = {row["dims"]["rows"]: math.log(row["speedup"]) for row in verdict["shapes"]}
     summary = verdict["summary"]
     assert summary["geomean_speedup"] == pytest.approx(math.exp(sum(speeds.values()) / 3), rel=1e-6)

@@ -156,6 +156,23 @@ def test_verdicts_and_their_events_are_stored_once(base: Database, tmp_path: Pat
     assert job.best.ci95 == (1.4, 1.6)
 
 
+def test_what_is_best_goes_by_the_users_own_shapes(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    memory = store(base, taken(base, job_id))
+    figures = {"average": (1.9, 1.1), "usual": (1.3, 1.4), "without": (1.2, None)}
+    for label, (plain, weighted) in figures.items():
+        candidate = Candidate(f"{label} = 1", "human", label)
+        memory.add_candidate(candidate)
+        traffic = weighted and {"geomean_speedup": weighted, "geomean_ci95": [weighted, 2.0], "share": 0.9}
+        summary = {"geomean_speedup": plain, "geomean_ci95": [plain, 2.0], "traffic": traffic}
+        memory.add_verdict(candidate.sha256, "validation", {"verdict": "accepted", "summary": summary})
+    with base.read() as session:
+        best = read.get_job(session, job_id).best
+    assert best is not None
+    assert (best.label, best.geomean_speedup, best.traffic_speedup) == ("usual", 1.3, 1.4)
+    assert best.traffic_ci95 == (1.4, 2.0)
+
+
 def test_steps_keep_their_first_value(base: Database, tmp_path: Path) -> None:
     memory = store(base, taken(base, new_job(base, tmp_path)))
     assert memory.step("describe") is None

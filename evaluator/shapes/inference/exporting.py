@@ -13,8 +13,8 @@ import torch
 from torch.export import Dim, export
 from torch.utils._pytree import tree_leaves, tree_map
 
+from evaluator.shapes.inference.found import Axis, Found
 from evaluator.shapes.inference.probing import Outcome, Probe, Values
-from evaluator.shapes.inference.search import Axis, Found
 
 #: Real inputs are made for it.
 _MOST_BYTES = 256 << 20

@@ -9,7 +9,9 @@ disposable process only.
 from __future__ import annotations
 
 import ast
+import operator
 import symtable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 FUNCTIONS = ("get_inputs", "get_init_inputs")
@@ -18,6 +20,11 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 _SIZED = ("rand", "randn", "zeros", "ones", "empty")
 _CREATORS = (*_SIZED, "randint", "full", "normal")
 _MOST_TEXT = 1 << 20
+_TOO_LARGE, _MOST_BITS = 1 << 31, 31
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow, ast.LShift: operator.lshift,
+}  # fmt: skip
 
 
 class Unreadable(Exception):
@@ -68,7 +75,7 @@ def rebuild(text: str) -> Rebuilt:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Unreadable(f"the file does not parse: {error}") from None
-    tree.body = [node for node in tree.body if "DIMS" not in _targets(node)]
+    tree.body = [node for node in tree.body if "DIMS" not in _targets(node) and not _is_main_guard(node)]
     functions = {
         node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS
     }
@@ -92,7 +99,37 @@ def _targets(node: ast.stmt) -> list[str]:
 
 
 def _is_size(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value < 1 << 31
+    return isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value < _TOO_LARGE
+
+
+def _is_dtype(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in DTYPES
+
+
+def _size(node: ast.AST | None) -> int | None:
+    """The size that an expression of whole numbers alone makes, such as ``2048 * 2``; None if it is none."""
+    if isinstance(node, ast.Constant):
+        return node.value if _is_size(node) and isinstance(node.value, int) else None
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC:
+        return None
+    left, right = _size(node.left), _size(node.right)
+    if left is None or right is None:
+        return None
+    # A hostile file's powers would not fit into memory.
+    if isinstance(node.op, (ast.Pow, ast.LShift)) and right > _MOST_BITS:
+        return None
+    try:
+        value = _ARITHMETIC[type(node.op)](left, right)
+    except ZeroDivisionError:
+        return None
+    return value if 0 <= value < _TOO_LARGE else None
+
+
+def _is_main_guard(node: ast.stmt) -> bool:
+    """``if __name__ == "__main__":`` never runs here, so what it reads binds nobody."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
 
 
 def _parameters(functions: dict[str, ast.FunctionDef]) -> tuple[list[Knob], dict[str, str]]:
@@ -106,8 +143,10 @@ def _parameters(functions: dict[str, ast.FunctionDef]) -> tuple[list[Knob], dict
         pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
         for argument, default in pairs:
             name = argument.arg
-            value = default.value if isinstance(default, ast.Constant) else None
-            if not (_is_size(default) or (isinstance(value, str) and value in DTYPES)):
+            value = (
+                default.value if _is_dtype(default) and isinstance(default, ast.Constant) else _size(default)
+            )
+            if value is None:
                 fixed[name] = f"the default of {function}({name}) is neither a size nor the name of a dtype"
                 continue
             assert isinstance(value, (int, str))
@@ -146,9 +185,11 @@ class _Constants:
         self._tree = tree
         self._functions = functions
         self._fixed = fixed
-        #: Constants of the file that are integers, and those computed from others, in the order of the file.
-        self._plain: dict[str, int] = {}
+        #: Constants of the file that are integers or dtypes, those computed from others, in the order of the file, and what
+        #: else is assigned there, each with the reason why it is no size.
+        self._plain: dict[str, int | str] = {}
         self._derived: dict[str, ast.expr] = {}
+        self._other: dict[str, str] = {}
         for node in tree.body:
             self._read_assignment(node)
 
@@ -165,11 +206,14 @@ class _Constants:
             if name in self._plain or name in self._derived:
                 self._forget(name)
                 self._fixed[name] = "the file assigns it more than once"
-            elif _is_size(value):
-                assert isinstance(value, ast.Constant) and isinstance(value.value, int)
-                self._plain[name] = value.value
+            elif (size := _size(value)) is not None:
+                self._plain[name] = size
+            elif _is_dtype(value) and isinstance(value, ast.Constant):
+                self._plain[name] = str(value.value)
             elif self._is_simple(value):
                 self._derived[name] = value
+            elif not isinstance(value, (ast.Constant, ast.UnaryOp)):
+                self._other[name] = f"sizes are not looked for in {_kind(value)}"
 
     def _forget(self, name: str) -> None:
         self._plain.pop(name, None)
@@ -196,6 +240,19 @@ class _Constants:
             waiting.extend(_reads(self._derived[name]) if name in self._derived else ())
         return reached
 
+    def _reached(self) -> set[str]:
+        """Names that the two functions read, and those that functions of the file read which they call."""
+        called = {node.name: node for node in self._tree.body if isinstance(node, ast.FunctionDef)}
+        reached: set[str] = set()
+        waiting = list(self._functions)
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting.extend(_reads(called[name]) if name in called else ())
+                waiting.extend(_reads(self._derived[name]) if name in self._derived else ())
+        return reached
+
     def lift(self) -> list[Knob]:
         """Adds the parameters to the functions; what is read elsewhere goes into ``fixed``."""
         needs = {name: self._sources(_reads(node)) for name, node in self._functions.items()}
@@ -204,15 +261,18 @@ class _Constants:
             is_constant = all(name in self._derived or name in self._plain for name in _targets(node))
             if node not in self._functions.values() and not (_targets(node) and is_constant):
                 elsewhere |= self._sources(_reads(node))
-        for name in sorted(set.union(*needs.values()) & elsewhere & set(self._plain)):
+        used = self._reached()
+        for name in sorted(used & set(self._other)):
+            self._fixed[name] = self._other[name]
+        for name in sorted(self._sources(used) & elsewhere & set(self._plain)):
             self._fixed[name] = "other code of the file reads this constant too"
-        values: dict[str, int] = {}
+        values: dict[str, int | str] = {}
         origins: dict[str, str] = {}
         users: dict[str, list[str]] = {}
         taken = self._names()
         for function, node in self._functions.items():
             prelude: list[ast.stmt] = []
-            own: dict[str, int] = {}
+            own: dict[str, int | str] = {}
             for name in (name for name in self._plain if name in needs[function]):
                 if name not in self._fixed:
                     own[name] = self._plain[name]
@@ -244,6 +304,11 @@ class _Constants:
         return {part.id for part in ast.walk(self._tree) if isinstance(part, ast.Name)}
 
 
+def _kind(value: ast.expr) -> str:
+    kinds = {ast.Dict: "a dict", ast.Call: "a call", ast.Subscript: "an element of something"}
+    return kinds.get(type(value), "such an expression")
+
+
 class _Literals(ast.NodeTransformer):
     """Replaces integers that stand in a shape, or in the list of constructor arguments, by names."""
 
@@ -273,12 +338,13 @@ class _Literals(ast.NodeTransformer):
         if isinstance(node, (ast.Tuple, ast.List)):
             self._elements(node)
             return node
-        if not (isinstance(node, ast.Constant) and type(node.value) is int and 2 <= node.value < 1 << 31):
+        size = _size(node)
+        if size is None or size < 2:
             return node
         index = 0
         while (name := f"{self._stem}_{index}") in self.found or name in self._taken:
             index += 1
-        self.found[name] = node.value
+        self.found[name] = size
         return ast.Name(name, ast.Load())
 
     def visit_Call(self, node: ast.Call) -> ast.AST:

@@ -85,11 +85,11 @@ class Probe:
         self._arguments = arguments
         return model, list(inputs)
 
-    def __call__(self, values: Values, *, fake: bool | None = None) -> Outcome:
-        """Tries some sizes; what was tried before is not tried again."""
+    def __call__(self, values: Values, *, fake: bool | None = None, again: bool = False) -> Outcome:
+        """Tries some sizes; what was tried before is not tried again, unless `again` asks for it."""
         fake = self.fake if fake is None else fake
         key = (fake, *sorted(values.items()))
-        if key not in self._kept:
+        if again or key not in self._kept:
             if self.late:
                 return Outcome(False, "the time for inference is over")
             self._kept[key] = self._run(values, fake=fake)

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, field
 
+from evaluator.shapes.inference.found import MOST_BYTES, Axis, Found
 from evaluator.shapes.inference.knobs import DTYPES, Knob
 from evaluator.shapes.inference.probing import Outcome, Probe, Values
+from evaluator.shapes.inference.real_runs import RealRuns
 
 #: Largest legal size that is proposed, as a multiple of the one in the file. The sampler caps memory by itself.
 _GROWTHS = (4, 16)
-_MOST_BYTES = 2 << 30
 #: A call that takes longer is not tried at larger sizes: a loop over the size would only take longer.
 _SLOW_SECONDS = 0.15
 _MOST_STEP = 4096
-
-
-@dataclass
-class Axis:
-    """A free size: ``names`` that move together, all of them multiples of ``step`` from ``low`` to ``high``."""
-
-    names: tuple[str, ...]
-    default: int
-    step: int
-    low: int = 0
-    high: int = 0
-
-
-@dataclass
-class Found:
-    """What the search found.
-
-    Attributes:
-        axes: free sizes.
-        choices: sizes and dtypes that take one of a few values, by name.
-        fixed: what cannot be varied, and why.
-        sentences: what else the user should know.
-    """
-
-    axes: list[Axis] = field(default_factory=list)
-    choices: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
-    fixed: dict[str, str] = field(default_factory=dict)
-    sentences: list[str] = field(default_factory=list)
+#: Steps above the file's size at which one that divides another size gives itself away.
+_LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
+#: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
+_FAKE_SLOW_SECONDS, _REAL_QUICKER = 0.08, 4
 
 
 class Unusable(Exception):
@@ -69,7 +46,7 @@ class Search:
     def _start(self) -> Outcome:
         outcome = self._probe(self._base)
         if outcome.works:
-            return outcome
+            return self._quicker(outcome)
         words = outcome.error
         self._probe.fake = False
         outcome = self._probe(self._base)
@@ -79,6 +56,23 @@ class Search:
             f"fake tensors cannot run it ({words}), so it was probed with real ones at fewer sizes"
         )
         return outcome
+
+    def _quicker(self, fake: Outcome) -> Outcome:
+        """Goes over to real tensors where fake ones take much longer."""
+        if fake.seconds < _FAKE_SLOW_SECONDS or fake.nbytes > MOST_BYTES // 8:
+            return fake
+        # The first call of a process pays for what it imports.
+        fake = self._probe(self._base, again=True)
+        if fake.seconds < _FAKE_SLOW_SECONDS:
+            return fake
+        real = self._probe(self._base, fake=False)
+        if not real.works or real.seconds * _REAL_QUICKER > fake.seconds:
+            return fake
+        self._probe.fake = False
+        self.found.sentences.append(
+            "fake tensors are slower than real ones here, so it was probed with real ones"
+        )
+        return real
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -105,7 +99,7 @@ class Search:
         for axis in self.found.axes:
             self._bound(axis)
         self._corners()
-        self._confirm()
+        RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
         return self.found
 
     def _changes_nothing(self, knob: Knob, start: Outcome) -> bool:
@@ -128,14 +122,22 @@ class Search:
                 self._works(names, default + 3 * step)
                 or (default > step and self._works(names, default - step))
             ):
-                self.found.axes.append(Axis(names, default, step))
-                return True
+                return self._unless_divisor(Axis(names, default, step))
         for step in steps if most_step > 1 else ():
             further = max(default - 2 * step, 1)
             if default > step and self._moves(names, default, default - step) and self._works(names, further):
-                self.found.axes.append(Axis(names, default, step))
-                return True
+                return self._unless_divisor(Axis(names, default, step))
         return False
+
+    def _unless_divisor(self, axis: Axis) -> bool:
+        """Adds an axis, unless larger sizes work beyond one that does not: it has to divide another size, as heads do."""
+        start, after = self._at(axis.names, axis.default), self._at(axis.names, axis.default + axis.step)
+        if not after.works or after.inputs == start.inputs:
+            above = [self._works(axis.names, axis.default + count * axis.step) for count in _LOOKED_AT]
+            if any(later and not earlier for earlier, later in itertools.pairwise(above)):
+                return False
+        self.found.axes.append(axis)
+        return True
 
     def _moves(self, names: tuple[str, ...], default: int, value: int) -> bool:
         """Whether a size works and is not rounded to the default's."""
@@ -180,7 +182,8 @@ class Search:
         if len(works) > 1:
             self.found.choices[knob.name] = (default, *(value for value in works if value != default))
             self.found.sentences.append(
-                f"{knob.name} has to divide another size: of its divisors and doubles {', '.join(map(str, works))} work"
+                f"{knob.name} takes few values, as what divides another size does: of its own divisors and doubles "
+                f"{', '.join(map(str, works))} work"
             )
         else:
             error = self._at((knob.name,), default + 1).error
@@ -195,12 +198,12 @@ class Search:
         for growth in _GROWTHS:
             top = max(_power_of_two(growth * axis.default), 2 * axis.step) // axis.step * axis.step
             outcome = self._at(axis.names, top)
-            if outcome.works and outcome.nbytes <= max(_MOST_BYTES, 2 * start.nbytes):
+            if outcome.works and outcome.nbytes <= max(MOST_BYTES, 2 * start.nbytes):
                 axis.high = top
                 if outcome.seconds > _SLOW_SECONDS:
                     return
                 continue
-            axis.high = self._highest(axis, top, max(_MOST_BYTES, 2 * start.nbytes))
+            axis.high = self._highest(axis, top, max(MOST_BYTES, 2 * start.nbytes))
             if not outcome.works and axis.high < top - axis.step:
                 words = f"above {axis.high} the task fails with the other sizes as they are ({outcome.error})"
                 self.found.sentences.append(f"{axis.names[0]}: {words}")
@@ -211,8 +214,11 @@ class Search:
         bad, good = 0, axis.default // axis.step
         while good - bad > 1:
             # The least of all is tried first: it is legal more often than not.
-            middle = 1 if bad == 0 and good == axis.default // axis.step else (bad + good) // 2
-            if self._works(axis.names, middle * axis.step, base):
+            least = bad == 0 and good == axis.default // axis.step
+            middle = 1 if least else (bad + good) // 2
+            # A size of 1 may work alone, since it is spread over whatever it meets.
+            between = {min(2, good), (1 + good) // 2} if least else set()
+            if all(self._works(axis.names, size * axis.step, base) for size in (middle, *between)):
                 good = middle
                 if middle == 1:
                     break
@@ -234,10 +240,7 @@ class Search:
     # -- corners -----------------------------------------------------------------------------------------------
 
     def _corner(self, axes: dict[int, int]) -> Values:
-        values = dict(self._base)
-        for index, value in axes.items():
-            values |= dict.fromkeys(self.found.axes[index].names, value)
-        return values
+        return self.found.corner(self._base, axes)
 
     def _corners(self) -> None:
         """Bounds found alone must hold together: a size that another one limits gets a bound for both."""
@@ -320,42 +323,6 @@ class Search:
                     axis.step = step
                     axis.low = -(-axis.low // step) * step
                     axis.high = axis.high // step * step
-
-    # -- real runs ---------------------------------------------------------------------------------------------
-
-    def _confirm(self) -> None:
-        """Runs the smallest shapes for real: fake tensors accept what a kernel may refuse."""
-        if not self._probe.fake:
-            return
-        axes = self.found.axes
-        for steps in (0, 1, 3):
-            values = self._corner(
-                {
-                    i: min(axis.low + steps * axis.step, max(axis.high, axis.low))
-                    for i, axis in enumerate(axes)
-                }
-            )
-            if self._probe(values).nbytes > _MOST_BYTES // 8:
-                self.found.sentences.append("it was too large to run for real here")
-                return
-            outcome = self._probe(values, fake=False)
-            if not outcome.works:
-                sizes = ", ".join(f"{axis.names[0]}={values[axis.names[0]]}" for axis in axes)
-                if not self._raise_low(values):
-                    self.found.sentences.append(f"run for real at {sizes} it fails: {outcome.error}")
-                    return
-
-    def _raise_low(self, values: Values) -> bool:
-        """A real run that fails beside the smallest shape raises the bound of the first axis that mends it."""
-        # First the one that loses the least of its range.
-        for axis in sorted(self.found.axes, key=lambda axis: -axis.default / max(axis.low, 1)):
-            for factor in (2, 3, 4, 8):
-                value = factor * max(axis.low, axis.step)
-                raised = {**values, **dict.fromkeys(axis.names, value)}
-                if value <= axis.default and self._probe(raised, fake=False).works:
-                    axis.low = value
-                    return True
-        return False
 
 
 def _divisors(size: int, most: int) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.dashboard import formats, words
+from services.dashboard import formats, ranking, words
 from services.dashboard.charts.axis import LogAxis, Tick
 
 Json = Mapping[str, Any]
@@ -92,7 +92,7 @@ def _speedup(candidate: Json) -> float | None:
         return None
     for phase in ("validation", "screen"):
         summary = (candidate.get(phase) or {}).get("summary") or {}
-        value = formats.finite(summary.get("geomean_speedup"))
+        value = ranking.chosen_by(summary)
         if value is not None and value > 0:
             return value
     return None

