@@ -42,6 +42,7 @@ def test_a_profile_takes_its_turn_and_a_failed_one_costs_no_referee(
             bench.seat().profile("import torch\n")
         assert bench._referee is referee
     finally:
+        left = bench._referee
         bench.close()
-        if bench._referee is not None:
-            bench._drop(bench._referee)  # a worker's process ends with its bench; this one goes on
+        if left is not None:
+            left.close()  # a worker's process ends with its bench; this one goes on
