@@ -40,6 +40,8 @@ def extract(text: str, finish: str = "stop") -> Extraction:
     """
     if finish in ("refusal", "content_filter"):
         return Extraction(None, "refusal", 0)
+    if finish == "too_long":
+        return Extraction(None, "too_long", 0)
     answer = text.rpartition(_THOUGHT_END)[2]
     if not answer.strip():
         return Extraction(None, "truncated" if finish == "length" else "empty", 0)

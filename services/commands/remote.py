@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import json_of, task_field
+from services.commands.task_argument import json_of, task_field, text_of
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
@@ -49,6 +49,29 @@ def submit(
         body["space"] = json_of(space)
     job = _ask(url, "POST", "/optimize", json=body).json()
     print(job["id"])  # noqa: T201 - the program's answer
+
+
+def batch(
+    job_id: str,
+    url: Url = _DEFAULT_URL,
+    out: Annotated[Path | None, typer.Option(help="Write the open requests to this file.")] = None,
+    answers: Annotated[Path | None, typer.Option(help="Hand in this file of answers instead.")] = None,
+) -> None:
+    """Fetch the requests of a job that is waiting, or hand in answers so that it goes on.
+
+    Both files are OpenAI's Batch API's: its input file, and its output or error file.
+
+    Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
+    """
+    if answers is not None:
+        job = _ask(url, "POST", f"/jobs/{job_id}/batch", json={"answers": text_of(answers)}).json()
+        print(job["state"])  # noqa: T201 - the program's answer
+        return
+    content = _ask(url, "GET", f"/jobs/{job_id}/batch").text
+    if out is None:
+        sys.stdout.write(content)
+    else:
+        out.write_text(content, encoding="utf-8")
 
 
 def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:

@@ -37,6 +37,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Queued")
         case "job.started":
             return Said("Started", _resumed(data), "busy")
+        case "job.waiting":
+            return Said("Waiting for answers", reason)
         case "job.finished":
             return Said("Finished", reason, "good")
         case "job.failed":
@@ -45,6 +47,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Cancelled", reason, "warn")
         case "task.inferred":
             return Said("Sizes that can vary", _text(data, "text").replace("\n", "; "))
+        case "task.profiled":
+            return Said("What holds the module back", _text(data, "text").replace("\n", " "))
         case "candidate.proposed" if data.get("skipped"):
             return Said(f"Not tried: {label}", _joined(origin, _text(data, "skipped")))
         case "candidate.proposed":
@@ -88,6 +92,8 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
     match name:
         case "job.queued":
             return "Waiting for a worker"
+        case "job.waiting":
+            return "Waiting for answers to its requests"
         case "job.started":
             return "Reading the module and looking for candidates"
         case "candidate.progress":
