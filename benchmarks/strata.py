@@ -40,10 +40,10 @@ SHAPE_SECONDS = 30.0
 
 def wanted(session: TaskSession) -> tuple[list[tuple[str, Drawn]], list[str]]:
     """Every shape with its split (``strata`` for those beyond the splits), none twice; and the strata beyond the caps."""
-    shapes = [(split, drawn) for split in SPLITS for drawn in session.draw(split)]
+    shapes = [(split, drawn) for split in SPLITS for drawn in session.drawn.draw(split)]
     dropped: list[str] = []
     if any(isinstance(dim, IntegerDim) for dim in session.space.values()):
-        every, dropped = draw_every(session.space, session.task.sha256, session.sampler().limits)
+        every, dropped = draw_every(session.space, session.task.sha256, session.drawn.sampler().limits)
         shapes += [("strata", drawn) for drawn in every]
     return list({freeze_dims(drawn.dims): (split, drawn) for split, drawn in reversed(shapes)}.values())[
         ::-1
@@ -63,7 +63,7 @@ def run_task(core: RefereeCore, name: str, most: int) -> dict[str, Any]:
     else:
         try:
             shapes, row["beyond_caps"] = wanted(session)
-            row["remarks"] = [text for split in SPLITS if (text := session.sampler().remark(split))]
+            row["remarks"] = [text for split in SPLITS if (text := session.drawn.sampler().remark(split))]
             row["drawing_s"] = round(time.monotonic() - started, 3)
             row["not_run"] = max(len(shapes) - most, 0)
             for split, drawn in shapes[:most]:
