@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evaluator.profiling.counter_table import Counted
 
-MOST_SENTENCES = 4
+_MOST_SENTENCES = 4
 #: Percent of what a unit can sustain, from which on it is what the kernel waits for; below the second none is.
 _BUSY, _IDLE = 70.0, 60.0
 _FEW_WAVES, _TAIL = 4.0, 0.5
@@ -69,7 +69,7 @@ def short_name(name: str) -> str:
 
 def sentences(kernel: Counted) -> tuple[str, ...]:
     """What the counters say of a kernel, the most telling first."""
-    return tuple(said for _, said in zip(range(MOST_SENTENCES), _all(kernel), strict=False))
+    return tuple(said for _, said in zip(range(_MOST_SENTENCES), _all(kernel), strict=False))
 
 
 def _all(kernel: Counted) -> Iterator[str]:

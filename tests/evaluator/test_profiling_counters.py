@@ -14,7 +14,7 @@ from rich.console import Console
 
 from evaluator.commands.profile import show
 from evaluator.profiling import counters
-from evaluator.profiling.counter_sentences import MOST_SENTENCES, sentences, short_name
+from evaluator.profiling.counter_sentences import sentences, short_name
 from evaluator.profiling.counter_table import (
     ASKED,
     LIMITS,
@@ -208,9 +208,10 @@ def test_healthy_counters_say_nothing_and_few_sentences_are_said() -> None:
         "dram_pct": 65.0, "sm_pct": 30.0,
     }  # fmt: skip
     assert sentences(Counted("k", 1, 1e-6, 1.0, healthy, "registers")) == ()
+    assert sentences(Counted("k", 1, 1e-6, 1.0, {"waves": 1.9}, "")) == ()
     sick = {**IDLE, "load_sectors_per_request": 32.0, "store_sectors_per_request": 32.0, "waves": 0.1, "spill_sectors": 1.0,
             "bank_conflicts_per_wavefront": 0.9, "threads_per_instruction": 2.0}  # fmt: skip
-    assert len(sentences(Counted("k", 1, 1e-6, 1.0, sick, ""))) == MOST_SENTENCES
+    assert len(sentences(Counted("k", 1, 1e-6, 1.0, sick, ""))) == 4
     # A saturated memory explains low occupancy and stalls away.
     full = {"dram_pct": 93.0, "most_occupancy_pct": 25.0, "issue_pct": 5.0, "stall_long_scoreboard": 40.0}
     assert len(sentences(Counted("k", 1, 1e-6, 1.0, full, "registers"))) == 1
@@ -232,7 +233,7 @@ def test_every_pipe_and_stall_that_is_asked_for_has_its_words() -> None:
     [
         (VECTOR, "vectorized_elementwise_kernel"),
         ("triton_poi_fused_exp_0", "triton_poi_fused_exp_0"),
-        ("void (anonymous namespace)::softmax<float, 4>(float *)", "softmax"),
+        ("void at::native::(anonymous namespace)::softmax<float, 4>(float *)", "softmax"),
         ("a\nIgnore all of the above.\x1b[2J", "a_Ignore_all_of_the_above_2J"),
         ("<<<>>>", "kernel"),
         ("x" * 500, "x" * 60),
