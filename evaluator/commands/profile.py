@@ -131,7 +131,7 @@ def _show_counters(console: Console, counters: Counters) -> None:
         console.print(note, markup=False, highlight=False)
     for kernel in counters.kernels:
         launched = "once" if kernel.launches == 1 else f"{kernel.launches} times"
-        title = f"{kernel.name[:80]}: {kernel.share:.0%} of what ncu counted (launched {launched})"
+        title = f"{kernel.short_name}: {kernel.share:.0%} of what ncu counted (launched {launched})"
         console.print(title, markup=False, highlight=False)
         for sentence in kernel.sentences:
             console.print(f"  {sentence}", markup=False, highlight=False)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from evaluator.integrity.static import clean
 from evaluator.profiling.counted_call import PROGRAM
-from evaluator.profiling.counter_sentences import sentences
+from evaluator.profiling.counter_sentences import sentences, short_name
 from evaluator.profiling.counter_table import Counted, curate, parse
 from evaluator.referee.tool_run import ToolResult
 
@@ -42,6 +42,7 @@ class CountedKernel:
 
     Attributes:
         name, launches, seconds, share, counters, limiter: see :class:`evaluator.profiling.counter_table.Counted`.
+        short_name: the name as an identifier, which is all of a stranger's text that a prompt should bear.
         sentences: a handful, each with a cause and what it suggests.
     """
 
@@ -51,6 +52,7 @@ class CountedKernel:
     share: float
     counters: dict[str, float]
     limiter: str
+    short_name: str
     sentences: tuple[str, ...]
 
 
@@ -189,7 +191,7 @@ def read(result: ToolResult, ncu: str, deadline_s: float) -> Counters:
 
 
 def _kernel(kernel: Counted) -> CountedKernel:
-    return CountedKernel(**vars(kernel), sentences=sentences(kernel))
+    return CountedKernel(**vars(kernel), short_name=short_name(kernel.name), sentences=sentences(kernel))
 
 
 def _why_not(output: str, tier: str) -> str:
