@@ -22,7 +22,8 @@ from evaluator.profiling.counter_sentences import sentences, short_name
 from evaluator.profiling.counter_table import Counted, curate, parse
 from evaluator.referee.tool_run import ToolResult
 
-DEADLINE_S = 120.0
+#: The device is nobody else's meanwhile.
+DEADLINE_S = 60.0
 #: Each launch is replayed some ten times; a call of hundreds would take minutes and say little more.
 MOST_LAUNCHES = 32
 _GRACE_S = 30.0
