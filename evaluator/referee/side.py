@@ -18,6 +18,7 @@ from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.block import Block
+from evaluator.referee.memory_size import MOST_HELD
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
@@ -31,6 +32,8 @@ _MIN_SLOTS, _MAX_SLOTS = 6, 384
 #: A process makes at least so many at once.
 _FEWEST_SLOTS = 16
 NO_STATE = 0
+#: Outputs that live on while a shape is timed are fewer than usual, though two, where they are larger than this together.
+_HELD_BYTES = 64 << 20
 #: Per tensor what was drawn for each slot: here :class:`evaluator.content.pools.Mixed`.
 Drawn = list[Any]
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
@@ -75,6 +78,9 @@ class Side:
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
         self._announced = b""  #: What the process last said when it was ready.
+        #: By number the calls (of their blocks) whose outputs the process has to keep.
+        self._held: dict[int, int] = {}
+        self._holds = 0
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -273,6 +279,7 @@ class Side:
             "poison": poison,
             "keep": keep,
             "token": token,
+            "held": list(self._held.items()),
             "slots": min(self.slot_count, max(_FEWEST_SLOTS, 1 << (calls - 1).bit_length())),
         }
 
@@ -357,6 +364,25 @@ class Side:
     def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
         """The outputs of blocks of one call as they are now: of the one before the last, the one before that and so on."""
         return [self.outputs(block, 0) for block in earlier]
+
+    def most_held(self, metas: tuple[TensorMeta, ...]) -> int:
+        """Of how many timed calls outputs like these can be kept beside those of a block."""
+        return max(2, min(MOST_HELD, _HELD_BYTES // max(sum(meta.span_bytes for meta in metas), 1)))
+
+    def hold(self, call: int) -> int:
+        """From when it next gets ready, the process keeps the outputs of a call of the last block; returns their number."""
+        self._holds += 1
+        self._held[self._holds] = call
+        return self._holds
+
+    def let_go(self, numbers: Sequence[int] | None = None) -> None:
+        """From when it next gets ready, the process no longer keeps these outputs (or any)."""
+        for number in list(self._held) if numbers is None else numbers:
+            del self._held[number]
+
+    def held_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
+        """The outputs of a call that are kept under a number, as they are now; see :meth:`outputs`."""
+        return self.outputs(block, call)
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""
