@@ -19,7 +19,7 @@ from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.block import Block
 from evaluator.referee.keeper import Keeper, upload
 from evaluator.referee.lent_memory import ProcessMemory
-from evaluator.referee.memory_size import MOST_HELD, MemorySize, slot_bytes
+from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import NO_STATE, Drawn, Side
 from evaluator.roles import runner
@@ -33,8 +33,6 @@ _EXCHANGE_SECONDS = 60.0
 #: For so long a replay may go on while its process is stopped.
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
-#: Outputs that live on while a shape is timed are fewer than usual where they are larger than this together.
-_HELD_BYTES = 256 << 20
 #: Owner of slots in which contents of more than one shape may lie.
 _NOBODY = 0
 
@@ -369,13 +367,8 @@ class DeviceSide(Side):
         self.process.freeze()
         return later
 
-    def most_held(self, metas: tuple[TensorMeta, ...]) -> int:
-        """See :meth:`Side.most_held`; of what a block of so many calls leaves of the pool they take a quarter at most."""
-        each_bytes = max(sum(meta.span_bytes for meta in metas), 1)
-        return min(MOST_HELD, self.most_calls(metas) // 4, max(1, _HELD_BYTES // each_bytes))
-
-    def held_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
-        """See :meth:`Side.held_now`. Only of what is not in the pool's memory has the process to make copies for us."""
+    def kept_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
+        """See :meth:`Side.kept_now`. Only of what is not in the pool's memory has the process to make copies for us."""
         row, pool_bytes = block.report.addresses[call], self._memory().pool_bytes
         if all(address < pool_bytes or address & INPUT_MEMORY for address in row):
             return self.outputs(block, call)

@@ -19,13 +19,17 @@ from typing import Any
 from evaluator.referee.block import Block
 from evaluator.referee.correctness import Rejected, where
 from evaluator.referee.expectation import Case
+from evaluator.referee.memory_size import MOST_HELD
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
+from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
 #: As soon as all places are taken, one block in so many gets somebody's place.
 _REPLACED = 4
+#: Fewer are kept where they are larger than this together (on the host, on a device).
+_HELD_BYTES = (64 << 20, 256 << 20)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,17 @@ class _Kept:
     block: Block
     call: int
     spans: list[Any]
+
+
+def most_held(side: Side, metas: tuple[TensorMeta, ...]) -> int:
+    """Of how many timed calls a process can keep outputs like these beside those of a block.
+
+    On a GPU they take a quarter at most of what a block of so many calls leaves of the pool.
+    """
+    fit = _HELD_BYTES[side.gpu] // max(sum(meta.span_bytes for meta in metas), 1)
+    if side.gpu:
+        return min(MOST_HELD, side.most_calls(metas) // 4, max(fit, 1))
+    return max(min(MOST_HELD, fit), 2)
 
 
 class Holding:
@@ -100,7 +115,7 @@ class Holding:
             self._displaced.append(displaced)
         elif displaced is not None:
             side.let_go([displaced.number])
-        number = side.hold(call)
+        number = side.keep(call)
         places[place] = _Kept(number, block, call, spans if side is self._side else [])
 
     def look(self) -> None:
@@ -131,7 +146,7 @@ class Holding:
     def _compare(self, all_kept: list[_Kept]) -> None:
         side = self._side
         for kept in all_kept:
-            now = side.held_now(kept.number, kept.block, kept.call, _CALL_SECONDS)
+            now = side.kept_now(kept.number, kept.block, kept.call, _CALL_SECONDS)
             pairs = [
                 (span, then)
                 for index, (span, then) in enumerate(zip(now, kept.spans, strict=True))

@@ -436,21 +436,3 @@ def _advantage(quad: _Quad) -> float:
     """By how much (log) the other rival was faster than the first."""
     _, first, other = quad.us_per_call
     return math.log(first / other)
-
-
-def facts(effort: str) -> dict[str, Any]:
-    """The protocol in words, for the verdict."""
-    over = (
-        "median of log ratios in each of several pairs of fresh processes; their mean, Student's interval over pairs"
-        if effort == "confirm"
-        else "median of log ratios, bootstrap interval"
-    )
-    return {
-        "protocol": (
-            "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
-            "harness's own cost learnt in the reference's process and taken off both; both processes stopped off turn; one "
-            f"drawn call of every block verified; {over}"
-        ),
-        "effort": effort,
-        "regime": "cold, rotating buffers",
-    }

@@ -18,7 +18,7 @@ from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.block import Block
-from evaluator.referee.memory_size import MOST_HELD
+from evaluator.referee.kept_calls import KeptCalls
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
@@ -32,15 +32,13 @@ _MIN_SLOTS, _MAX_SLOTS = 6, 384
 #: A process makes at least so many at once.
 _FEWEST_SLOTS = 16
 NO_STATE = 0
-#: Outputs that live on while a shape is timed are fewer than usual, though two, where they are larger than this together.
-_HELD_BYTES = 64 << 20
 #: Per tensor what was drawn for each slot: here :class:`evaluator.content.pools.Mixed`.
 Drawn = list[Any]
 #: Most of the oracle's results at once, in host memory; and between two of them, wherever they are.
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
 
-class Side:
+class Side(KeptCalls):
     """One process at one shape.
 
     Here memory is the host's; :class:`evaluator.referee.device_side.DeviceSide` is the same on a GPU.
@@ -55,6 +53,7 @@ class Side:
     gpu = False
 
     def __init__(self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain) -> None:
+        super().__init__()
         self.process = process
         self.key = key
         self.inputs = inputs
@@ -67,20 +66,16 @@ class Side:
             layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
         ]
         # All slots are alike and one after the other: what slot 0 holds at x, slot i holds at x + i * slot_bytes.
-        before_bytes = layouter.used_bytes
+        self._slots_from = layouter.used_bytes
         self._offsets = [layouter.take(tensor.meta.span_bytes) for tensor in tensors]
-        self._slot_bytes = layouter.used_bytes - before_bytes
-        self._slots_from = before_bytes
-        self._allocate(before_bytes, self.slot_count * self._slot_bytes)
+        self._slot_bytes = layouter.used_bytes - self._slots_from
+        self._allocate(self._slots_from, self.slot_count * self._slot_bytes)
         self.drawn: Drawn = []  #: What :meth:`fill` drew last; a new list each time.
         #: What was seen on a GPU when contents had been written, see :class:`evaluator.referee.keeper.Look`.
         self.look: Any = None
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
         self._announced = b""  #: What the process last said when it was ready.
-        #: By number the calls (of their blocks) whose outputs the process has to keep.
-        self._held: dict[int, int] = {}
-        self._holds = 0
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -279,7 +274,7 @@ class Side:
             "poison": poison,
             "keep": keep,
             "token": token,
-            "held": list(self._held.items()),
+            "held": list(self.kept.items()),
             "slots": min(self.slot_count, max(_FEWEST_SLOTS, 1 << (calls - 1).bit_length())),
         }
 
@@ -364,25 +359,6 @@ class Side:
     def outputs_later(self, earlier: list[Block], deadline_s: float) -> list[list[Any]]:
         """The outputs of blocks of one call as they are now: of the one before the last, the one before that and so on."""
         return [self.outputs(block, 0) for block in earlier]
-
-    def most_held(self, metas: tuple[TensorMeta, ...]) -> int:
-        """Of how many timed calls outputs like these can be kept beside those of a block."""
-        return max(2, min(MOST_HELD, _HELD_BYTES // max(sum(meta.span_bytes for meta in metas), 1)))
-
-    def hold(self, call: int) -> int:
-        """From when it next gets ready, the process keeps the outputs of a call of the last block; returns their number."""
-        self._holds += 1
-        self._held[self._holds] = call
-        return self._holds
-
-    def let_go(self, numbers: Sequence[int] | None = None) -> None:
-        """From when it next gets ready, the process no longer keeps these outputs (or any)."""
-        for number in list(self._held) if numbers is None else numbers:
-            del self._held[number]
-
-    def held_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
-        """The outputs of a call that are kept under a number, as they are now; see :meth:`outputs`."""
-        return self.outputs(block, call)
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""

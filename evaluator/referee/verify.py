@@ -10,7 +10,7 @@ from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.block import Block
 from evaluator.referee.correctness import Outcome, Rejected, wrong
 from evaluator.referee.expectation import Case, case_of, own_result
-from evaluator.referee.held import Holding
+from evaluator.referee.held import Holding, most_held
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Drawn, Side
 from evaluator.referee.task_session import TaskSession
@@ -129,7 +129,7 @@ class Checker:
     def hold(self) -> None:
         """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written."""
         if not self.captured:
-            most = self.side.most_held(self.shape.output_metas)
+            most = most_held(self.side, self.shape.output_metas)
             self._holding = Holding(self.side, self.shape, self.earlier, most)
 
     def finish(self) -> None:

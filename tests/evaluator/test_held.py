@@ -142,12 +142,12 @@ def test_both_sides_keep_outputs_of_the_same_calls(core: RefereeCore) -> None:
                 else:
                     checker.run_rival(shape.side, baseline, _CALLS)
         # Of the candidate's one or two may still wait to be looked at.
-        kept = list(checker.side._held.values())
-        assert len(shape.side._held) == 4
-        assert set(shape.side._held.values()) <= set(kept)
+        kept = list(checker.side.kept.values())
+        assert len(shape.side.kept) == 4
+        assert set(shape.side.kept.values()) <= set(kept)
         checker.finish()
         checker.let_go()
-        assert not shape.side._held and not checker.side._held
+        assert not shape.side.kept and not checker.side.kept
 
 
 def test_a_view_of_an_input_may_change(core: RefereeCore) -> None:
