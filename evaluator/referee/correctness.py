@@ -202,7 +202,7 @@ def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> st
     if not any(unequal):
         return ""
     return (
-        f"at {_where(shape)} the same inputs gave {sum(unequal)} elements that differ from the first time, all of them "
+        f"at {where(shape)} the same inputs gave {sum(unequal)} elements that differ from the first time, all of them "
         "within the tolerance"
     )
 
@@ -225,20 +225,20 @@ def wrong(
     shape: OpenShape, case: Case, comparison: Comparison, values: list[Array], earlier: list[Case]
 ) -> Rejected:
     """The rejection for a wrong output: stale when it is right for an earlier content, else incorrect."""
-    where = _where(shape)
+    at = where(shape)
     for old in reversed(earlier):
         if all(compare(v, e).ok for v, e in zip(values, old.expected, strict=True)):
             evidence = (
-                f"at {where} it returned the answer for inputs it had seen before, although the inputs at the same "
+                f"at {at} it returned the answer for inputs it had seen before, although the inputs at the same "
                 "addresses had changed: the result was cached, not computed"
             )
             return Rejected("cheating", evidence, (Finding("stale_output", "cheat", evidence),))
     if all(_constant(v) for v in values) and not all(_constant(e.own) for e in case.expected):
-        evidence = f"at {where} every element of its output is the same value: {comparison.words}"
+        evidence = f"at {at} every element of its output is the same value: {comparison.words}"
         return Rejected("incorrect", evidence, (Finding("constant_output", "error", evidence),))
     index = _index(case, values, comparison)
     name = (index is not None and shape.inputs.name_of(index, len(values))) or "result"
-    sentence = f"wrong {name} at {where} on {case.distribution.replace('_', ' ')} inputs: {comparison.words}"
+    sentence = f"wrong {name} at {at} on {case.distribution.replace('_', ' ')} inputs: {comparison.words}"
     seen = None if index is None else _places(case.expected[index], values[index], comparison)
     return Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence, seen),))
 
@@ -296,7 +296,7 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
             for index, (a, b) in enumerate(zip(now, spans, strict=True))
         ):
             sentence = (
-                f"at {_where(shape)} an output was overwritten by a later call: results must be fresh tensors"
+                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors"
             )
             raise Rejected(
                 "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
@@ -319,9 +319,10 @@ def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
     return found
 
 
-def _where(shape: OpenShape) -> str:
+def where(shape: OpenShape) -> str:
+    """A shape in words."""
     return ", ".join(f"{name}={value}" for name, value in shape.dims.items()) or "the task's shape"
 
 
 def _finding(rule: str, severity: str, shape: OpenShape) -> tuple[Finding, ...]:
-    return (Finding(rule, severity, f"seen at {_where(shape)}"),)
+    return (Finding(rule, severity, f"seen at {where(shape)}"),)

@@ -367,6 +367,16 @@ class DeviceSide(Side):
         self.process.freeze()
         return later
 
+    def kept_now(self, number: int, block: Block, call: int, deadline_s: float) -> list[Any]:
+        """See :meth:`Side.kept_now`. Only of what is not in the pool's memory has the process to make copies for us."""
+        row, pool_bytes = block.report.addresses[call], self._memory().pool_bytes
+        if all(address < pool_bytes or address & INPUT_MEMORY for address in row):
+            return self.outputs(block, call)
+        request = {"shape": self.key, "held": number}
+        report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
+        self.process.freeze()
+        return self._read(report.metas, report.addresses[0])
+
     def _oracle_room_bytes(self) -> int:
         """See :meth:`Side.most_kinds`: what the exchange has for copies, less what is lost between them."""
         return self._memory().size.outputs_bytes // 4

@@ -24,7 +24,7 @@ from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
-from evaluator.referee.shape_results import captured_fields, summary_of, timed_result, untimed_result
+from evaluator.referee.shape_results import captured_fields, facts, summary_of, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.roles import runner
@@ -418,7 +418,7 @@ class Evaluation:
             shapes=tuple(results),
             summary=summary_of(self.run_state.results, self._chosen.traffic),
             timing={
-                **measure.facts(request.effort),
+                **facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),
                 "pairs": min((max(len(r.pairs), 1) for r in results if r.timed), default=0),
                 "aa": self.session.aa or self._others_aa,

@@ -71,6 +71,11 @@ class ProcessMemory:
     owner: int = 0
     ended: int = -1
 
+    @property
+    def pool_bytes(self) -> int:
+        """How much of the outputs' memory, from its start, is that of torch's pool."""
+        return device_memory.rounded(int(self.size.outputs_bytes * POOL_SHARE))
+
     def close(self) -> None:
         """Gives it back; the process has been killed."""
         self.gate.close()
@@ -174,7 +179,7 @@ class Lender:
         return memory, {
             "outputs_bytes": memory.outputs.length_bytes,
             "inputs_bytes": memory.inputs.length_bytes,
-            "pool_bytes": device_memory.rounded(int(size.outputs_bytes * POOL_SHARE)),
+            "pool_bytes": memory.pool_bytes,
             "library": self._library,
         }
 

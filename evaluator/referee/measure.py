@@ -182,12 +182,31 @@ def measure(
     """
     captured = calls is not None
     checker = Checker(session, shape, side, outcome, earlier, captured=captured, same_slot=same_slot)
+    try:
+        timing = _measure(checker, rivals, effort, calls, unseen)
+        checker.finish()
+        return timing
+    finally:
+        checker.let_go()
+
+
+def _measure(
+    checker: Checker,
+    rivals: list[tuple[Baseline, Side]],
+    effort: Effort,
+    calls: int | None,
+    unseen: list[Checker] | None,
+) -> Timing:
+    """See :func:`measure`."""
+    session, shape, side = checker.session, checker.shape, checker.side
+    captured, same_slot = checker.captured, checker.same_slot
     (baseline, rival), *others = rivals
     shape.side.process.freeze()
     for process in (side.process, *(at.process for _, at in rivals)):
         session.fleet.pin(process)
     if calls is None:
         calls = _calls(session, shape, checker, rivals[0], effort)
+    checker.hold()
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
     learns_first = secrets.randbelow(2)
@@ -417,21 +436,3 @@ def _advantage(quad: _Quad) -> float:
     """By how much (log) the other rival was faster than the first."""
     _, first, other = quad.us_per_call
     return math.log(first / other)
-
-
-def facts(effort: str) -> dict[str, Any]:
-    """The protocol in words, for the verdict."""
-    over = (
-        "median of log ratios in each of several pairs of fresh processes; their mean, Student's interval over pairs"
-        if effort == "confirm"
-        else "median of log ratios, bootstrap interval"
-    )
-    return {
-        "protocol": (
-            "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
-            "harness's own cost learnt in the reference's process and taken off both; both processes stopped off turn; one "
-            f"drawn call of every block verified; {over}"
-        ),
-        "effort": effort,
-        "regime": "cold, rotating buffers",
-    }

@@ -23,6 +23,8 @@ _OUTPUT_PARTS = 3
 _COPIES = 3
 #: Tensors as large as a call's inputs and outputs together that a module may have in the pool beside what it returns.
 _TEMPORARIES = 8
+#: Outputs of at most so many timed calls live on beside those of a block, see :mod:`evaluator.referee.held`.
+MOST_HELD = 4
 #: Torch's pool takes pieces of 2 and 20 MiB from it, for each stream.
 _LEAST_OUTPUTS_BYTES = 256 << 20
 _LEAST_INPUTS_BYTES = 16 << 20
@@ -84,7 +86,8 @@ class ShapeNeeds:
     def size(self) -> MemorySize:
         """Memory in which blocks of so many calls can be timed, and single ones be checked."""
         temporaries_bytes = _TEMPORARIES * (self.slot_bytes + self.outputs_bytes)
-        timed_bytes = _OUTPUT_PARTS * self.calls * self.outputs_bytes + int(temporaries_bytes / POOL_SHARE)
+        beside_bytes = temporaries_bytes + MOST_HELD * self.outputs_bytes
+        timed_bytes = _OUTPUT_PARTS * self.calls * self.outputs_bytes + int(beside_bytes / POOL_SHARE)
         copied_bytes = int(_COPIES * (self.outputs_bytes + (1 << 20)) / (1 - POOL_SHARE))
         return MemorySize(self.calls * self.slot_bytes, max(timed_bytes, copied_bytes))
 

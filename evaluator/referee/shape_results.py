@@ -71,3 +71,21 @@ def _summary(results: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
         return {**figures, "traffic": None}
     weighted = summarize_traffic(ratios, [r.baseline_us or 0.0 for r in results], weights, estimates)
     return {**figures, "traffic": {**weighted, "share": traffic.share([r.dims for r in results])}}
+
+
+def facts(effort: str) -> dict[str, Any]:
+    """The protocol in words, for the verdict."""
+    over = (
+        "median of log ratios in each of several pairs of fresh processes; their mean, Student's interval over pairs"
+        if effort == "confirm"
+        else "median of log ratios, bootstrap interval"
+    )
+    return {
+        "protocol": (
+            "strictly alternating blocks of chained calls on the referee's clock, fresh contents in rotating buffers; the "
+            "harness's own cost learnt in the reference's process and taken off both; both processes stopped off turn; one "
+            f"drawn call of every block verified; {over}"
+        ),
+        "effort": effort,
+        "regime": "cold, rotating buffers",
+    }

@@ -18,6 +18,7 @@ from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.block import Block
+from evaluator.referee.kept_calls import KeptCalls
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
 from evaluator.roles import frames, runner
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
@@ -37,7 +38,7 @@ Drawn = list[Any]
 _ORACLE_BYTES, _SPARE_BYTES = 512 << 20, 512
 
 
-class Side:
+class Side(KeptCalls):
     """One process at one shape.
 
     Here memory is the host's; :class:`evaluator.referee.device_side.DeviceSide` is the same on a GPU.
@@ -52,6 +53,7 @@ class Side:
     gpu = False
 
     def __init__(self, process: RoleProcess, key: int, inputs: ShapeInputs, chain: Chain) -> None:
+        super().__init__()
         self.process = process
         self.key = key
         self.inputs = inputs
@@ -64,11 +66,10 @@ class Side:
             layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
         ]
         # All slots are alike and one after the other: what slot 0 holds at x, slot i holds at x + i * slot_bytes.
-        before_bytes = layouter.used_bytes
+        self._slots_from = layouter.used_bytes
         self._offsets = [layouter.take(tensor.meta.span_bytes) for tensor in tensors]
-        self._slot_bytes = layouter.used_bytes - before_bytes
-        self._slots_from = before_bytes
-        self._allocate(before_bytes, self.slot_count * self._slot_bytes)
+        self._slot_bytes = layouter.used_bytes - self._slots_from
+        self._allocate(self._slots_from, self.slot_count * self._slot_bytes)
         self.drawn: Drawn = []  #: What :meth:`fill` drew last; a new list each time.
         #: What was seen on a GPU when contents had been written, see :class:`evaluator.referee.keeper.Look`.
         self.look: Any = None
@@ -273,6 +274,7 @@ class Side:
             "poison": poison,
             "keep": keep,
             "token": token,
+            "held": list(self.kept.items()),
             "slots": min(self.slot_count, max(_FEWEST_SLOTS, 1 << (calls - 1).bit_length())),
         }
 

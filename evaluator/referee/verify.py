@@ -10,6 +10,7 @@ from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.block import Block
 from evaluator.referee.correctness import Outcome, Rejected, wrong
 from evaluator.referee.expectation import Case, case_of, own_result
+from evaluator.referee.held import Holding, most_held
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Drawn, Side
 from evaluator.referee.task_session import TaskSession
@@ -79,6 +80,8 @@ class Checker:
         #: What the shortest of the blocks took for a call, in ns, of the candidate's (True) and of baselines.
         self._least_call_ns: dict[bool, float] = {}
         self._unverified: _Taken | None = None
+        #: Which outputs live on, as soon as :meth:`hold` says so.
+        self._holding = Holding(side, shape, 0)
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
@@ -92,6 +95,7 @@ class Checker:
         side = self.side
         self.settle()
         self._check_rest()
+        self._holding.look()
         slots = 1 if self.same_slot else calls
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
         side.fill(slots)
@@ -121,6 +125,27 @@ class Checker:
         if taken is not None:
             self._verify(taken)
             self._check_rest()
+
+    def hold(self) -> None:
+        """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written.
+
+        Nor those of a GPU: nothing of it has been seen to work there.
+        """
+        if not self.captured and not self.side.gpu:
+            most = most_held(self.side, self.shape.output_metas)
+            self._holding = Holding(self.side, self.shape, most)
+
+    def finish(self) -> None:
+        """Looks at outputs that have lived on since their blocks.
+
+        Raises:
+            Rejected: they are not what they were.
+        """
+        self._holding.finish()
+
+    def let_go(self) -> None:
+        """Nothing is timed any more: no process need keep outputs."""
+        self._holding.let_go()
 
     def _inspect(self) -> None:
         """A block has ended: the candidate, which is stopped, must have left its harness as it was and nothing that runs."""
@@ -193,11 +218,13 @@ class Checker:
 
     def _taken(self, side: Side, block: Block) -> _Taken:
         """Copies what is verified of a block: a call that nobody could have known would be drawn, and the link that led to it."""
-        call = secrets.randbelow(block.calls)
+        call = self._holding.draw(side, block.calls)
+        spans = side.outputs(block, call)
+        self._holding.note(side, block, call, spans)
         return _Taken(
             block,
             call,
-            side.outputs(block, call),
+            spans,
             side.outputs(block, call - 1) if side.chained and call else [],
             side.drawn,
             side.contents(0 if self.same_slot else call),

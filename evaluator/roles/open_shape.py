@@ -49,6 +49,8 @@ class Shape:
         self.slots: list[blocks.Slot] = []
         self.binding: dict[str, Any] = {}
         self.outputs: list[list[torch.Tensor]] = []
+        #: Outputs of earlier timed calls that live on, by the referee's numbers.
+        self.held: dict[int, list[torch.Tensor]] = {}
         self.captured: dict[str, blocks.Captured] = {}
         self.spec = calls.CallSpec()
         self.initial: list[torch.Tensor] = []

@@ -168,6 +168,10 @@ class Turns:
         if request["poison"] and self._exchange is not None:
             tensors = [tensor for row in shape.outputs[-1:] for tensor in row]
             blocks.poison_device_memory(tensors, request["poison"])
+        shape.held = {
+            number: shape.held[number] if number in shape.held else shape.outputs[call]
+            for number, call in request["held"]
+        }
         shape.outputs = shape.outputs[-2:] if request["keep"] else []
         if self._exchange is not None:
             self._exchange.forget()
@@ -198,7 +202,7 @@ class Turns:
             return
         last, _ = before
         last.captured.clear()
-        last.outputs = []
+        last.outputs, last.held = [], {}
         for made in (NULL, LEAST):
             last.forwards.pop(made, None)
         self._exchange.renew()
@@ -313,9 +317,18 @@ class Turns:
         return self._exchange.offset(placed)
 
     def fetch(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: says again where the outputs of earlier calls are, as they are now (-1 is the last call)."""
+        """GPU only: says again where the outputs of earlier calls are, as they are now.
+
+        Either of ``calls`` of the last blocks (-1 is the last call), or of the one that is ``held`` under a number; then the copies
+        of the last block are no longer needed.
+        """
         shape = self.shapes[request["shape"]]
-        rows = [shape.outputs[call] for call in request["calls"]]
+        if "held" in request:
+            assert self._exchange is not None
+            self._exchange.forget()
+            rows = [shape.held[request["held"]]]
+        else:
+            rows = [shape.outputs[call] for call in request["calls"]]
         addresses, _ = self._located(rows)
         torch.cuda.synchronize()
         return _report(rows, addresses, [0] * len(rows))

@@ -61,6 +61,27 @@ def get_init_inputs():
     return []
 """,
 )
+ROWS = TaskSource(
+    "rows_apart",
+    """
+import torch
+from torch import nn
+
+from kernelbench_tasks import Dim
+
+DIMS = {"rows": Dim(16, 16, default=16), "cols": Dim(1, 4096, default=64)}
+
+class Model(nn.Module):
+    def forward(self, x):
+        return [torch.relu(row) for row in x]
+
+def get_inputs(rows=16, cols=64):
+    return [torch.randn(rows, cols)]
+
+def get_init_inputs():
+    return []
+""",
+)
 _FRAMES = """
 import sys
 
@@ -221,7 +242,32 @@ class ModelNew(nn.Module):
             sums += np.bincount(at // cols, weights=delta, minlength=rows)
         return torch.from_numpy(sums.astype(np.float32))
 """
+#: 4.4 to 5.6 times as fast, while outputs had to survive no more than two calls.
+RING = """
+from itertools import cycle
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    "Returns outputs that were made before; none twice in a block, which has 384 calls at most."
+
+    def __init__(self):
+        super().__init__()
+        self.rings = {}
+
+    def forward(self, x):
+        ring = self.rings.get(x.shape)
+        if ring is None:
+            made = [torch.zeros_like(x) for _ in range(600)]
+            ring = self.rings[x.shape] = cycle([(y, list(y)) for y in made])
+        y, rows = next(ring)
+        torch.clamp(x, min=0, out=y)
+        return rows
+"""
 _CASES = {
+    "returns outputs of a ring": (ROWS, RING, {"rows": 16, "cols": 64}),
     "computes a block ahead": (LINEAR, AHEAD, {"rows": 4, "cols": 2048}),
     "defers what is not looked at": (LINEAR, DEFERS, {"rows": 4, "cols": 2048}),
     "remembers what contents are made of": (SUMS, REMEMBERS, {"rows": 2048, "cols": 4096}),
@@ -235,7 +281,8 @@ def test_work_at_another_time_gains_nothing(case: str, referee: Referee) -> None
         candidate = CandidateSource(source, "external", f"{case} {attempt}")
         verdict = referee.evaluate(task, candidate, shapes={"visible": [shape]}, splits=["visible"])
         xfail_if_voided(verdict)
-        assert verdict["verdict"] in ("accepted", "cheating", "incorrect"), verdict["reason"]
+        words = ("accepted", "cheating", "incorrect", "contract_violation")
+        assert verdict["verdict"] in words, verdict["reason"]
         if verdict["verdict"] != "accepted" or verdict["summary"]["geomean_speedup"] <= 1.05:
             return
     pytest.fail(f"{case}: {verdict['summary']}")
