@@ -31,6 +31,7 @@ _MAX_LINE_BYTES = 8_000_000
 _MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
 _CHARACTERS_PER_TOKEN = 4
+_MAX_TOKENS_REPORTED = 2**40
 
 
 class BatchFiles:
@@ -167,7 +168,7 @@ class BatchFiles:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= _MAX_TOKENS_REPORTED
 
 
 def _custom_id(line: bytes) -> str | None:

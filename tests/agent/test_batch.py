@@ -97,6 +97,16 @@ def test_bad_lines_are_told_or_waited_out(tmp_path: Path, line: str, kind: str) 
     assert caught.value.kind == kind
 
 
+@pytest.mark.parametrize("count", ["1" + "0" * 400, "-1", "1e3", "true", '"9"'])
+def test_numbers_of_tokens_that_make_no_sense_are_estimated(tmp_path: Path, count: str) -> None:
+    line = answer_line("job-1", "y" * 40).replace('"completion_tokens": 50', f'"completion_tokens": {count}')
+    assert count in line
+    (tmp_path / "answers.jsonl").write_text(line)
+    reply = BatchFiles(choice(tmp_path)).complete(ASK, key="job-1")
+    assert reply.estimated
+    assert reply.completion_tokens == 10
+
+
 def test_a_job_pauses_and_goes_on_when_the_answers_appear(tmp_path: Path) -> None:
     folder, store = tmp_path / "batch", FolderStore(tmp_path / "job")
 
