@@ -157,8 +157,8 @@ def test_an_answer_that_breaks_off_is_not_asked_for_again() -> None:
 @pytest.mark.parametrize("begin", ["headers", "body"])
 def test_an_answer_that_trickles_meets_the_time_out(begin: str) -> None:
     answer = Answer("x" * 1000, trickle_s=0.05, trickle_from=begin)
+    began_s = time.monotonic()
     with chat_server(answer) as server, pytest.raises(ProviderError) as caught:
-        began_s = time.monotonic()
         provider(server, timeout_s=0.5).complete(ASK)
     assert caught.value.kind == "timeout"
     assert time.monotonic() - began_s < 10, "all of it takes a minute"
