@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from agent.spec import Budget, ModelChoice
 
@@ -28,6 +27,9 @@ PLATEAU_GAIN = 1.01
 
 ROOFLINE_SHARE = 0.95
 """At this share of the measured roofline a job stops: what is left is not worth its price."""
+
+ROOFLINE_BELIEVED = 1.25
+"""Who is this much faster than the roofline shows that it says nothing about the module."""
 
 
 @dataclass(frozen=True)
@@ -161,17 +163,16 @@ def price_of(snapshot: Mapping[str, Mapping[str, float]], model: str) -> Price:
     return Price(**snapshot.get(model, {}))
 
 
-def reason_to_stop(speedups: Sequence[float | None], best: Mapping[str, Any] | None, budget: Budget) -> str:
+def reason_to_stop(speedups: Sequence[float | None], roofline_share: float | None, budget: Budget) -> str:
     """Why more candidates are not worth their price; empty when they are.
 
     Args:
         speedups: geometric mean speedup of each judged candidate in order, None for those that were rejected.
-        best: the validation summary of the best one; its `roofline_share` (0 to 1) is heeded where it was measured.
+        roofline_share: of the best one, see `agent.diagnosing.roofline_share`; None where it is not known.
         budget: its `plateau` is how many candidates in a row may bring no progress.
     """
-    share = (best or {}).get("roofline_share")
-    if isinstance(share, float | int) and share >= ROOFLINE_SHARE:
-        return f"the best candidate reaches {share:.0%} of the measured roofline"
+    if roofline_share is not None and ROOFLINE_SHARE <= roofline_share <= ROOFLINE_BELIEVED:
+        return f"the best candidate reaches {roofline_share:.0%} of the measured roofline"
     if budget.plateau is None:
         return ""
     leader, idle = 1.0, 0

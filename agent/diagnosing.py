@@ -17,6 +17,7 @@ from evaluator.client import Referee
 from evaluator.errors import EvaluatorError, RefereeLost
 
 PROFILE_STEP = "profile"
+DESCRIBE_STEP = "describe"
 Profiles = Callable[[str], Mapping[str, Any] | None]
 """Profiles a task's text: `evaluator.profiling.diagnosis.Diagnosis.as_json`, or None where no ceilings were measured.
 
@@ -48,3 +49,31 @@ def diagnose(spec: JobSpec, store: JobStore, referee: Referee, profile: Profiles
         return
     store.finish_step(PROFILE_STEP, dict(found))
     store.event("task.profiled", {"text": "\n".join(found["sentences"]), "label": found["label"]})
+
+
+def roofline_share(store: JobStore, screen: Mapping[str, Any] | None) -> float | None:
+    """How near a candidate is to the roofline: the least time that the device's ceilings allow over its own.
+
+    Both are known at the task's default sizes alone: the profile is made there, and every screen times them. 1 is the roofline.
+
+    Args:
+        store: of the job, with the profile and the description among its steps.
+        screen: the candidate's screen verdict.
+
+    Returns:
+        None where no ceilings were measured or the default sizes were not timed.
+    """
+    profile, description = store.step(PROFILE_STEP), store.step(DESCRIBE_STEP)
+    if screen is None or not isinstance(profile, dict) or not isinstance(description, dict):
+        return None
+    least_s = profile.get("least_s")
+    dims = {name: dim.get("default") for name, dim in (description.get("dims") or {}).items()}
+    for row in screen.get("shapes") or []:
+        if (
+            row.get("timed")
+            and row.get("candidate_us")
+            and row.get("split") == "visible"
+            and row["dims"] == dims
+        ):
+            return float(least_s) * 1e6 / float(row["candidate_us"]) if least_s else None
+    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from agent.background import Background
 from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
-from agent.diagnosing import Profiles, diagnose
+from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
 from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee, task_of
 from agent.portfolio import Entry, rank
@@ -89,6 +89,7 @@ class _Job:
         self.out_dir = out_dir
         self.memory = memory
         self.profile = profile
+        self._outlines: dict[tuple[str, str], dict[str, Any]] = {}
         self.began_s = time.monotonic()
         self.earlier_s = self._judging_seconds()
         self.leader = ""
@@ -118,7 +119,7 @@ class _Job:
         return self._outcome(delivery)
 
     def _describe(self) -> dict[str, Any]:
-        known = self.store.step("describe")
+        known = self.store.step(DESCRIBE_STEP)
         if isinstance(known, dict):
             return known
         try:
@@ -127,7 +128,7 @@ class _Job:
             raise_if_stopped(self.store)
             restart_referee(self.referee)
             description = self._describe_task()
-        self.store.finish_step("describe", description)
+        self.store.finish_step(DESCRIBE_STEP, description)
         inferred = description.get("inferred")
         if isinstance(inferred, dict):
             words = "\n".join(told(inferred))
@@ -203,7 +204,7 @@ class _Job:
         return True
 
     def _tell_leader(self) -> None:
-        ranked = rank(self._entries())
+        ranked = rank(self._entries(self._outline))
         if ranked and ranked[0].candidate.sha256 != self.leader:
             leader = ranked[0]
             self.leader = leader.candidate.sha256
@@ -216,11 +217,25 @@ class _Job:
             }
             self.store.event("portfolio.changed", data)
 
-    def _entries(self) -> list[Entry]:
-        """Accepted and validated candidates. Delivered files are not among them: they never get a validation."""
+    def _outline(self, sha256: str, phase: str) -> dict[str, Any] | None:
+        """What is asked of every verdict at every step. A stored verdict never changes, so it is read once."""
+        known = self._outlines.get((sha256, phase))
+        if known is None:
+            verdict = self.store.verdict(sha256, phase)
+            if verdict is None:
+                return None
+            known = {name: verdict.get(name) for name in ("verdict", "summary", "elapsed_s")}
+            self._outlines[sha256, phase] = known
+        return known
+
+    def _entries(self, read: Callable[[str, str], dict[str, Any] | None] | None = None) -> list[Entry]:
+        """Accepted and validated candidates. Delivered files are not among them: they never get a validation.
+
+        With outlines as their verdicts they can be ranked, not delivered.
+        """
         entries = []
         for order, candidate in enumerate(self.store.candidates()):
-            verdict = self.store.verdict(candidate.sha256, "validation")
+            verdict = (read or self.store.verdict)(candidate.sha256, "validation")
             if verdict is not None and verdict["verdict"] == "accepted":
                 if (verdict.get("summary") or {}).get("geomean_speedup"):
                     entries.append(Entry(candidate, order, verdict))
@@ -242,9 +257,7 @@ class _Job:
         budget = self.spec.budget
         if self.store.stop_requested() == "budget":
             return "stopped by the budget"
-        judged = [
-            one for one in self.store.candidates() if self.store.verdict(one.sha256, "screen") is not None
-        ]
+        judged = [one for one in self.store.candidates() if self._outline(one.sha256, "screen") is not None]
         if budget.candidates is not None and len(judged) >= budget.candidates:
             return f"{budget.candidates} candidates"
         seconds = self.earlier_s + time.monotonic() - self.began_s
@@ -253,16 +266,17 @@ class _Job:
         if budget.gpu_seconds is not None and self.spec.device == "cuda":
             if self._judging_seconds() >= budget.gpu_seconds:
                 return f"{budget.gpu_seconds:g} GPU seconds"
-        speedups = [_speedup(self.store.verdict(one.sha256, "screen")) for one in judged]
-        ranked = rank(self._entries())
-        return reason_to_stop(speedups, ranked[0].verdict.get("summary") if ranked else None, budget)
+        speedups = [_speedup(self._outline(one.sha256, "screen")) for one in judged]
+        ranked = rank(self._entries(self._outline))
+        best = self.store.verdict(ranked[0].candidate.sha256, "screen") if ranked else None
+        return reason_to_stop(speedups, roofline_share(self.store, best), budget)
 
     def _judging_seconds(self) -> float:
         """Seconds of judging that the store holds, from this and earlier attempts."""
         total = 0.0
         for candidate in self.store.candidates():
             for phase in ("screen", "validation"):
-                verdict = self.store.verdict(candidate.sha256, phase)
+                verdict = self._outline(candidate.sha256, phase)
                 total += float((verdict or {}).get("elapsed_s") or 0.0)
         return total
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -28,9 +29,12 @@ from agent.spec import ModelChoice
 REQUESTS, ANSWERS, ERRORS, UPLOADED = "requests.jsonl", "answers.jsonl", "errors.jsonl", "uploaded.jsonl"
 _LOOK_S = 1.0
 _MAX_LINE_BYTES = 8_000_000
+_NAME = re.compile(rb'"custom_id"\s*:\s*"([^"\\]+)"')
+_NAME_WITHIN_BYTES = 4096
 _MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
 _CHARACTERS_PER_TOKEN = 4
+_MAX_TOKENS_REPORTED = 2**40
 
 
 class BatchFiles:
@@ -122,6 +126,8 @@ class BatchFiles:
         """The line that answers `key`; a file that is still being written has it later."""
         for line in self._answers():
             if key.encode() in line and _custom_id(line) == key:
+                if len(line) >= _MAX_LINE_BYTES:
+                    return {"too_long": True}
                 value: dict[str, Any] = json.loads(line)
                 return value
         return None
@@ -136,6 +142,8 @@ class BatchFiles:
                 continue
 
     def _reply(self, line: dict[str, Any], messages: Sequence[Message], elapsed_s: float) -> Reply:
+        if line.get("too_long"):
+            raise ProviderError(f"an answer of the batch is longer than {_MAX_LINE_BYTES} bytes", "too_long")
         response = line.get("response")
         status = response.get("status_code") if isinstance(response, dict) else None
         body = response.get("body") if isinstance(response, dict) else None
@@ -167,10 +175,13 @@ class BatchFiles:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= _MAX_TOKENS_REPORTED
 
 
 def _custom_id(line: bytes) -> str | None:
+    if len(line) >= _MAX_LINE_BYTES:  # it was not read to its end
+        named = _NAME.search(line[:_NAME_WITHIN_BYTES])
+        return named[1].decode("ascii", "replace") if named else None
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

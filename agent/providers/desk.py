@@ -205,6 +205,8 @@ class Desk:
             reply = self._provider(model).complete(messages, max_tokens=reservation.max_tokens, key=key)
         except ProviderError as error:
             cost = Cost() if error.kind in _COST_NOTHING else reservation.cost
+            if batch and cost.tokens:  # it was answered, so it has been paid for
+                self.records.sending(request, choice.model, messages, reservation, prompts_sha256())
             self._end(request, choice, error, reservation, cost)
             raise
         except Exception as fault:  # noqa: BLE001 - a provider's fault must end its request, not the job

@@ -20,6 +20,8 @@ from agent.strategy.techniques import technique
 
 #: Factors nearer to 1 than this are noise of a screen.
 _NOISE = 1.03
+#: Comparing takes time that grows with the square of the lines, and somebody may write a hundred thousand equal ones.
+_MOST_LINES = 2000
 _COMMENT = re.compile(r"(^|\s)(#|//)\s.*$")
 
 
@@ -47,8 +49,10 @@ class Change:
 
 
 def changes(ancestor: str, winner: str) -> list[Change]:
-    """The changes between two files; comments and blank lines alone are none."""
+    """The changes between two files; comments and blank lines alone are none. None of files that are very long."""
     before, after = ancestor.splitlines(), winner.splitlines()
+    if max(len(before), len(after)) > _MOST_LINES:
+        return []
     matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
     blocks: list[list[int]] = []
     for tag, a_begin, a_end, b_begin, b_end in matcher.get_opcodes():

@@ -19,6 +19,8 @@ MAX_REPAIRS = 2
 _REPAIRABLE = frozenset(
     {"incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "contract_violation"}
 )
+#: An answer holds the whole file, which no model writes down at such a length.
+LONGEST_PARENT_CHARACTERS = 60_000
 #: Beam members more alike than this are one lineage.
 _ALIKE = 0.9
 
@@ -73,6 +75,8 @@ def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> l
 
 def _editable(one: Judged) -> bool:
     """Compiler modes wrap the reference in one call: there is nothing in them to change."""
+    if len(one.candidate.source) > LONGEST_PARENT_CHARACTERS:
+        return False
     return not (one.candidate.origin == "compiler" and "torch.compile(" in one.candidate.source)
 
 
@@ -85,6 +89,7 @@ def _repairable(judged: Sequence[Judged]) -> list[Judged]:
         for one in reversed(judged)
         if one.verdict["verdict"] in _REPAIRABLE
         and one.candidate.origin in ("llm", "policy", "external")
+        and len(one.candidate.source) <= LONGEST_PARENT_CHARACTERS
         and one.candidate.sha256 not in parents  # its own repair is the one to go on from
         and _failures_in_a_row(one, by_sha) <= MAX_REPAIRS
     ]

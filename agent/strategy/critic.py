@@ -43,7 +43,7 @@ def parse(text: str) -> Diagnosis | None:
     for found in reversed(_OBJECT.findall(answer)):
         try:
             value = json.loads(found)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         diagnosis = _diagnosis(value)
         if diagnosis is not None:

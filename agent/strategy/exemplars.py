@@ -24,6 +24,8 @@ from agent.strategy.clusters import visible_geomean
 BUCKET = 0.15
 #: Temperature in units of speedup.
 TAU = 0.3
+#: Longer files are not shown: several of them would fill a prompt, and each is paid for.
+LONGEST_SHOWN_CHARACTERS = 30_000
 _WORTH_SHOWING = frozenset({"incorrect", "compile_error", "runtime_error", "timeout", "contract_violation"})
 
 
@@ -73,7 +75,8 @@ def draw(
         leave_out: sha256 of candidates that the prompt shows anyway.
         count: how many successes.
     """
-    left = buckets([one for one in judged if one.candidate.sha256 not in leave_out])
+    short = [one for one in judged if len(one.candidate.source) <= LONGEST_SHOWN_CHARACTERS]
+    left = buckets([one for one in short if one.candidate.sha256 not in leave_out])
     chosen: list[Judged] = []
     while left and len(chosen) < count:
         keys = sorted(left)
@@ -82,7 +85,7 @@ def draw(
         chosen.append(generator.choice(left.pop(key)))
     failures = [
         one
-        for one in judged
+        for one in short
         if one.verdict["verdict"] in _WORTH_SHOWING
         and one.candidate.origin in ("llm", "policy")
         and one.candidate.sha256 not in leave_out

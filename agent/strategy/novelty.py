@@ -12,13 +12,17 @@ import itertools
 import keyword
 import re
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Above this share of common token triples a file is no new idea. In a kernel of 60 lines another block size alone stays
 #: above it: sweeping numbers is the machine's work (`TUNABLES`). A repair may be one character, so there only the same
 #: normalized text is a repetition.
 SAME = 0.97
+#: A job's candidates are each compared with all others: without their marks a search spends its time on cutting up texts.
+_KEPT = 256
+_KEPT_CHARACTERS = 60_000
 _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
 _C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SKIPPED = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER})
@@ -48,7 +52,11 @@ def normalized(source: str) -> str:
 
 def fingerprint(source: str) -> str:
     """Hex digest of the normalized text."""
-    return hashlib.sha256(normalized(source).encode("utf-8", "surrogatepass")).hexdigest()
+    return _digest(_tokens(source))
+
+
+def _digest(tokens: list[str]) -> str:
+    return hashlib.sha256("\x00".join(tokens).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def likeness(source: str, tried: Mapping[str, str]) -> Likeness:
@@ -58,15 +66,27 @@ def likeness(source: str, tried: Mapping[str, str]) -> Likeness:
         source: the proposal.
         tried: source by sha256.
     """
-    mine = _tokens(source)
-    my_triples = _triples(mine)
+    mine, my_triples = _marks(source)
     best = Likeness("", 0.0)
     for sha256, other in tried.items():
-        theirs = _tokens(other)
-        share = 1.0 if mine == theirs else min(_jaccard(my_triples, _triples(theirs)), 0.9999)
+        theirs, their_triples = _marks(other)
+        share = 1.0 if mine == theirs else min(_jaccard(my_triples, their_triples), 0.9999)
         if share > best.share:
             best = Likeness(sha256, share)
     return best
+
+
+def _marks(source: str) -> tuple[str, frozenset[int]]:
+    """What a file is compared by: its fingerprint and its token triples, as numbers of this process."""
+    return (_kept_marks if len(source) <= _KEPT_CHARACTERS else _new_marks)(source)
+
+
+def _new_marks(source: str) -> tuple[str, frozenset[int]]:
+    tokens = _tokens(source)
+    return _digest(tokens), frozenset(hash(triple) for triple in _triples(tokens))
+
+
+_kept_marks = lru_cache(maxsize=_KEPT)(_new_marks)
 
 
 def _tokens(source: str) -> list[str]:
@@ -119,6 +139,6 @@ def _triples(tokens: list[str]) -> set[tuple[str, ...]]:
     return {tuple(tokens[place : place + 3]) for place in range(max(1, len(tokens) - 2))}
 
 
-def _jaccard(first: Iterable[tuple[str, ...]], second: Iterable[tuple[str, ...]]) -> float:
-    one, other = set(first), set(second)
-    return len(one & other) / len(one | other) if one | other else 1.0
+def _jaccard(one: frozenset[int], other: frozenset[int]) -> float:
+    common = len(one & other)
+    return common / (len(one) + len(other) - common) if one or other else 1.0

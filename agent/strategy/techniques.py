@@ -10,7 +10,7 @@ import re
 
 _TECHNIQUES: tuple[tuple[str, str], ...] = (
     (r"_mm\d*_|__m\d{3}|\bomp simd\b|\bfloat4\b|\bint4\b|__restrict__", "explicit vector loads and arithmetic"),
-    (r"\bomp\b.*\bparallel\b|num_threads|schedule\(", "another way to share work between threads"),
+    (r"\bomp\b.{0,80}\bparallel\b|num_threads|schedule\(", "another way to share work between threads"),
     (r"\b__shared__\b|extern __shared__", "staging in shared memory"),
     (r"\b(wmma|wgmma|mma_sync)\b|\btl\.dot\b|_tile_dp", "matrix units"),
     (r"CUDAGraph|make_graphed_callables", "replaying a CUDA graph"),

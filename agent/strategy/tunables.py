@@ -21,6 +21,7 @@ from dataclasses import dataclass
 MAX_NAMES = 8
 MAX_VALUES = 32
 _MAX_TEXT = 64
+_MAX_INTEGER = 2**63
 
 Value = int | float | str | bool
 Setting = Mapping[str, Value]
@@ -102,8 +103,9 @@ def declared(source: str) -> Tunables | None:
     chosen: dict[str, Value] = {}
     for name, values in raw.items():
         if not isinstance(name, str) or name not in constants:
+            shown = repr(name)[:_MAX_TEXT] if isinstance(name, str) else type(name).__name__
             raise NotTunable(
-                f"TUNABLES names {name!r}, which is no literal constant of the module, assigned once"
+                f"TUNABLES names {shown}, which is no literal constant of the module, assigned once"
             )
         if not isinstance(values, list | tuple) or not 1 <= len(values) <= MAX_VALUES:
             raise NotTunable(f"TUNABLES[{name!r}] must be a list of 1 to {MAX_VALUES} values")
@@ -153,7 +155,11 @@ def _assert_only(before: ast.Module, made: str, setting: Setting) -> None:
     for tree in (before, after):
         for node, _ in (_constants(tree)[name] for name in setting):
             _blank(tree, node)
-    if ast.dump(before) != ast.dump(after):
+    try:
+        same = ast.dump(before) == ast.dump(after)
+    except RecursionError:
+        raise NotTunable("the file is nested too deeply to be sure that nothing else changed") from None
+    if not same:
         raise NotTunable("replacing the constants would change something else")
 
 
@@ -194,7 +200,9 @@ def _literal(expression: ast.expr | None) -> Value | None:
 def _plain(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= _MAX_TEXT and value.isprintable()
-    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, int):  # of thousands of digits Python refuses to make a text
+        return abs(value) < _MAX_INTEGER
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _targets(node: ast.stmt) -> list[str]:

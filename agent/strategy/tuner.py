@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent.proposers.base import ProposalContext
     from agent.strategy.settings import Strategy
 
-_PROGRAM = Path(__file__).parent / "sandboxed" / "tune_program.py"
+PROGRAM = Path(__file__).parent / "sandboxed" / "tune_program.py"
 FULL_S = 0.25
 """Seconds of one timing at full length, per shape: medians of two runs then differ by less than 1 % on a quiet machine."""
 MOST_SHAPES = 4
@@ -53,6 +53,8 @@ def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> It
     step = f"tuned/{parent.sha256}"
     try:
         tunables = declared(parent.source)
+        if tunables is not None:
+            substituted(parent.source, tunables.chosen)  # what fails for its own numbers fails for all
     except NotTunable as error:
         if context.store.step(step) is None:
             context.store.finish_step(step, {"ranked": [], "reason": str(error)})
@@ -106,7 +108,11 @@ def _search(context: ProposalContext, parent: Candidate, settings: list[Any]) ->
         "tuning.py": Path(tuning.__file__).read_text(),
     }
     result = context.referee.run_tool(
-        _PROGRAM.read_text(), files, deadline_s=DEADLINE_S + _GRACE_S, device=context.device == "cuda"
+        PROGRAM.read_text(),
+        files,
+        deadline_s=DEADLINE_S + _GRACE_S,
+        device=context.device == "cuda",
+        timed=True,
     )
     if result.status != "ok" or "tuned.json" not in result.outputs:
         last = (result.stderr or result.stdout).strip().splitlines()[-1:]

@@ -24,6 +24,13 @@ def optimize(
     budget_usd: Annotated[float | None, typer.Option(help="US dollars for model calls.")] = None,
     budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
     budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of model calls, prompts included.")
+    ] = None,
+    budget_gpu_seconds: Annotated[float | None, typer.Option(help="Seconds of judging on a GPU.")] = None,
+    plateau: Annotated[
+        int | None, typer.Option(help="Stop after so many candidates in a row without progress.")
+    ] = None,
     origin: Annotated[
         list[str] | None, typer.Option(help="Who may propose; repeat. Default: all configured.")
     ] = None,
@@ -63,7 +70,14 @@ def optimize(
     wanted: dict[str, Any] = {
         **task_field(task),
         "device": device,
-        "budget": {"usd": budget_usd, "seconds": budget_seconds, "candidates": budget_candidates},
+        "budget": {
+            "usd": budget_usd,
+            "seconds": budget_seconds,
+            "candidates": budget_candidates,
+            "tokens": budget_tokens,
+            "gpu_seconds": budget_gpu_seconds,
+            "plateau": plateau,
+        },
         "origins": origin or None,
         "traffic": json_of(traffic),
         "space": json_of(space),

@@ -20,6 +20,7 @@ Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
 ]
 _DEFAULT_URL = "http://127.0.0.1:8000"
+_PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and JSON within JSON grows
 _TIMEOUT_S = 30.0
 
 
@@ -64,7 +65,10 @@ def batch(
     Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
     """
     if answers is not None:
-        job = _ask(url, "POST", f"/jobs/{job_id}/batch", json={"answers": text_of(answers)}).json()
+        pieces = pieces_of(text_of(answers))
+        for number, piece in enumerate(pieces, start=1):
+            body = {"answers": piece, "more": number < len(pieces)}
+            job = _ask(url, "POST", f"/jobs/{job_id}/batch", json=body).json()
         print(job["state"])  # noqa: T201 - the program's answer
         return
     content = _ask(url, "GET", f"/jobs/{job_id}/batch").text
@@ -72,6 +76,16 @@ def batch(
         sys.stdout.write(content)
     else:
         out.write_text(content, encoding="utf-8")
+
+
+def pieces_of(text: str) -> list[str]:
+    """Whole lines, together so short that a service takes them in one request; one that is longer stands alone."""
+    pieces = [""]
+    for line in text.split("\n"):
+        if pieces[-1] and len(pieces[-1]) + len(line) > _PIECE_CHARACTERS:
+            pieces.append("")
+        pieces[-1] += f"{line}\n" if line.strip() else ""
+    return pieces
 
 
 def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:

@@ -106,6 +106,12 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
             return "Looking for the next candidate"
 
 
+def profile(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on where the reference's time goes; none where it was not profiled."""
+    found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
+    return [line for line in _text(found[-1], "text").splitlines() if line.strip()] if found else []
+
+
 def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:
     """Events in words, newest first, each with the time since the job was created."""
     begun = formats.moment(created_at)

@@ -83,8 +83,8 @@ def open_requests(session: Session, job_id: str) -> str:
     return _text(session, job_id, _REQUESTS)
 
 
-def add_answers(session: Session, job_id: str, text: str) -> int:
-    """Stores answers, lets the job go on if it waits, and commits; how many lines there were.
+def add_answers(session: Session, job_id: str, text: str, *, more: bool = False) -> int:
+    """Stores answers, lets the job go on unless `more` will follow, and commits; how many lines there were.
 
     Answers to requests that this job did not make are of no use and do no harm.
 
@@ -98,7 +98,8 @@ def add_answers(session: Session, job_id: str, text: str) -> int:
     assert job is not None
     if job.state != "waiting":
         raise NotReady(f"job {job_id} waits for no answers")
-    lines = [line for line in text.splitlines() if line.strip()]
+    # Not `splitlines`: a text within JSON may hold what Unicode takes for the end of a line.
+    lines = [line for line in text.split("\n") if line.strip()]
     for number, line in enumerate(lines, start=1):
         if not _is_answer(line):
             message = (
@@ -112,9 +113,11 @@ def add_answers(session: Session, job_id: str, text: str) -> int:
     if not lines or len(stored) > MAX_ANSWERS_CHARACTERS:
         raise Refused([FieldError("answers", "holds no line, or more than this service keeps of a job")])
     _keep(session, job_id, _ANSWERS, stored)
-    resume(session, job)
+    if not more:
+        resume(session, job)
     session.commit()
-    bell.set()
+    if not more:
+        bell.set()
     return len(lines)
 
 

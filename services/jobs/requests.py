@@ -199,6 +199,9 @@ class BatchAnswers(Request):
     answers: Source = Field(
         description="lines of the Batch API's output or error file: a JSON object with a custom_id each"
     )
+    more: bool = Field(
+        default=False, description="more answers follow, in a request of their own: the job waits for them"
+    )
 
 
 class EvaluateRequest(TaskRequest):

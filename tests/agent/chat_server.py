@@ -30,6 +30,7 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
     cut_after_bytes: int | None = None
     trickle_s: float = 0.0
+    trickle_from: str = "body"
 
     def body(self, model: str) -> bytes:
         """The response body."""
@@ -98,6 +99,10 @@ def chat_server(
             time.sleep(answer.delay_s)
             data = answer.body(str(body.get("model")))
             try:
+                if answer.trickle_s and answer.trickle_from == "headers":
+                    for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + data:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(answer.trickle_s)
                 self.send_response(answer.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))

@@ -15,6 +15,7 @@ from agent.errors import AnswersAwaited, ProviderError
 from agent.proposers.llm import LLMProposer
 from agent.providers.base import Message
 from agent.providers.batch import BatchFiles
+from agent.providers.desk import Desk
 from agent.records import Records
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
@@ -95,6 +96,38 @@ def test_bad_lines_are_told_or_waited_out(tmp_path: Path, line: str, kind: str) 
     with pytest.raises(ProviderError) as caught:
         BatchFiles(choice(tmp_path)).complete(ASK, key="job-1")
     assert caught.value.kind == kind
+
+
+def test_an_answer_too_long_to_read_is_paid_for_and_not_asked_for_again(tmp_path: Path) -> None:
+    folder, store = tmp_path / "batch", FolderStore(tmp_path / "job")
+
+    def ask() -> None:
+        desk = Desk(store, [choice(folder)], Budget())
+        try:
+            desk.answer("llm/1/1/1", 0, ASK)
+        finally:
+            desk.close()
+
+    with pytest.raises(ProviderError, match="answers go to"):
+        ask()
+    (name,) = [line["custom_id"] for line in requests(folder)]
+    (folder / "answers.jsonl").write_text(answer_line(name, "x" * 9_000_000) + answer_line("another", "y"))
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="longer than") as caught:
+            ask()
+        assert caught.value.kind == "too_long"
+        assert requests(folder) == []
+        assert Records(store).spent().tokens > 8192, "all that it may have cost"
+
+
+@pytest.mark.parametrize("count", ["1" + "0" * 400, "-1", "1e3", "true", '"9"'])
+def test_numbers_of_tokens_that_make_no_sense_are_estimated(tmp_path: Path, count: str) -> None:
+    line = answer_line("job-1", "y" * 40).replace('"completion_tokens": 50', f'"completion_tokens": {count}')
+    assert count in line
+    (tmp_path / "answers.jsonl").write_text(line)
+    reply = BatchFiles(choice(tmp_path)).complete(ASK, key="job-1")
+    assert reply.estimated
+    assert reply.completion_tokens == 10
 
 
 def test_a_job_pauses_and_goes_on_when_the_answers_appear(tmp_path: Path) -> None:

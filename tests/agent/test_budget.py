@@ -181,5 +181,6 @@ def test_a_job_stops_where_nothing_improves_or_the_roofline_is_near() -> None:
     assert reason_to_stop([1.5, None, 1.505, 1.2], None, plateau)
     assert reason_to_stop([1.5, None, 1.505, 1.6], None, plateau) == ""
     assert reason_to_stop([None] * 50, None, Budget()) == ""
-    assert reason_to_stop([], {"roofline_share": 0.96}, Budget())
-    assert reason_to_stop([], {"roofline_share": 0.9}, Budget()) == ""
+    assert reason_to_stop([], 0.96, Budget())
+    assert reason_to_stop([], 0.9, Budget()) == ""
+    assert reason_to_stop([], 1.5, Budget()) == "", "no roofline of this module"

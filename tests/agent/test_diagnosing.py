@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from agent.diagnosing import PROFILE_STEP, diagnose
+from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, diagnose, roofline_share
 from agent.stores.folder import FolderStore
 from evaluator.client import Referee
 from evaluator.profiling.diagnosis import LABELS
 from evaluator.profiling.profile import profile_task
 from evaluator.sources import TaskSource
 from tests.agent import small_job
+from tests.agent.strategy.judging import accepted, row
 
 RATES = {
     "dram_bytes_per_s": 1e10,
@@ -53,3 +54,22 @@ def test_without_measured_ceilings_there_is_no_diagnosis(tmp_path: Path) -> None
     store = FolderStore(tmp_path)
     diagnose(small_job.spec(), store, None, lambda _: None)  # type: ignore[arg-type]
     assert "kernelwright device" in str(store.step(PROFILE_STEP))
+
+
+def test_a_candidate_is_held_against_the_roofline_at_the_default_sizes(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    rows = [row({"rows": 4}, 1.0), row({"rows": 64}, 2.0), row({"rows": 64}, 4.0, "validation")]
+    screen = accepted() | {"shapes": rows}
+    assert roofline_share(store, screen) is None
+    store.finish_step(DESCRIBE_STEP, {"ok": True, "dims": {"rows": {"min": 1, "max": 99, "default": 64}}})
+    store.finish_step(PROFILE_STEP, {"least_s": 4.8e-6})
+    assert roofline_share(store, screen) == pytest.approx(0.96), "4.8 of 5 microseconds"
+    assert roofline_share(store, accepted() | {"shapes": rows[:1]}) is None
+    assert roofline_share(store, None) is None
+
+
+def test_without_ceilings_there_is_no_roofline(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.finish_step(DESCRIBE_STEP, {"ok": True, "dims": {"rows": {"default": 64}}})
+    store.finish_step(PROFILE_STEP, {"problem": "the ceilings of this device have not been measured"})
+    assert roofline_share(store, accepted() | {"shapes": [row({"rows": 64}, 2.0)]}) is None

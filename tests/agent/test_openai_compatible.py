@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 
 import pytest
 
@@ -153,10 +154,14 @@ def test_an_answer_that_breaks_off_is_not_asked_for_again() -> None:
     assert len(server.requests) == 1, "it may have been billed"
 
 
-def test_an_answer_that_trickles_meets_the_time_out() -> None:
-    with chat_server(Answer("x" * 1000, trickle_s=0.05)) as server, pytest.raises(ProviderError) as caught:
+@pytest.mark.parametrize("begin", ["headers", "body"])
+def test_an_answer_that_trickles_meets_the_time_out(begin: str) -> None:
+    answer = Answer("x" * 1000, trickle_s=0.05, trickle_from=begin)
+    began_s = time.monotonic()
+    with chat_server(answer) as server, pytest.raises(ProviderError) as caught:
         provider(server, timeout_s=0.5).complete(ASK)
     assert caught.value.kind == "timeout"
+    assert time.monotonic() - began_s < 10, "all of it takes a minute"
 
 
 def test_a_long_answer_is_cut_and_a_huge_one_is_not_read_to_its_end() -> None:

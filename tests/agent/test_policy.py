@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import threading
 import time
@@ -90,6 +91,29 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path, checkpoint
     with pytest.raises(ProviderError, match="cannot be loaded"):
         LocalPolicy(ModelChoice(str(folder), provider="policy"))
     assert not planted.exists()
+
+
+def test_weights_in_a_pickle_are_not_unpacked(tmp_path: Path, checkpoint: Path) -> None:
+    torch = pytest.importorskip("torch")
+    planted, folder = tmp_path / "ran", tmp_path / "pickled"
+    shutil.copytree(checkpoint, folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(Planting(str(planted)), folder / "pytorch_model.bin")
+    with pytest.raises(ProviderError, match="cannot be loaded"):
+        LocalPolicy(ModelChoice(str(folder), provider="policy"))
+    assert not planted.exists()
+    torch.load(folder / "pytorch_model.bin", weights_only=False)
+    assert planted.exists(), "the file that was planted does nothing, so the test shows nothing"
+
+
+class Planting:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path(self.path),)
 
 
 class Timer:

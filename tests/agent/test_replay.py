@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from agent import prompts
 from agent.proposers.llm import LLMProposer
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
@@ -62,6 +64,32 @@ def test_a_verdict_that_was_changed_afterwards_is_seen(tmp_path: Path) -> None:
     found = replay(job, store)
     assert not found.same
     assert 0 < sum(not prompt.same for prompt in found.prompts) < len(found.prompts)
+
+
+def test_templates_that_changed_are_told_by_their_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FolderStore(tmp_path / "job")
+    job = run(store)
+    folder = tmp_path / "prompts"
+    shutil.copytree(prompts._FOLDER, folder)
+    again = folder / "again.md.j2"
+    again.write_text(again.read_text().replace("exactly one", "only one"))
+    monkeypatch.setattr(prompts, "_FOLDER", folder)
+    for kept in (prompts.prompts_sha256, prompts._environment):
+        kept.cache_clear()
+    try:
+        found = replay(job, store)
+    finally:
+        monkeypatch.undo()
+        for kept in (prompts.prompts_sha256, prompts._environment):
+            kept.cache_clear()
+    assert found.templates_changed
+    assert not found.same
+    changed = [prompt.request for prompt in found.prompts if not prompt.same]
+    assert changed
+    assert all(name.endswith("/2") for name in changed), "what did not use the template is the same"
+    assert not replay(job, store).templates_changed
 
 
 def test_another_task_than_the_recorded_one_is_seen(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from agent.errors import AnswersAwaited
 from agent.proposers.llm import LLMProposer
 from agent.records import Records
+from services.commands.remote import pieces_of
 from services.db.models import Job
 from services.db.session import Database
 from services.errors import NotReady, Refused
@@ -95,6 +96,30 @@ def test_a_job_waits_and_goes_on_with_what_clients_hand_in(base: Database, tmp_p
     assert work(base, job_id, tmp_path / "there") == ["m #1", "m #1 repaired"]
     store = SqlJobStore(base, job_id, Lease(Job, job_id, "one", 3), lambda: False)
     assert Records(store).spent().tokens == 300
+
+
+def test_answers_may_come_in_pieces(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    work(base, job_id, tmp_path / "here")
+    (first,) = open_ids(base, job_id)
+    separator = answer_line("another", "x").replace('"x"', '"a\u2028b"')
+    assert "\u2028" in separator
+    with base.uncommitted() as session:
+        assert batches.add_answers(session, job_id, separator, more=True) == 1
+    assert state(base, job_id) == "waiting", "it goes on with the last piece"
+    assert hand_in(base, job_id, answer_line(first, reply("x").text or "")) == 1
+    assert state(base, job_id) == "queued"
+    work(base, job_id, tmp_path / "elsewhere")
+    assert open_ids(base, job_id) != [first], "the second round waits"
+
+
+def test_a_file_of_answers_is_cut_between_lines() -> None:
+    lines = [answer_line(f"r-{number}", "x" * 90_000) for number in range(9)]
+    long = answer_line("long", "y" * 400_000)
+    pieces = pieces_of("".join([*lines, "\n", long, lines[0]]))
+    assert "".join(pieces) == "".join([*lines, long, lines[0]])
+    assert len(pieces) == 5
+    assert all(len(piece) < 300_000 for piece in pieces if piece != long)
 
 
 def test_answers_in_the_folder_are_noticed_by_the_dispatcher(base: Database, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Bench:
         if modules is None:
             return None
         logs = [
-            math.log(self.timed(module, inputs, share * self.full_s))
+            math.log(self.timed(module, inputs, share))
             for module, (_, _, inputs) in zip(modules, self.shapes, strict=True)
         ]
         return math.exp(sum(logs) / len(logs))
@@ -117,12 +117,16 @@ class Bench:
         torch.testing.assert_close(results, self.expected, rtol=2e-2, atol=2e-2, equal_nan=True)
         return modules
 
-    def timed(self, module: Any, inputs: list[Any], length_s: float) -> float:
-        """Median microseconds a call over `length_s` seconds, at least three samples."""
+    def timed(self, module: Any, inputs: list[Any], share: float) -> float:
+        """Median microseconds a call over a share of the full length.
+
+        At full length three samples at least; before, one will do, or what is slow would cost more than its share.
+        """
+        length_s, least = share * self.full_s, 3 if share >= 1 else 1
         calls = max(1, round(1e-4 / max(self.sample(module, inputs, 1), 1e-7)))  # samples of 0.1 ms at least
         samples: list[float] = []
         spent_s = 0.0
-        while len(samples) < 3 or spent_s < length_s:
+        while len(samples) < least or spent_s < length_s:
             elapsed_s = self.sample(module, inputs, calls)
             samples.append(elapsed_s / calls)
             spent_s += elapsed_s

@@ -73,7 +73,7 @@ def get_batch(job_id: str, session: SessionDep) -> Response:
 @router.post("/jobs/{job_id}/batch", status_code=202)
 def add_answers(job_id: str, body: BatchAnswers, session: SessionDep) -> JobView:
     """Hand in answers, all or some; the job goes on, and is `waiting` again if it needs more."""
-    batches.add_answers(session, job_id, body.answers)
+    batches.add_answers(session, job_id, body.answers, more=body.more)
     return read.get_job(session, job_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from agent.strategy.critic import parse
 from agent.strategy.finishing import Finisher
 from agent.strategy.lessons import ABLATED_STEPS, Lesson
 from agent.strategy.settings import Strategy
+from agent.strategy.techniques import technique
 from evaluator.sources import TaskSource
 from tests.agent.strategy.judging import accepted, rejected
 
@@ -141,6 +143,19 @@ def test_the_finisher_undoes_the_winner_s_changes_and_keeps_what_each_was_worth(
 def test_a_critic_names_exactly_one_change(text: str, expected: tuple[str, str] | None) -> None:
     found = parse(text)
     assert (None if found is None else (found.bottleneck, found.change)) == expected
+
+
+def test_a_critic_that_answers_with_nonsense_names_nothing() -> None:
+    for change in ("[" * 100_000, "9" * 100_000, '["one", "two"]', "null", '""'):
+        assert parse(f'{{"bottleneck": "memory_bandwidth", "evidence": "", "change": {change}}}') is None
+
+
+def test_files_made_to_be_slow_to_compare_are_left_alone() -> None:
+    equal = "x = 1\n" * 50_000
+    began_s = time.monotonic()
+    assert changes(equal, equal + "y = 2\n" + equal) == []
+    assert technique(" omp " * 20_000)
+    assert time.monotonic() - began_s < 5, "with the square of its length it would take minutes"
 
 
 def test_a_critic_s_essay_is_cut() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.strategy.beam import MAX_REPAIRS, select
+from agent.strategy.beam import LONGEST_PARENT_CHARACTERS, MAX_REPAIRS, select
 from agent.strategy.clusters import visible_geomean, worst_cluster
 from tests.agent.strategy.judging import accepted, judged, rejected, row
 
@@ -50,6 +50,12 @@ def test_a_failure_is_repaired_from_its_last_attempt_and_then_given_up() -> None
 def test_cheats_and_modes_are_no_parents() -> None:
     mode = judged("import torch\nf = torch.compile(x)", accepted(1.5), origin="compiler")
     assert select([judged("x", rejected("cheating")), mode], 4) == []
+
+
+def test_a_file_that_no_answer_can_hold_is_no_parent() -> None:
+    long = "x = 1\n" * (LONGEST_PARENT_CHARACTERS // 6 + 1)
+    all_ = [judged(long, accepted(9.0)), judged(long + "y = 2\n", rejected()), judged(ADD, accepted(1.1))]
+    assert names(select(all_, 4)) == [(ADD, "speed")]
 
 
 def test_the_worst_cluster_is_where_no_candidate_is_good() -> None:

@@ -10,7 +10,15 @@ import pytest
 
 from agent.stores.folder import FolderStore
 from agent.strategy.draws import recorded
-from agent.strategy.exemplars import BUCKET, TAU, Judged, buckets, draw, softmax
+from agent.strategy.exemplars import (
+    BUCKET,
+    LONGEST_SHOWN_CHARACTERS,
+    TAU,
+    Judged,
+    buckets,
+    draw,
+    softmax,
+)
 from tests.agent.strategy.judging import accepted, judged, rejected
 
 
@@ -71,3 +79,11 @@ def test_a_given_seed_draws_the_same_in_another_job(tmp_path: Path) -> None:
     other, _ = recorded(FolderStore(tmp_path / "2"), "search/1", [], 7)
     third, _ = recorded(FolderStore(tmp_path / "3"), "search/1", [], 8)
     assert one.random() == other.random() != third.random()
+
+
+def test_long_files_are_not_shown() -> None:
+    long = "#" * (LONGEST_SHOWN_CHARACTERS + 1)
+    all_ = [judged("slow", accepted(0.8)), judged(long, accepted(3.0)), judged(long + "#", rejected())]
+    found = draw(all_, random.Random(0))
+    assert [one.candidate.source for one in found.successes] == ["slow"]
+    assert found.failure is None

@@ -56,6 +56,16 @@ def test_what_cannot_be_used_is_refused_with_a_reason(source: str, words: str) -
         declared(source)
 
 
+def test_numbers_without_end_are_refused() -> None:
+    digits = "0x" + "f" * 20_000  # as text Python refuses to make of it
+    for source in (f"A = 1\nTUNABLES = {{'A': [1, {digits}]}}\n", f"A = {digits}\nTUNABLES = {{'A': [1]}}\n"):
+        with pytest.raises(NotTunable):
+            declared(source)
+    with pytest.raises(NotTunable) as caught:
+        declared("TUNABLES = {'" + "n" * 100_000 + "': [1]}\n")
+    assert len(str(caught.value)) < 200
+
+
 def test_only_the_constants_change() -> None:
     made = substituted(FILE, {"BLOCK": 64, "SCALE": 0.5, "MODE": "small"})
     assert made == FILE.replace("BLOCK = 128  #", "BLOCK = 64  #").replace("= -1.0;", "= 0.5;").replace(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,12 +56,41 @@ def stored(store: FolderStore) -> Candidate:
     return parent
 
 
+@pytest.fixture
+def locks() -> Iterator[Path]:
+    """A folder with a short name: sockets lie in it, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def somebody_times(folder: Path) -> bool:
+    """Whether the CPU's clock is held by one alone."""
+    with open(folder / "kernelwright-cpu.lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 @pytest.mark.slow
-def test_a_real_candidate_is_tuned_in_the_sandbox(tmp_path: Path) -> None:
+def test_a_real_candidate_is_tuned_in_the_sandbox(
+    tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(locks))  # of this test alone
     store = FolderStore(tmp_path / "job")
     parent = stored(store)
-    with Referee("cpu", work_dir=tmp_path / "referee") as referee:
-        found = list(tuned(context(store, referee), parent, Strategy(seed=1)))
+    with Referee("cpu", work_dir=tmp_path / "referee") as referee, ThreadPoolExecutor(1) as pool:
+        referee.run_tool("", {})
+        assert not somebody_times(locks)
+        tuning = pool.submit(lambda: list(tuned(context(store, referee), parent, Strategy(seed=1))))
+        seen = False
+        while not tuning.done():
+            seen = seen or somebody_times(locks)
+            time.sleep(0.02)
+        found = tuning.result()
+        assert seen, "others would time while it does"
+        assert not somebody_times(locks)
         judged = referee.evaluate(
             TASK, small_job_source(found[0]), effort="screen", splits=("visible",), shapes=small_job.SHAPES
         )
