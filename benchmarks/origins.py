@@ -12,7 +12,7 @@ draws; the held-out ones are drawn once per task from fresh randomness, and no p
 being first, and what a job spent on baselines is told apart.
 
 Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
-need be. Several GPUs of a host share a work folder; each takes the next task that nobody has. A job of `batch` ends with requests in
+need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. A job of `batch` ends with requests in
 `jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
 """
 
@@ -295,17 +295,34 @@ class Runs:
 
 
 @contextmanager
-def claimed(work: Path, name: str) -> Iterator[bool]:
+def claimed(work: Path, name: str, place: str) -> Iterator[bool]:
     """Whether this process has a task to itself until the end of the block; one that dies gives it back."""
-    path = work / "claims" / name
+    path = _claim(work, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
-        else:
-            yield True
+            return
+        file.truncate(0)
+        file.write(place)
+        file.flush()
+        yield True
+
+
+def own_first(work: Path, names: Sequence[str], place: str) -> list[str]:
+    """Tasks in their order, those first that were begun here: what was compiled for them is here."""
+
+    def is_others(name: str) -> bool:
+        path = _claim(work, name)
+        return not path.exists() or path.read_text(encoding="utf-8") != place
+
+    return sorted(names, key=is_others)
+
+
+def _claim(work: Path, name: str) -> Path:
+    return work / "claims" / name
 
 
 def rows_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -333,7 +350,7 @@ def run(
     index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
     tasks: Annotated[str, typer.Option(help="Tasks of the catalogue (commas).")] = ",".join(TASKS),
     origins: Annotated[str, typer.Option(help="compiler, human, batch (commas).")] = "compiler,human",
-    visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 3,
+    visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
     validation: Annotated[int, typer.Option(help="Validation shapes.")] = 3,
     held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 5,
     adversarial: Annotated[int, typer.Option(help="Adversarial shapes; nothing is timed there.")] = 0,
@@ -372,13 +389,13 @@ def run(
         hand_out(answers, work, names)
     # A job may be in one evaluation for minutes. Its store keeps what it has, and its referee's processes end with this one.
     _end_at(ends_at, console)
-    runs = Runs(settings, work, f"{device}-{index or 0}", ends_at, console)
+    place = f"{device}-{index or 0}"
+    runs = Runs(settings, work, place, ends_at, console)
     try:
-        runs.save()
-        for number, name in enumerate(names):
-            with claimed(work, name) as mine:
+        for name in own_first(work, names, place):
+            with claimed(work, name, place) as mine:
                 if mine:
-                    runs.task(name, number)
+                    runs.task(name, names.index(name))
     finally:
         runs.referee.close()
     show(rows_in([work]), console)

@@ -143,13 +143,16 @@ def test_a_job_counts_once_and_its_end_counts_more_than_a_later_attempt() -> Non
 
 
 def test_a_claimed_task_is_nobody_elses_until_it_is_given_back(tmp_path: Path) -> None:
-    with origins.claimed(tmp_path, "softmax") as first:
-        with origins.claimed(tmp_path, "softmax") as second:
+    with origins.claimed(tmp_path, "softmax", "cuda-0") as first:
+        with origins.claimed(tmp_path, "softmax", "cuda-1") as second:
             assert (first, second) == (True, False)
-        with origins.claimed(tmp_path, "swiglu") as other:
+        with origins.claimed(tmp_path, "swiglu", "cuda-1") as other:
             assert other
-    with origins.claimed(tmp_path, "softmax") as again:
+    with origins.claimed(tmp_path, "softmax", "cuda-0") as again:
         assert again
+    names = ["row_sum", "softmax", "swiglu"]
+    assert origins.own_first(tmp_path, names, "cuda-0") == ["softmax", "row_sum", "swiglu"]
+    assert origins.own_first(tmp_path, names, "cuda-1") == ["swiglu", "row_sum", "softmax"]
 
 
 @pytest.mark.slow
