@@ -25,7 +25,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -42,17 +42,14 @@ from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
 from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.origins_summary import FINAL, latest, row_of, show
+from benchmarks.own_referee import OwnReferee
 from benchmarks.referee import unused
 from benchmarks.truth import nth_visible, write_atomically
-from evaluator.client import ProgressCallback, Referee
+from evaluator.client import Referee
 from evaluator.errors import EvaluatorError
 from evaluator.profiling.ceilings import ceilings
 from evaluator.profiling.profile import least_times
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
-from evaluator.referee.tool_run import ToolResult
-from evaluator.sources import CandidateSource, TaskSource
-from evaluator.timing.cores import keep_to
+from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 
 #: Chosen before anything was measured: tasks with a library kernel for both devices or for GPUs, quick ones to compile first.
@@ -86,82 +83,6 @@ class Settings:
     model: str = ""
     samples: int = 2
     usd_per_million: tuple[float, float] = (0.0, 0.0)
-
-
-class OwnReferee:
-    """A referee in this process, with the calls of `evaluator.client.Referee` that a job makes.
-
-    In this process, because its client is never told the held-out shapes, and here they are chosen for several jobs.
-
-    Args:
-        device: "cpu" or "cuda".
-        work_dir: for what compilers make.
-    """
-
-    def __init__(self, device: str, work_dir: Path) -> None:
-        self._device = device
-        self._work_dir = work_dir
-        self.core = self._open()
-
-    def _open(self) -> RefereeCore:
-        core = RefereeCore(self._device, self._work_dir, "landlock")
-        keep_to(core.fleet.role_cores)
-        core.fleet.warm_up()
-        return core
-
-    def restart(self) -> None:
-        """See `Referee.restart`."""
-        self.core.close()
-        self.core = self._open()
-
-    def close(self) -> None:
-        """Ends its processes."""
-        self.core.close()
-
-    def describe(
-        self,
-        task: TaskSource,
-        *,
-        deadline_s: float = 120.0,
-        traffic: Sequence[Mapping[str, Any]] | None = None,
-        space: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """See `Referee.describe`."""
-        known = list(traffic) if traffic else None
-        return _as_told(lambda: self.core.describe(task, deadline_s, known, space))
-
-    def evaluate(
-        self,
-        task: TaskSource,
-        candidate: CandidateSource,
-        *,
-        on_progress: ProgressCallback | None = None,
-        deadline_s: float | None = None,
-        **fields: Any,
-    ) -> dict[str, Any]:
-        """See `Referee.evaluate`."""
-
-        def progress(stage: str, done: int, total: int, text: str) -> None:
-            if on_progress is not None:
-                on_progress({"stage": stage, "done": done, "total": total, "text": text})
-
-        request = Request(task, candidate, deadline_s=deadline_s or 900.0, **fields)
-        return _as_told(lambda: self.core.evaluate(request, progress))
-
-    def run_tool(self, program: str, files: Mapping[str, str], **limits: Any) -> ToolResult:
-        """See `Referee.run_tool`."""
-        return self.core.run_tool(program, files, **{"deadline_s": 120.0, **limits})
-
-
-def _as_told(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """An answer as it would have come through pipes; a fault of ours as an error that a job can store."""
-    try:
-        told: dict[str, Any] = json.loads(json.dumps(answer()))
-    except EvaluatorError:
-        raise
-    except Exception as error:
-        raise EvaluatorError(f"Bug: {type(error).__name__}: {error}") from error
-    return told
 
 
 class Runs:

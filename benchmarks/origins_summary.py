@@ -156,8 +156,8 @@ def validated_speedup(row: dict[str, Any]) -> float | None:
 
 def captured_geomean(row: dict[str, Any]) -> float | None:
     """A job's speedup with both sides replayed as CUDA graphs; None unless every shape has one."""
-    figures = [(shape["captured"] or {}).get("speedup") for shape in row["shapes"]]
-    return geomean(figures) if figures and all(figures) else None
+    figures = [float((shape["captured"] or {}).get("speedup") or 0.0) for shape in row["shapes"]]
+    return geomean(figures) if all(figures) else None
 
 
 def roofline(row: dict[str, Any]) -> float | None:
