@@ -12,8 +12,8 @@ draws; the held-out ones are drawn once per task from fresh randomness, and no p
 being first, and what a job spent on baselines is told apart.
 
 Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
-need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. A job of `batch` ends with requests in
-`jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
+need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. A
+job of `batch` ends with requests in `jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
 """
 
 from __future__ import annotations
@@ -304,6 +304,7 @@ def run(
             f"unknown: {', '.join(unknown)}" if unknown else "an origin is needed, and for batch --model"
         )
     work.mkdir(parents=True, exist_ok=True)
+    work = work.resolve()  # the referee's processes run elsewhere
     counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": adversarial}
     settings = Settings(device, chosen, counts, candidates, model, samples, (usd_input, usd_output))
     if answers is not None:
