@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from evaluator.profiling.counters import Counters
 from evaluator.profiling.measured import Measured, Row
 
 SCHEMA = "kernelwright.profile/1"
@@ -57,6 +58,7 @@ class Diagnosis:
         sentences: for people and prompts, the bottleneck first.
         kernels, modules, lines: where the time goes, longest first.
         waits, breaks: line and what; see :class:`Measured`.
+        counters: what ncu counted, on a GPU where ncu is; None elsewhere. The label does not rest on it.
     """
 
     label: str
@@ -75,6 +77,7 @@ class Diagnosis:
     transfers: tuple[tuple[int, str, int], ...]
     breaks: tuple[tuple[int, str], ...]
     graphs: int
+    counters: Counters | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
+from evaluator.profiling.counters import RunsTools, count, find_ncu
 from evaluator.profiling.diagnosis import Diagnosis, Roof, diagnose
 from evaluator.profiling.measured import parse, parse_counts
 from evaluator.profiling.program import PROGRAM
-from evaluator.referee.tool_run import ToolResult
 from evaluator.timing.exclusive import DeviceLock
 
 DEADLINE_S = 60.0
@@ -24,22 +25,6 @@ _LONGEST_DIM = 64
 
 class ProfileFailed(EvaluatorError):
     """The task could not be profiled; the message says why."""
-
-
-class RunsTools(Protocol):
-    """Whatever runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
-
-    def run_tool(
-        self,
-        program: str,
-        files: Mapping[str, str],
-        *,
-        deadline_s: float = ...,
-        memory_bytes: int | None = ...,
-        device: bool = ...,
-    ) -> ToolResult:
-        """See :meth:`evaluator.client.Referee.run_tool`."""
-        ...
 
 
 def profile_task(
@@ -80,9 +65,14 @@ def profile_task(
     except ProfileFailed as failure:
         compiling = {"graphs": 0, "breaks": [], "problem": str(failure)}
     try:
-        return diagnose(parse(times, compiling), rates, gpu=device == "cuda")
+        found = diagnose(parse(times, compiling), rates, gpu=device == "cuda")
     except ValueError as error:
         raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
+    ncu = find_ncu() if device == "cuda" else None
+    if ncu is None:
+        return found
+    with DeviceLock(str(uuid)).exclusive():
+        return replace(found, counters=count(tools, text, ncu, device=device, dims=chosen))
 
 
 def least_times(
