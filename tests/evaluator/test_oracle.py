@@ -139,3 +139,18 @@ def test_the_mean_of_equal_terms_may_be_off_as_far_as_its_rounding_goes_and_no_f
     assert compare(found.ravel(), expect(*given, equal_terms=True)).ok
     half = layer_norm(x, x[:, :1] * np.float32(1 + 2**-11)).astype(np.float64)
     assert not compare(half.ravel(), expect(*given, equal_terms=True)).ok
+
+
+def test_a_row_that_is_mostly_cut_off_is_allowed_what_others_lose() -> None:
+    generator = np.random.default_rng(5)
+    exact = np.abs(generator.normal(30.0, 5.0, (200, 32)))
+    own = exact + generator.uniform(-2e-5, 2e-5, exact.shape)
+    exact[7], own[7] = 0.0, 0.0
+    exact[7, 3] = own[7, 3] = 0.03  # where the reference happens to be exact
+    flat = exact.reshape(-1)
+    values = flat.copy()
+    values[7 * 32 + 3] += 2e-5
+    expected = expect("float32", (200, 32), flat, own.reshape(-1), None, usual=0.5)
+    assert compare(values, expected).ok
+    values[7 * 32 + 3] += 1e-3
+    assert not compare(values, expected).ok
