@@ -154,3 +154,12 @@ def test_a_row_that_is_mostly_cut_off_is_allowed_what_others_lose() -> None:
     assert compare(values, expected).ok
     values[7 * 32 + 3] += 1e-3
     assert not compare(values, expected).ok
+
+
+def test_in_16_bits_a_small_row_is_not_allowed_what_large_ones_lose() -> None:
+    generator = np.random.default_rng(6)
+    exact = np.abs(generator.normal(30.0, 5.0, (200, 32)))
+    exact[7] = 0.03
+    own = exact * (1 + generator.uniform(-(2.0**-9), 2.0**-9, exact.shape))
+    expected = expect("bfloat16", (200, 32), exact.reshape(-1), own.reshape(-1), None, usual=0.5)
+    assert float(expected.bound[7, 0]) < 0.05 < 0.1 / 0.53, "a tenth beside 0.03 is wrong"
