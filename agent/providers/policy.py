@@ -151,7 +151,8 @@ def _load(folder: str) -> tuple[Any, Any]:
                 text = f"the checkpoint in {folder} cannot be loaded: {str(error)[:300]}"
                 raise ProviderError(text, "request") from None
             with _device_lock().shared():
-                _LOADED[known] = (tokenizer, model.to("cuda" if cuda else "cpu").eval())
+                model.to(torch.device("cuda" if cuda else "cpu"))  # type: ignore[arg-type]  # wrapped: `self` is not seen
+                _LOADED[known] = (tokenizer, model.eval())
         return _LOADED[known]
 
 
