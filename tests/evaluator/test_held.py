@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from evaluator.errors import RoleReported
-from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected, check, make_case
+from evaluator.referee.correctness import Rejected
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
-from evaluator.sources import CandidateSource, TaskSource
+from evaluator.sources import TaskSource
+from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK, candidate
 
 _CALLS, _BLOCKS = 8, 12
@@ -50,22 +47,6 @@ def shape(session: TaskSession) -> OpenShape:
     return session.open({})
 
 
-@contextmanager
-def checked(session: TaskSession, shape: OpenShape, source: CandidateSource) -> Iterator[Checker]:
-    """The candidate after the checks of correctness."""
-    run = CandidateRun(session.fleet, session, source)
-    try:
-        run.start()
-        side, outcome = run.open(shape), Outcome()
-        cases = [make_case(session, shape, "task", []) for _ in range(4)]
-        check(side, shape, cases, outcome)
-        checker = Checker(session, shape, side, outcome, [])
-        yield checker
-        checker.let_go()
-    finally:
-        run.close()
-
-
 def run(checker: Checker, blocks: int = _BLOCKS) -> None:
     """So many blocks, and then a look at what was kept."""
     for _ in range(blocks):
@@ -79,7 +60,7 @@ def rules(rejected: pytest.ExceptionInfo[Rejected]) -> list[str]:
 
 def test_a_ring_longer_than_a_block_is_found(session: TaskSession, shape: OpenShape) -> None:
     source = candidate("return torch.clamp(x * 1.5, min=0, out=ring[next(turn) % 40])", _RING)
-    with checked(session, shape, source) as checker:
+    with checked(session, shape, source, calls=4) as checker:
         # Nothing else notices.
         run(checker)
         checker.hold()
@@ -94,7 +75,7 @@ def test_a_ring_that_begins_late_is_found(session: TaskSession, shape: OpenShape
     source = candidate(
         "n = next(turn); y = torch.relu(x * 1.5); return y if n < 200 else ring[n % 40].copy_(y)", _RING
     )
-    with checked(session, shape, source) as checker:
+    with checked(session, shape, source, calls=4) as checker:
         checker.hold()
         with pytest.raises(Rejected) as rejected:
             run(checker, 5 * _BLOCKS)
@@ -108,16 +89,16 @@ def test_few_outputs_live_on_and_none_when_timing_has_ended(session: TaskSession
         "alive = sum(one() is not None for one in made); made[:] = [one for one in made if one() is not None]; "
         f"assert alive < {_CALLS} + 5, alive; y = torch.relu(x * 1.5); made.append(weakref.ref(y)); return y"
     )
-    with checked(session, shape, candidate(body, before)) as checker:
+    with checked(session, shape, candidate(body, before), calls=4) as checker:
         checker.hold()
         run(checker, 3 * _BLOCKS)
     strict = candidate(body.replace(f"{_CALLS} + 5", f"{_CALLS} + 1"), before)
-    with checked(session, shape, strict) as checker:
+    with checked(session, shape, strict, calls=4) as checker:
         checker.run(_CALLS)
         checker.hold()
         with pytest.raises(RoleReported, match="AssertionError"):
             run(checker)
-    with checked(session, shape, strict) as checker:
+    with checked(session, shape, strict, calls=4) as checker:
         checker.hold()
         checker.run(1)
         checker.finish()
@@ -133,7 +114,7 @@ def test_both_sides_keep_outputs_of_the_same_calls(core: RefereeCore) -> None:
     shape = session.open({})
     baseline = Baseline("eager/1t", "eager", 1)
     session.prepare(shape.side, baseline)
-    with checked(session, shape, twin(TASK)) as checker:
+    with checked(session, shape, twin(TASK), calls=4) as checker:
         checker.hold()
         for first in (True, False) * _BLOCKS:
             for mine in (first, not first):
@@ -153,6 +134,6 @@ def test_both_sides_keep_outputs_of_the_same_calls(core: RefereeCore) -> None:
 def test_a_view_of_an_input_may_change(core: RefereeCore) -> None:
     session = core.session(VIEW)
     shape = session.open({})
-    with checked(session, shape, twin(VIEW)) as checker:
+    with checked(session, shape, twin(VIEW), calls=4) as checker:
         checker.hold()
         run(checker)

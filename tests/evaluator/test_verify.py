@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected, check, make_case
+from evaluator.referee.correctness import Rejected
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.task_session import TaskSession
-from evaluator.referee.verify import Checker
-from evaluator.sources import CandidateSource, TaskSource
+from evaluator.sources import TaskSource
+from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK, candidate
 
 _CALLS = 8
@@ -49,19 +45,6 @@ def session(core: RefereeCore) -> TaskSession:
 @pytest.fixture(scope="module")
 def shape(session: TaskSession) -> OpenShape:
     return session.open({})
-
-
-@contextmanager
-def checked(session: TaskSession, shape: OpenShape, source: CandidateSource) -> Iterator[Checker]:
-    """The candidate after one checked call."""
-    run = CandidateRun(session.fleet, session, source)
-    try:
-        run.start()
-        side, outcome = run.open(shape), Outcome()
-        check(side, shape, [make_case(session, shape, "task", [])], outcome)
-        yield Checker(session, shape, side, outcome, [])
-    finally:
-        run.close()
 
 
 def test_contents_that_are_written_meanwhile_belong_to_another_block(

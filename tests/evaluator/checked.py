@@ -1,0 +1,30 @@
+"""A candidate that has passed its checks of correctness, ready for timed blocks; for tests of what verifies these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.correctness import Outcome, check, make_case
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.task_session import TaskSession
+from evaluator.referee.verify import Checker
+from evaluator.sources import CandidateSource
+
+
+@contextmanager
+def checked(
+    session: TaskSession, shape: OpenShape, source: CandidateSource, calls: int = 1
+) -> Iterator[Checker]:
+    """The candidate after so many checked calls."""
+    run = CandidateRun(session.fleet, session, source)
+    try:
+        run.start()
+        side, outcome = run.open(shape), Outcome()
+        check(side, shape, [make_case(session, shape, "task", []) for _ in range(calls)], outcome)
+        checker = Checker(session, shape, side, outcome, [])
+        yield checker
+        checker.let_go()
+    finally:
+        run.close()
