@@ -155,8 +155,10 @@ def main(
     if skip_known and path.exists():
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     known = {row["task"] for row in rows}
-    number, parts_count = (int(word) for word in part.split("/"))
-    mine = catalog.list_tasks()[number - 1 :: parts_count]
+    place, _, count = part.partition("/")
+    if not (place.isdigit() and count.isdigit() and 1 <= int(place) <= int(count)):
+        raise typer.BadParameter(f"--part {part}: give one such as 2/4")
+    mine = catalog.list_tasks()[int(place) - 1 :: int(count)]
     names = [task.name for task in mine if only in task.name and task.name not in known]
     spawning = get_context("spawn")
     results = spawning.Queue()
