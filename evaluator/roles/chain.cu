@@ -2,8 +2,9 @@
  * digests what the last one returned and refreshes the inputs of the next one; no host wait in between. Every block of
  * threads computes the whole digest for itself and refreshes its share: a kernel of this size is all latency.
  *
- * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state: it makes the
- * calls depend on each other. That outputs are complete is checked in the memory itself, after the process was stopped. */
+ * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state and on when the
+ * link began: it makes the calls depend on each other, and nobody can have these words ready and the rest later. That
+ * outputs are complete is checked in the memory itself, after the process was stopped. */
 struct refresh_t {
     unsigned char *data;
     const unsigned char *pool;
@@ -14,6 +15,11 @@ struct refresh_t {
 #define THREADS 256
 #define WHOLE_BYTES 16384ull
 #define SAMPLES 1024ull
+#define WHEN_BITS 16
+#define WHEN_MASK ((1ull << WHEN_BITS) - 1)
+/* Instead of a time that is given: read the clock, or go on with the part of a link before this one. */
+#define BY_CLOCK -1
+#define GOES_ON -2
 
 struct outputs_t {
     const unsigned char *data[PER_LINK];
@@ -24,6 +30,28 @@ __device__ unsigned long long mix(unsigned long long hash, unsigned long long va
     hash ^= value;
     hash *= 0x9E3779B97F4A7C15ull;
     return hash ^ (hash >> 29);
+}
+
+/* As in chain.c: the last bits of a state say when its call returned. */
+__device__ unsigned long long marked(unsigned long long state, unsigned long long when) {
+    return state >> WHEN_BITS << WHEN_BITS | when;
+}
+
+/* Sixteen bits that nobody knows before. The device's own time goes in steps of up to a microsecond, a processor's cycles do not. */
+__device__ unsigned long long now() {
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return mix(time, (unsigned long long)clock64() << 24) >> (64 - WHEN_BITS);
+}
+
+/* When this link began, the same for all of its blocks: the first one to come here says so. Nobody waits for anybody, so it does
+ * not matter which blocks run, in what order, or what else does. The word names the state that the link began with, which no other
+ * link has that uses this word: what an earlier one left there is replaced. */
+__device__ unsigned long long agreed(unsigned long long *word, unsigned long long state) {
+    const unsigned long long seen = *(volatile unsigned long long *)word;
+    if ((seen ^ state) >> WHEN_BITS == 0) return seen & WHEN_MASK;
+    const unsigned long long mine = marked(state, now()), found = atomicCAS(word, seen, mine);
+    return (found == seen ? mine : found) & WHEN_MASK;
 }
 
 __device__ unsigned int word_at(const unsigned char *at) {
@@ -55,9 +83,16 @@ __device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned
 }
 
 extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
-                                   const unsigned long long *before, unsigned long long *after) {
+                                   const unsigned long long *before, unsigned long long *after,
+                                   unsigned long long *word, int given) {
     __shared__ unsigned long long sums[THREADS / 32];
+    __shared__ unsigned long long when;
     unsigned long long state = *before;
+    if (outputs_count) {
+        if (threadIdx.x == 0) when = given == BY_CLOCK ? agreed(word, state) : given == GOES_ON ? state & WHEN_MASK : given;
+        __syncthreads();
+        if (given != GOES_ON) state = mix(state, when);
+    }
     for (int o = 0; o < outputs_count; ++o) {
         unsigned long long sum = part(outputs.data[o], outputs.bytes[o], state);
         for (int half = 16; half; half >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, half);
@@ -68,6 +103,7 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
         state = mix(state, sum);
         __syncthreads();
     }
+    if (outputs_count) state = marked(state, when);
     if (blockIdx.x == 0 && threadIdx.x == 0) *after = state;
     for (int e = 0; e < inputs_count; ++e) {
         const refresh_t r = inputs[e];
