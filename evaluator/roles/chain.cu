@@ -11,8 +11,17 @@ struct refresh_t {
     unsigned long long item_bytes, count, pool_count, stride;
 };
 
-#define PER_LINK 8
+/* From sm_90 on the blocks of a link are one cluster, which the device runs at one time and whose memory on the chip nobody else
+ * reaches. Elsewhere they are on their own. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CLUSTER __attribute__((cluster_dims(8, 1, 1)))
+#define THREADS 512
+#else
+#define CLUSTER
 #define THREADS 256
+#endif
+
+#define PER_LINK 8
 #define WHOLE_BYTES 16384ull
 #define SAMPLES 1024ull
 #define WHEN_BITS 16
@@ -44,15 +53,46 @@ __device__ unsigned long long now() {
     return mix(time, (unsigned long long)clock64() << 24) >> (64 - WHEN_BITS);
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+/* When this link began, the same for all of its blocks: the first one says so, and the others read it there. All threads call this,
+ * and let_go() before they end. */
+__device__ unsigned long long agreed(unsigned long long *, unsigned long long) {
+    __shared__ unsigned long long mine;
+    if (blockIdx.x == 0 && threadIdx.x == 0) mine = now();
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+    unsigned long long found;
+    asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, 0;\n\tld.shared::cluster.u64 %0, [there];\n\t}"
+                 : "=l"(found) : "r"((unsigned int)__cvta_generic_to_shared(&mine)) : "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    return found;
+}
+
+/* The first block's memory must be there until all have read it. */
+__device__ void let_go() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+#else
+
 /* When this link began, the same for all of its blocks: the first one to come here says so. Nobody waits for anybody, so it does
  * not matter which blocks run, in what order, or what else does. The word names the state that the link began with, which no other
- * link has that uses this word: what an earlier one left there is replaced. */
+ * link has that uses this word: what an earlier one left there is replaced. All threads call this. */
 __device__ unsigned long long agreed(unsigned long long *word, unsigned long long state) {
-    const unsigned long long seen = *(volatile unsigned long long *)word;
-    if ((seen ^ state) >> WHEN_BITS == 0) return seen & WHEN_MASK;
-    const unsigned long long mine = marked(state, now()), found = atomicCAS(word, seen, mine);
-    return (found == seen ? mine : found) & WHEN_MASK;
+    __shared__ unsigned long long said;
+    if (threadIdx.x == 0) {
+        const unsigned long long seen = *(volatile unsigned long long *)word;
+        said = seen;
+        if ((seen ^ state) >> WHEN_BITS) {
+            const unsigned long long mine = marked(state, now()), found = atomicCAS(word, seen, mine);
+            said = found == seen ? mine : found;
+        }
+    }
+    __syncthreads();
+    return said & WHEN_MASK;
 }
+
+__device__ void let_go() {}
+
+#endif
 
 __device__ unsigned int word_at(const unsigned char *at) {
     if (((unsigned long long)at & 3) == 0) return *(const unsigned int *)at;
@@ -82,17 +122,15 @@ __device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned
     else for (unsigned long long b = 0; b < item_bytes; ++b) to[b] = from[b];
 }
 
-extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
+extern "C" __global__ CLUSTER void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
                                    const unsigned long long *before, unsigned long long *after,
                                    unsigned long long *word, int given) {
     __shared__ unsigned long long sums[THREADS / 32];
-    __shared__ unsigned long long when;
     unsigned long long state = *before;
-    if (outputs_count) {
-        if (threadIdx.x == 0) when = given == BY_CLOCK ? agreed(word, state) : given == GOES_ON ? state & WHEN_MASK : given;
-        __syncthreads();
-        if (given != GOES_ON) state = mix(state, when);
-    }
+    unsigned long long when = given;
+    if (given == BY_CLOCK) when = agreed(word, state);
+    if (given == GOES_ON) when = state & WHEN_MASK;
+    else state = mix(state, when);
     for (int o = 0; o < outputs_count; ++o) {
         unsigned long long sum = part(outputs.data[o], outputs.bytes[o], state);
         for (int half = 16; half; half >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, half);
@@ -120,6 +158,7 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
             copy_item(r.data + at * r.item_bytes, r.pool + source * r.item_bytes, r.item_bytes);
         }
     }
+    if (given == BY_CLOCK) let_go();
 }
 
 #define CHUNK_BYTES 32

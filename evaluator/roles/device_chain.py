@@ -16,8 +16,10 @@ import torch
 from evaluator.roles.gate import MOST_CALLS
 
 #: As in chain.cu.
-_THREADS, _PER_LINK = 256, 8
-_BLOCKS = 16
+_PER_LINK = 8
+#: Blocks of a link and threads of each, from the first architecture on that has clusters, and before.
+_CLUSTERS_FROM = (9, 0)
+_CLUSTER, _SINGLE = (8, 512), (16, 256)
 _BY_CLOCK, _GOES_ON = -1, -2
 _FILL_THREADS = 256
 _MASK = (1 << 64) - 1
@@ -143,10 +145,11 @@ class States:
         # Between two parts of one link. A kernel that refreshes may not write the word that its other blocks begin with.
         self._between = self._base + 8 * (calls + 1)
         pointer, count = ctypes.c_uint64, ctypes.c_int
-        # By the last one the blocks of a link agree upon when it began.
+        # By the last one the blocks of a link agree upon when it began, where they are no cluster.
         agreed = pointer(self._base + 8 * (calls + 2))
         cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer(), agreed, count())
         self._link = _Launcher(_loaded[b"kw_link"], cells)
+        self._grid = _CLUSTER if torch.cuda.get_device_capability() >= _CLUSTERS_FROM else _SINGLE
 
     def begin(self, state: int) -> None:
         """Sets the state before the first call."""
@@ -193,7 +196,8 @@ class States:
         outputs_count.value = outputs
         rows.value, rows_count.value = (table.address, table.count) if table is not None else (0, 0)
         from_state.value, to_state.value, given.value = before, after, when
-        self._link(_BLOCKS, 1, _THREADS, stream)
+        blocks, threads = self._grid
+        self._link(blocks, 1, threads, stream)
 
     def read(self, calls: int) -> list[int]:
         """The states after each of so many calls, as unsigned 64-bit numbers; waits for the device."""
