@@ -18,7 +18,6 @@ from typing import Any
 
 from evaluator.referee.block import Block
 from evaluator.referee.correctness import Rejected, where
-from evaluator.referee.expectation import Case
 from evaluator.referee.memory_size import MOST_HELD
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
@@ -67,14 +66,12 @@ class Holding:
     Args:
         side: the candidate's.
         shape: where it is timed.
-        earlier: correctness cases, which know what outputs are views of inputs.
         most: how many are kept in each process; 0 for none.
     """
 
-    def __init__(self, side: Side, shape: OpenShape, earlier: list[Case], most: int) -> None:
+    def __init__(self, side: Side, shape: OpenShape, most: int) -> None:
         self._side = side
         self._shape = shape
-        self._views = frozenset[int]().union(*(case.aliased for case in earlier))
         self._most = most
         self._draws: list[_Draw] = []
         #: Of each process: its blocks so far, and who has which place.
@@ -150,7 +147,7 @@ class Holding:
             pairs = [
                 (span, then)
                 for index, (span, then) in enumerate(zip(now, kept.spans, strict=True))
-                if index not in self._views
+                if index not in self._shape.aliased
             ]
             if not side.same([span for span, _ in pairs], [then for _, then in pairs]):
                 sentence = (

@@ -31,6 +31,8 @@ class OpenShape:
     inputs: ShapeInputs
     side: Side
     output_metas: tuple[TensorMeta, ...] = ()
+    #: Outputs that the reference itself returns as views of its inputs.
+    aliased: frozenset[int] = frozenset()
     baselines: list[Baseline] = field(default_factory=list)
     checks: dict[str, Any] = field(default_factory=dict)
     ranked: bool = False

@@ -241,7 +241,7 @@ class TaskSession:
         side.open(_BUILD_SECONDS)
         side.fill(1)
         block = side.block(1, _CALL_SECONDS)
-        return OpenShape(dims, key, inputs, side, block.report.metas)
+        return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block))
 
     # -- baselines ---------------------------------------------------------------------------------------------
 

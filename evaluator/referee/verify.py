@@ -81,7 +81,7 @@ class Checker:
         self._least_call_ns: dict[bool, float] = {}
         self._unverified: _Taken | None = None
         #: Which outputs live on, as soon as :meth:`hold` says so.
-        self._holding = Holding(side, shape, earlier, 0)
+        self._holding = Holding(side, shape, 0)
         self._watch = Watch(session.fleet.keeper, side.process)
         self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
 
@@ -130,7 +130,7 @@ class Checker:
         """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written."""
         if not self.captured:
             most = most_held(self.side, self.shape.output_metas)
-            self._holding = Holding(self.side, self.shape, self.earlier, most)
+            self._holding = Holding(self.side, self.shape, most)
 
     def finish(self) -> None:
         """Looks at outputs that have lived on since their blocks.
