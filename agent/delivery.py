@@ -16,6 +16,7 @@ from agent.candidates import Candidate
 from agent.errors import AssemblyError
 from agent.judging import judge_phase, raise_if_stopped
 from agent.portfolio import Entry, Portfolio, build_portfolio
+from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import JobStore
 
@@ -167,6 +168,7 @@ def _finish(
         verdicts=_verdicts(store, [*members, delivered]),
         leaderboard=tuple(_leaderboard(store, delivered)),
         no_fallback=plan["no_fallback"],
+        models=account(store),
     )
     return Delivery("accepted", reason, winner_sha256, write_bundle(contents, out_dir), summary)
 

@@ -3,6 +3,7 @@
 AgentError
 ├── ProposalFailed          a proposer could not do its work (the job goes on without it)
 │   └── ProviderError       the language model's API refused, failed or answered nonsense
+├── AnswersAwaited          a batch has no answers yet (the job is `waiting`, and goes on when it is run again)
 ├── AssemblyError           the winner cannot be turned into optimized.py
 └── StoreCorrupt            a job folder holds something that is not ours
 """
@@ -22,12 +23,17 @@ class ProviderError(ProposalFailed):
     """The language model's API refused, failed or answered something that is not its protocol.
 
     Attributes:
-        kind: "authentication", "rate_limit", "timeout", "server", "protocol" or "request".
+        kind: "authentication", "rate_limit", "server" and "request" cost nothing; "timeout", "cut" (the answer broke off),
+            "too_long" and "protocol" may have been billed; "waiting" (a batch without answers yet).
     """
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class AnswersAwaited(AgentError):
+    """Requests of a batch have no answers yet; the message says where they are expected."""
 
 
 class AssemblyError(AgentError):

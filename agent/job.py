@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.background import Background
+from agent.budget import reason_to_stop
 from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
+from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
+from agent.errors import AnswersAwaited
 from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee, task_of
 from agent.portfolio import Entry, rank
 from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.registry import proposers_for
+from agent.redaction import known_secrets, redact_message
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
+from agent.strategy import starting
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
 
 if TYPE_CHECKING:
+    from agent.memory.entries import Memory
     from evaluator.client import Referee
 
 __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", "run_job"]
@@ -32,7 +39,14 @@ __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", 
 _log = logging.getLogger(__name__)
 
 
-def run_job(spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> JobOutcome:
+def run_job(
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    out_dir: Path,
+    memory: Memory | None = None,
+    profile: Profiles = lambda _: None,
+) -> JobOutcome:
     """Run a job to its end, or resume it.
 
     Args:
@@ -40,24 +54,42 @@ def run_job(spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> 
         store: where results go; a store that already holds some is resumed.
         referee: judges; stays open for the caller.
         out_dir: folder for the bundle.
+        memory: what earlier jobs taught, as far as this one may know it; None where nobody keeps any.
+        profile: says what holds the reference back, for models; see `agent.diagnosing`.
 
     Returns:
         How it ended. Errors of candidates, proposers and tasks are outcomes; only errors of ours raise.
     """
     store.event("job.started", {"name": spec.name, "device": spec.device})
-    outcome = _Job(spec, store, referee, out_dir).run()
-    names = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
+    outcome = _Job(spec, store, referee, out_dir, memory, profile).run()
+    names = {
+        "succeeded": "job.finished",
+        "failed": "job.failed",
+        "cancelled": "job.cancelled",
+        "waiting": "job.waiting",
+    }
     data = {"verdict": outcome.verdict_word, "reason": outcome.reason, "winner_sha256": outcome.winner_sha256}
     store.event(names[outcome.state], data)
     return outcome
 
 
 class _Job:
-    def __init__(self, spec: JobSpec, store: JobStore, referee: Referee, out_dir: Path) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: JobStore,
+        referee: Referee,
+        out_dir: Path,
+        memory: Memory | None,
+        profile: Profiles,
+    ) -> None:
         self.spec = spec
         self.store = store
         self.referee = referee
         self.out_dir = out_dir
+        self.memory = memory
+        self.profile = profile
+        self._outlines: dict[tuple[str, str], dict[str, Any]] = {}
         self.began_s = time.monotonic()
         self.earlier_s = self._judging_seconds()
         self.leader = ""
@@ -75,6 +107,8 @@ class _Job:
             delivery = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
+        except AnswersAwaited as awaited:
+            return JobOutcome("waiting", None, str(awaited))
         except JobStopped as stopped:
             return JobOutcome("cancelled", None, f"stopped on request ({stopped.reason})")
         except RefereeLost as lost:
@@ -85,7 +119,7 @@ class _Job:
         return self._outcome(delivery)
 
     def _describe(self) -> dict[str, Any]:
-        known = self.store.step("describe")
+        known = self.store.step(DESCRIBE_STEP)
         if isinstance(known, dict):
             return known
         try:
@@ -94,7 +128,7 @@ class _Job:
             raise_if_stopped(self.store)
             restart_referee(self.referee)
             description = self._describe_task()
-        self.store.finish_step("describe", description)
+        self.store.finish_step(DESCRIBE_STEP, description)
         inferred = description.get("inferred")
         if isinstance(inferred, dict):
             words = "\n".join(told(inferred))
@@ -108,12 +142,23 @@ class _Job:
 
     def _collect(self, description: dict[str, Any]) -> None:
         """Propose and judge until proposers or budget are exhausted."""
-        if self.spec.start_from is not None:
+        if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
             self._judge(Candidate(self.spec.start_from, "external", "starting point"))
-        context = ProposalContext(self.spec.task, description, self.spec.device, self.referee, self.store)
+        background = Background(self.store, self.spec.task.source, description, self.spec.device, self.memory)
+        context = ProposalContext(
+            self.spec.task,
+            description,
+            self.spec.device,
+            self.referee,
+            self.store,
+            may_go_on=self._may_go_on,
+            background=background,
+        )
         for proposer in proposers_for(self.spec):
             if not self._may_go_on():
                 return
+            if proposer.origin in ("llm", "policy"):
+                diagnose(self.spec, self.store, self.referee, self.profile)
             self._run_proposer(proposer, context)
         self._judge_waiting()
 
@@ -131,8 +176,10 @@ class _Job:
         except _ProposerFailed as failure:
             raise_if_stopped(self.store)  # a cancelled job's referee is killed under its proposer
             error = failure.__cause__ or failure
+            if isinstance(error, (AnswersAwaited, JobStopped)):
+                raise error from None  # not the proposer's end: it goes on when the job is run again
             _log.warning("proposer %s failed", proposer.origin, exc_info=error)
-            text = f"{type(error).__name__}: {error}"[:2000]
+            text = redact_message(f"{type(error).__name__}: {error}", known_secrets())[:2000]
             self.store.event("proposer.failed", {"origin": proposer.origin, "reason": text})
             self.store.finish_step(step, {"candidates": count, "error": text})
             return
@@ -157,7 +204,7 @@ class _Job:
         return True
 
     def _tell_leader(self) -> None:
-        ranked = rank(self._entries())
+        ranked = rank(self._entries(self._outline))
         if ranked and ranked[0].candidate.sha256 != self.leader:
             leader = ranked[0]
             self.leader = leader.candidate.sha256
@@ -170,11 +217,25 @@ class _Job:
             }
             self.store.event("portfolio.changed", data)
 
-    def _entries(self) -> list[Entry]:
-        """Accepted and validated candidates. Delivered files are not among them: they never get a validation."""
+    def _outline(self, sha256: str, phase: str) -> dict[str, Any] | None:
+        """What is asked of every verdict at every step. A stored verdict never changes, so it is read once."""
+        known = self._outlines.get((sha256, phase))
+        if known is None:
+            verdict = self.store.verdict(sha256, phase)
+            if verdict is None:
+                return None
+            known = {name: verdict.get(name) for name in ("verdict", "summary", "elapsed_s")}
+            self._outlines[sha256, phase] = known
+        return known
+
+    def _entries(self, read: Callable[[str, str], dict[str, Any] | None] | None = None) -> list[Entry]:
+        """Accepted and validated candidates. Delivered files are not among them: they never get a validation.
+
+        With outlines as their verdicts they can be ranked, not delivered.
+        """
         entries = []
         for order, candidate in enumerate(self.store.candidates()):
-            verdict = self.store.verdict(candidate.sha256, "validation")
+            verdict = (read or self.store.verdict)(candidate.sha256, "validation")
             if verdict is not None and verdict["verdict"] == "accepted":
                 if (verdict.get("summary") or {}).get("geomean_speedup"):
                     entries.append(Entry(candidate, order, verdict))
@@ -196,9 +257,7 @@ class _Job:
         budget = self.spec.budget
         if self.store.stop_requested() == "budget":
             return "stopped by the budget"
-        judged = [
-            one for one in self.store.candidates() if self.store.verdict(one.sha256, "screen") is not None
-        ]
+        judged = [one for one in self.store.candidates() if self._outline(one.sha256, "screen") is not None]
         if budget.candidates is not None and len(judged) >= budget.candidates:
             return f"{budget.candidates} candidates"
         seconds = self.earlier_s + time.monotonic() - self.began_s
@@ -207,14 +266,17 @@ class _Job:
         if budget.gpu_seconds is not None and self.spec.device == "cuda":
             if self._judging_seconds() >= budget.gpu_seconds:
                 return f"{budget.gpu_seconds:g} GPU seconds"
-        return ""
+        speedups = [_speedup(self._outline(one.sha256, "screen")) for one in judged]
+        ranked = rank(self._entries(self._outline))
+        best = self.store.verdict(ranked[0].candidate.sha256, "screen") if ranked else None
+        return reason_to_stop(speedups, roofline_share(self.store, best), budget)
 
     def _judging_seconds(self) -> float:
         """Seconds of judging that the store holds, from this and earlier attempts."""
         total = 0.0
         for candidate in self.store.candidates():
             for phase in ("screen", "validation"):
-                verdict = self.store.verdict(candidate.sha256, phase)
+                verdict = self._outline(candidate.sha256, phase)
                 total += float((verdict or {}).get("elapsed_s") or 0.0)
         return total
 
@@ -227,6 +289,12 @@ class _Job:
             bundle_path=delivery.bundle_path,
             summary=delivery.summary,
         )
+
+
+def _speedup(verdict: dict[str, Any] | None) -> float | None:
+    if verdict is None or verdict["verdict"] != "accepted":
+        return None
+    return (verdict.get("summary") or {}).get("geomean_speedup")
 
 
 class _ProposerFailed(Exception):

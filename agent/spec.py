@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent.strategy.settings import Strategy
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from evaluator.sources import TaskSource
 
 API_KEY_VARIABLE = "KERNELWRIGHT_LLM_API_KEY"
+POLICY_API_KEY_VARIABLE = "KERNELWRIGHT_POLICY_API_KEY"
+DEFAULT_STRATEGY = Strategy(rounds=4, ablate=True)
+"""Of a job that says nothing else; its search ends earlier without gain, or when its budget is spent."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Budget:
         seconds: wall-clock seconds of the whole job, summed over attempts.
         gpu_seconds: seconds of judging on a GPU.
         candidates: how many candidates are judged.
+        plateau: how many candidates in a row may bring no progress before the job stops looking.
     """
 
     usd: float | None = None
@@ -32,6 +38,7 @@ class Budget:
     seconds: float | None = None
     gpu_seconds: float | None = None
     candidates: int | None = None
+    plateau: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,10 @@ class ModelChoice:
         timeout_s: seconds for one request.
         usd_per_million_input_tokens: price, 0 where the model is one's own.
         usd_per_million_output_tokens: price, 0 where the model is one's own.
+        provider: which file of `agent.providers` answers: "openai" (any compatible server), "policy" (`model` is the
+            folder of a local checkpoint) or "batch" (`model` is asked through files, see `agent.providers.batch`).
+        folder: for "batch", where requests and answers are.
+        origin: "policy" for a model that this project fine-tuned, by whatever provider it is asked; else "llm".
     """
 
     model: str
@@ -61,6 +72,9 @@ class ModelChoice:
     timeout_s: float = 300.0
     usd_per_million_input_tokens: float = 0.0
     usd_per_million_output_tokens: float = 0.0
+    provider: str = "openai"
+    folder: str | None = None
+    origin: str = "llm"
 
 
 @dataclass(frozen=True)
@@ -75,12 +89,14 @@ class JobSpec:
         budget: see `Budget`.
         origins: which proposers run, in this order.
         models: language models for origin "llm"; without any that proposer is skipped.
-        start_from: source of a candidate to begin with, judged first under origin "external".
+        start_from: what to begin with. A candidate file is judged first, under origin "external"; a kernel alone (Triton, CUDA,
+            C++) is shown to the models, which make a candidate of it.
         shapes: own shapes per split ({"visible": [{"rows": 4}], ...}); None lets the evaluator sample them.
         traffic: shapes with weights ([{"dims": {"rows": 4}, "weight": 12.0}, ...]) that decide what is chosen; None leaves it to the
             task's own TRAFFIC.
         space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
             ({"rows": {"max": 64}}); None takes what is inferred.
+        strategy: how the search goes on after the first attempts.
     """
 
     job_id: str
@@ -94,6 +110,7 @@ class JobSpec:
     shapes: dict[str, list[dict[str, Any]]] | None = None
     traffic: tuple[dict[str, Any], ...] | None = None
     space: dict[str, dict[str, Any]] | None = None
+    strategy: Strategy = DEFAULT_STRATEGY
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -121,6 +138,7 @@ class JobSpec:
             shapes=data.get("shapes"),
             traffic=tuple(data["traffic"]) if data.get("traffic") else None,
             space=data.get("space"),
+            strategy=Strategy(**data["strategy"]) if data.get("strategy") else DEFAULT_STRATEGY,
         )
 
 
@@ -129,7 +147,7 @@ class JobOutcome:
     """How a job ended.
 
     Attributes:
-        state: "succeeded", "failed" or "cancelled".
+        state: "succeeded", "failed", "cancelled", or "waiting" for a job that is run again when a batch has answers.
         verdict_word: the held-out verdict of optimized.py, or why the job failed ("task_rejected", ...); None if
             the job was cancelled before that.
         reason: one sentence for people.

@@ -40,8 +40,15 @@ class JobStore(Protocol):
         """Record that a step is finished. `value` is JSON and not None; the first value of a name wins."""
         ...
 
+    def steps(self, prefix: str) -> dict[str, object]:
+        """Every finished step whose name begins with `prefix`, by name."""
+        ...
+
     def event(self, name: str, data: dict[str, Any]) -> None:
-        """Append an event, with a name of design section 8 (`job.started`, `candidate.judged`, ...)."""
+        """Append an event, with a name of design section 8 (`job.started`, `candidate.judged`, ...).
+
+        A `budget.spent` with a `request` is told, and billed, once per request and try, however often it is repeated.
+        """
         ...
 
     def stop_requested(self) -> str | None:

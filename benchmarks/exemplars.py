@@ -76,7 +76,7 @@ def judge(core: RefereeCore, subject: Subject, splits: tuple[str, ...], timed_sh
     candidate = subject.candidate(core.fleet.device.kind)
     shapes = {}
     if timed_shapes and "visible" in splits:
-        shapes["visible"] = core.session(task).sample("visible")[:timed_shapes]
+        shapes["visible"] = core.session(task).drawn.sample("visible")[:timed_shapes]
     # Triton's interpreter needs minutes where a kernel sorts.
     request = Request(task, candidate, "screen", splits, shapes or None, deadline_s=1800.0)
     verdict = core.evaluate(request, quiet)

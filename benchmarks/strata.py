@@ -1,7 +1,8 @@
 """Does every task of the catalogue run at all of its strata? Draws the four splits and every stratum, and opens each shape once.
 
     python -m benchmarks.strata --device cpu --only softmax
-    python -m benchmarks.strata --device cuda --seconds-total 400 --json strata.json --jobs 4
+    python -m benchmarks.strata --device cuda --part 2/4 --seconds-total 400 --json b.json
+    python -m benchmarks.strata merge a.json b.json --json strata.json
 
 The reference runs at each shape as the referee runs it (inputs, weights drawn anew, one call, and again to see that it
 repeats). A shape where it does not is a failure with its sentence. The file is written after every task, so a run may be cut and
@@ -19,6 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from benchmarks.exemplars_cpu import ROOT, environment
@@ -40,10 +42,10 @@ SHAPE_SECONDS = 30.0
 
 def wanted(session: TaskSession) -> tuple[list[tuple[str, Drawn]], list[str]]:
     """Every shape with its split (``strata`` for those beyond the splits), none twice; and the strata beyond the caps."""
-    shapes = [(split, drawn) for split in SPLITS for drawn in session.draw(split)]
+    shapes = [(split, drawn) for split in SPLITS for drawn in session.drawn.draw(split)]
     dropped: list[str] = []
     if any(isinstance(dim, IntegerDim) for dim in session.space.values()):
-        every, dropped = draw_every(session.space, session.task.sha256, session.sampler().limits)
+        every, dropped = draw_every(session.space, session.task.sha256, session.drawn.sampler().limits)
         shapes += [("strata", drawn) for drawn in every]
     return list({freeze_dims(drawn.dims): (split, drawn) for split, drawn in reversed(shapes)}.values())[
         ::-1
@@ -56,21 +58,28 @@ def run_task(core: RefereeCore, name: str, most: int) -> dict[str, Any]:
     task = catalog.load(name)
     row: dict[str, Any] = {"task": name, "level": task.level, "failures": [], "beyond_caps": []}
     row |= {"remarks": [], "not_run": 0, "shapes": []}
+    source = TaskSource(name, task.source)
     try:
-        session = TaskSession(core.fleet, TaskSource(name, task.source))
+        session = TaskSession(core.fleet, source)
     except RoleFailure as failure:
         row["failures"].append(f"{failure.word}: {failure.sentence}")
     else:
         try:
             shapes, row["beyond_caps"] = wanted(session)
-            row["remarks"] = [text for split in SPLITS if (text := session.sampler().remark(split))]
+            row["remarks"] = [text for split in SPLITS if (text := session.drawn.sampler().remark(split))]
             row["drawing_s"] = round(time.monotonic() - started, 3)
             row["not_run"] = max(len(shapes) - most, 0)
             for split, drawn in shapes[:most]:
+                at = opened(session, split, drawn)
+                if at["failure"].startswith("out_of_memory") and core.fleet.room.widen(source.sha256):
+                    # As an evaluation does: the task may have more, and its process begins again.
+                    session.close()
+                    session = TaskSession(core.fleet, source)
+                    at = opened(session, split, drawn)
+                row["shapes"].append(at)
                 if session.process.dead:
                     session.close()
-                    session = TaskSession(core.fleet, TaskSource(name, task.source))
-                row["shapes"].append(opened(session, split, drawn))
+                    session = TaskSession(core.fleet, source)
         except RoleFailure as failure:
             row["failures"].append(f"{failure.word}: {failure.sentence}")
         finally:
@@ -92,6 +101,8 @@ def opened(session: TaskSession, split: str, drawn: Drawn) -> dict[str, Any]:
             pass
     except RoleFailure as error:
         failure = f"{error.word}: {error.sentence}"[:400]
+    except torch.OutOfMemoryError as error:
+        failure = f"out_of_memory: the referee itself: {error}"[:400]
     took = round(time.monotonic() - started, 4)
     return {"split": split, "stratum": drawn.stratum, "dims": drawn.dims, "s": took, "failure": failure}
 
@@ -113,10 +124,18 @@ def run_part(device: str, names: list[str], most: int, until: float, results: An
         results.put(None)
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     only: Annotated[str, typer.Option(help="Tasks whose name contains this.")] = "",
-    most: Annotated[int, typer.Option(help="Shapes per task; what is beyond is counted.")] = 48,
+    most: Annotated[int, typer.Option(help="Shapes per task; what is beyond is counted.")] = 80,
+    part: Annotated[
+        str, typer.Option(help="Which of how many parts of the catalogue, such as 2/4: for several GPUs.")
+    ] = "1/1",
     jobs: Annotated[int, typer.Option(help="Referees side by side.")] = 1,
     seconds_total: Annotated[float, typer.Option(help="No task is begun later than this.")] = 3600.0,
     path: Annotated[
@@ -127,6 +146,8 @@ def main(
     ] = False,
 ) -> None:
     """Open every task at all of its shapes; exit 1 when one fails."""
+    if context.invoked_subcommand:
+        return
     path = path or unused(
         ROOT / "docs" / "measurements" / f"{datetime.now(UTC):%Y-%m-%d}-strata-{device}.json"
     )
@@ -134,14 +155,16 @@ def main(
     if skip_known and path.exists():
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     known = {row["task"] for row in rows}
-    names = [task.name for task in catalog.list_tasks() if only in task.name and task.name not in known]
-    context = get_context("spawn")
-    results = context.Queue()
+    number, parts_count = (int(word) for word in part.split("/"))
+    mine = catalog.list_tasks()[number - 1 :: parts_count]
+    names = [task.name for task in mine if only in task.name and task.name not in known]
+    spawning = get_context("spawn")
+    results = spawning.Queue()
     until = time.time() + seconds_total
     # Every process has a share of each level.
     parts = [names[number::jobs] for number in range(jobs)]
     workers = [
-        context.Process(target=run_part, args=(device, part, most, until, results, jobs)) for part in parts
+        spawning.Process(target=run_part, args=(device, part, most, until, results, jobs)) for part in parts
     ]
     for worker in workers:
         worker.start()
@@ -159,7 +182,12 @@ def main(
             facts = result
         else:
             rows.append(result)
-            write(path, {"device": device, "most": most, "jobs": jobs}, {**environment(), **facts}, rows)
+            write(
+                path,
+                {"device": device, "most": most, "jobs": jobs, "part": part},
+                {**environment(), **facts},
+                rows,
+            )
             print(f"{len(rows)}/{len(names) + len(known)} {line(result)}", flush=True)
     for worker in workers:
         worker.join()
@@ -170,6 +198,24 @@ def main(
         f"{sum(bool(row['beyond_caps']) for row in rows)} tasks with strata beyond the caps; {left} tasks not begun"
     )
     raise typer.Exit(1 if failures or any(worker.exitcode for worker in workers) else 0)
+
+
+@app.command()
+def merge(
+    pieces: Annotated[list[Path], typer.Argument(help="JSON files of several parts.")],
+    path: Annotated[Path, typer.Option("--json", help="Where all of them are written.")],
+) -> None:
+    """One file of several parts; exit 1 when a shape failed or a task of the catalogue is in none of them."""
+    read = [json.loads(piece.read_text(encoding="utf-8")) for piece in pieces]
+    rows = {row["task"]: row for report in read for row in report["rows"]}
+    write(
+        path, {"parts": [report["settings"] for report in read]}, read[0]["environment"], list(rows.values())
+    )
+    missing = [task.name for task in catalog.list_tasks() if task.name not in rows]
+    failures = sum(len(row["failures"]) for row in rows.values())
+    shapes = sum(len(row["shapes"]) for row in rows.values())
+    print(f"{len(rows)} tasks, {shapes} shapes, {failures} failures; not run: {', '.join(missing) or 'none'}")
+    raise typer.Exit(1 if failures or missing else 0)
 
 
 def write(path: Path, settings: dict[str, Any], where: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -190,4 +236,4 @@ def line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

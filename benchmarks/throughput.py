@@ -102,8 +102,8 @@ class Singles:
         self._console = console
         self._task = TaskSource(TASK, catalog.load(TASK).source)
         session = self._core.session(self._task)
-        timed = [*session.sample("visible"), *session.sample("validation")][:8]
-        self._shapes = {"visible": timed, "adversarial": session.sample("adversarial")[:8]}
+        timed = [*session.drawn.sample("visible"), *session.drawn.sample("validation")][:8]
+        self._shapes = {"visible": timed, "adversarial": session.drawn.sample("adversarial")[:8]}
         report.content["environment"] = {**environment(), **self._core.fleet.environment()}
         report.content["shapes"] = {split: len(shapes) for split, shapes in self._shapes.items()}
         report.content["single"] = {}

@@ -382,7 +382,7 @@ def study(
     console = Console(width=170)
     if index is not None:
         # Before anything asks CUDA or NVML: both the referee and the processes it starts go by this.
-        os.environ["CUDA_VISIBLE_DEVICES"] = _nth_visible(index)
+        os.environ["CUDA_VISIBLE_DEVICES"] = nth_visible(index)
     settings = {"runs": runs, "device": device, "index": index, "every": every, "only": only}
     words = [word.strip() for word in only.split(",")]
     chosen = [s for s in subjects(device) if any(word in s.name for word in words)]
@@ -438,7 +438,7 @@ def merge(
         console.print(f"wrote {path.name}")
 
 
-def _nth_visible(index: int) -> str:
+def nth_visible(index: int) -> str:
     """The GPU of that number among those that are visible."""
     visible = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
     if visible and index >= len(visible):

@@ -275,8 +275,12 @@ class Referee:
         deadline_s: float = 120.0,
         memory_bytes: int | None = None,
         device: bool = False,
+        timed: bool = False,
     ) -> ToolResult:
-        """Runs trusted ``program`` beside untrusted ``files`` in a disposable sandboxed process."""
+        """Runs trusted ``program`` beside untrusted ``files`` in a disposable sandboxed process.
+
+        With ``timed`` it has the device's clock to itself, as whoever judges would.
+        """
         answer = self._call(
             {
                 "call": "run_tool",
@@ -285,6 +289,7 @@ class Referee:
                 "deadline_s": deadline_s,
                 "memory_bytes": memory_bytes,
                 "device": device,
+                "timed": timed,
             }
         )
         outputs = {name: base64.b64decode(data) for name, data in answer.pop("outputs").items()}

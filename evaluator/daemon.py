@@ -81,6 +81,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
                 deadline_s=request["deadline_s"],
                 memory_bytes=request["memory_bytes"],
                 device=request["device"],
+                timed=request["timed"],
             )
         )
         result["outputs"] = {

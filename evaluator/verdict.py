@@ -31,6 +31,8 @@ class Finding:
     rule: str
     severity: str
     evidence: str
+    #: Of a wrong result: coarsely where and how, see :mod:`evaluator.oracle.places`.
+    places: dict[str, str | int | float] | None = None
 
 
 @dataclass(frozen=True)

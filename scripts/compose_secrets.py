@@ -1,9 +1,9 @@
-"""Write the secret files that docker-compose.yml mounts: random passwords, the two URLs made of them, an LLM key.
+"""Write the secret files that docker-compose.yml mounts: random passwords, the two URLs made of them, keys of models.
 
     python3 scripts/compose_secrets.py [FOLDER]      # default: deploy/secrets, which git ignores
 
-Files that exist are kept, so that a running database keeps its password. The LLM key is read from the environment
-variable KERNELWRIGHT_LLM_API_KEY; without it the file is empty and no LLM is asked. Standard library only.
+Files that exist are kept, so that a running database keeps its password. The keys are read from the environment variables
+KERNELWRIGHT_LLM_API_KEY and KERNELWRIGHT_POLICY_API_KEY; without one its file is empty. Standard library only.
 
 The folder can be entered by its owner alone. The files inside are readable by all, because Compose mounts each one
 as it is and the user inside a container has another number than the owner outside.
@@ -28,7 +28,7 @@ def write_once(path: Path, text: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def write_secrets(folder: Path, llm_api_key: str) -> None:
+def write_secrets(folder: Path, llm_api_key: str, policy_api_key: str = "") -> None:
     """Write every secret that docker-compose.yml names into `folder`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -41,12 +41,14 @@ def write_secrets(folder: Path, llm_api_key: str) -> None:
     )
     write_once(folder / "kernelwright_broker_url", f"redis://:{redis_password}@redis:6379/0")
     write_once(folder / "kernelwright_llm_api_key", llm_api_key)
+    write_once(folder / "kernelwright_policy_api_key", policy_api_key)
 
 
 def main() -> int:
     """Write the files and say where they are; return the exit status."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else REPOSITORY / "deploy" / "secrets"
-    write_secrets(folder, os.environ.get("KERNELWRIGHT_LLM_API_KEY", ""))
+    keys = (os.environ.get(f"KERNELWRIGHT_{name}_API_KEY", "") for name in ("LLM", "POLICY"))
+    write_secrets(folder, *keys)
     print(f"secrets are in {folder}")
     return 0
 

@@ -13,6 +13,8 @@ from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
+from services.commands.replay import replay
+from services.commands.resume import resume
 from services.commands.serve import serve
 
 app = typer.Typer(
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 
 app.command()(optimize)
+app.command()(resume)
+app.command()(replay)
 app.command()(evaluator_cli.evaluate)
 app.command()(evaluate_batch)
 app.command()(lint)
@@ -38,6 +42,7 @@ app.command()(remote.submit)
 app.command()(remote.jobs)
 app.command()(remote.watch)
 app.command()(remote.fetch)
+app.command()(remote.batch)
 
 
 def main() -> None:

@@ -8,10 +8,14 @@
 | `KERNELWRIGHT_DEVICE` | `cpu` | device of this machine's worker, and of a job that names none |
 | `KERNELWRIGHT_MINIMUM_TIER` | `landlock` | weakest sandbox that may run a candidate |
 | `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
+| `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million tokens in and out by model, `{"m-1": [2.5, 10]}` |
+| `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint's folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |
+| `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
 | `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts without any stored progress before a job is failed |
+| `KERNELWRIGHT_ONE_USER` | `false` | all jobs here are one person's: what one learns may reach any other (`services/memory`) |
 
 In a container a value may also be a file, for example `/run/secrets/kernelwright_llm_api_key`.
 """
@@ -21,11 +25,13 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _SECRETS = Path("/run/secrets")
 
 
@@ -53,12 +59,27 @@ class Settings(BaseSettings):
     llm_base_url: str | None = None
     llm_api_key: SecretStr | None = None
     llm_model: str | None = None
+    llm_prices: dict[str, tuple[NonNegative, NonNegative]] = Field(default_factory=dict)
+    policy: str | None = None
+    policy_base_url: str | None = None
+    policy_api_key: SecretStr | None = None
     max_body_bytes: int = Field(default=1_000_000, ge=1_000)
     allowed_hosts: tuple[str, ...] = ()
     lease_seconds: float = Field(default=15.0, ge=1.0)
     max_attempts: int = Field(default=3, ge=1)
+    one_user: bool = False
 
-    @field_validator("llm_base_url", "llm_api_key", "llm_model", mode="before")
+    @field_validator("llm_base_url", "policy_base_url")
+    @classmethod
+    def _no_secret_in_address(cls, value: str | None) -> str | None:
+        """A job's request holds the address and is shown; a password in it would be shown too."""
+        if value and (urlsplit(value).username or urlsplit(value).password or urlsplit(value).query):
+            raise ValueError(
+                "holds a user, a password or a query; give a key in KERNELWRIGHT_LLM_API_KEY instead"
+            )
+        return value
+
+    @field_validator("llm_base_url", "llm_api_key", "llm_model", "policy_api_key", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         """A secret's file is empty where compose has nothing to put into it; `env_ignore_empty` knows variables only."""

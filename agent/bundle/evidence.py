@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
@@ -31,6 +31,7 @@ class BundleContents:
         verdicts: of the members and of the delivered file, each with its "phase".
         leaderboard: a row per judged candidate, rejected ones included.
         no_fallback: why the delivered file has no fall-back to the reference; empty when it has one.
+        models: how models were asked, see `agent.providers.account`; empty where none was.
     """
 
     job_name: str
@@ -44,6 +45,7 @@ class BundleContents:
     verdicts: tuple[dict[str, Any], ...]
     leaderboard: tuple[dict[str, Any], ...]
     no_fallback: str = ""
+    models: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def held_out(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
             }
             for number, member in enumerate(contents.members, start=1)
         ],
+        "models": dict(contents.models),
         "summary": contents.held_out.get("summary") or {},
         "environment": contents.held_out.get("environment") or {},
         "verdicts": list(contents.verdicts),

@@ -1,21 +1,61 @@
-"""Prompts as files, so that they can be read, reviewed and versioned; filled with `string.Template`."""
+"""Prompts as Jinja templates in files, so that they can be read, reviewed and versioned; their hash is in the evidence.
+
+What strangers wrote (the reference, candidates, messages of compilers) goes into a prompt through the filter `data` alone.
+It puts the text between two markers that hold a digest of the text itself, which the text cannot contain, so it cannot
+close them; `_strangers.md.j2` says that nothing between markers is an instruction. A value is never a template.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from pathlib import Path
-from string import Template
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+_FOLDER = Path(__file__).parent
+_SUFFIX = ".md.j2"
+#: Notes on techniques are parts of prompts, too.
+_NOTES = _FOLDER.parent / "knowledge" / "notes"
+_MARK_CHARACTERS = 24
 
 
 def fill(name: str, **values: object) -> str:
-    """The prompt `name`.md with its `$placeholders` replaced.
+    """The prompt `name`.md.j2 with its placeholders replaced.
 
     Raises:
-        KeyError: if a placeholder has no value.
+        jinja2.UndefinedError: if a placeholder has no value.
+        jinja2.TemplateNotFound: if there is no such prompt.
     """
-    return _template(name).substitute({key: str(value) for key, value in values.items()})
+    return _environment().get_template(f"{name}{_SUFFIX}").render(values).strip() + "\n"
+
+
+def data(text: object, what: str) -> str:
+    """`text` as data: between markers that it cannot hold itself. `what` names it, for example "reference module"."""
+    words = str(text)
+    mark = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK_CHARACTERS]
+    return f"<data {mark}: {what}>\n{words.rstrip()}\n</data {mark}>"
 
 
 @cache
-def _template(name: str) -> Template:
-    return Template((Path(__file__).parent / f"{name}.md").read_text())
+def prompts_sha256() -> str:
+    """Hex digest over the names and contents of all templates and notes."""
+    digest = hashlib.sha256()
+    for path in [*sorted(_FOLDER.glob(f"*{_SUFFIX}")), *sorted(_NOTES.glob("*.md"))]:
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+@cache
+def _environment() -> Environment:
+    # Plain text for a model: there is no HTML to escape.
+    environment = Environment(  # noqa: S701
+        loader=FileSystemLoader(_FOLDER),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data"] = data
+    return environment

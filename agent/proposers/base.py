@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.candidates import Candidate
 from agent.store import JobStore
 
 if TYPE_CHECKING:
+    from agent.background import Background
     from evaluator.client import Referee
     from evaluator.sources import TaskSource
 
@@ -24,6 +25,9 @@ class ProposalContext:
         device: "cpu" or "cuda".
         referee: for running tool programs (`run_tool`) in the sandbox. Judging is the job's business.
         store: for steps that must not be paid for twice, and for reading verdicts of earlier candidates.
+        may_go_on: whether the job still wants candidates; asked by a proposer that waits for something. Raises JobStopped
+            when the job was cancelled.
+        background: technique notes and what earlier jobs taught, for prompts; None leaves them out.
     """
 
     task: TaskSource
@@ -31,6 +35,8 @@ class ProposalContext:
     device: str
     referee: Referee
     store: JobStore
+    may_go_on: Callable[[], bool] = field(default=lambda: True)
+    background: Background | None = None
 
 
 class Proposer(Protocol):

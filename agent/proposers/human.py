@@ -16,7 +16,8 @@ from agent.library.assemble import CannotAssemble, assemble
 from agent.library.by_task import find_task_kernel
 from agent.library.find import find_matches
 from agent.library.match.canonical import NotRowwise
-from agent.library.match.graph import BadGraph, read_graphs
+from agent.library.match.graph import BadGraph, Traced, read_graphs
+from agent.memory.features import FEATURES_STEP, features_of
 from agent.proposers.base import ProposalContext
 
 TRACE_DEADLINE_S = 120.0
@@ -57,7 +58,9 @@ class HumanProposer:
         found: list[Candidate] = []
         reason = "the library knows no kernel for this formula"
         try:
-            for match in find_matches(read_graphs(report)):
+            traced = read_graphs(report)
+            self._keep_features(context, traced)
+            for match in find_matches(traced):
                 if context.device not in match.exemplar.devices:
                     reason = f"the library has {match.exemplar.name} for another device only"
                     continue
@@ -71,3 +74,10 @@ class HumanProposer:
         except (BadGraph, NotRowwise) as error:
             return [], str(error)
         return found, "" if found else reason
+
+    @staticmethod
+    def _keep_features(context: ProposalContext, traced: Traced) -> None:
+        """What memory knows the module by; the graph is at hand here and nowhere else."""
+        if context.store.step(FEATURES_STEP) is None:
+            features = features_of(context.task.source, context.description, traced)
+            context.store.finish_step(FEATURES_STEP, features.to_json())

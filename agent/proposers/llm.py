@@ -1,26 +1,35 @@
-"""Candidates from language models: a first attempt per sample, then one round of repair or improvement.
+"""Candidates from language models: first attempts with one round of repair or improvement each, then rounds of search.
 
-Every request with its reply is stored as a step before anything is judged, so a resumed job replays it and pays nothing.
+Every request with its reply is recorded before anything is judged, so a resumed job replays it and pays nothing.
 What a model sees of the referee: its own verdict on visible and adversarial shapes, never validation or held-out figures.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from typing import Any
 
 from agent.candidates import Candidate
-from agent.errors import ProposalFailed, ProviderError
+from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
 from agent.prompts import fill
 from agent.proposers.base import ProposalContext
-from agent.proposers.extraction import Extraction, extract
+from agent.proposers.extraction import extract
 from agent.providers.base import Message, Provider, Reply
-from agent.providers.openai_compatible import OpenAICompatible
+from agent.providers.choice import Standing, choose
+from agent.providers.desk import IN_FLIGHT, LOOK_S, Desk, Witness
+from agent.providers.registry import provider_for
 from agent.spec import Budget, ModelChoice
+from agent.strategy import mismatch, starting
+from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
+from agent.strategy.search import Search
+from agent.strategy.settings import Strategy
 
 _DETAIL_CHARACTERS = 3000
+_REASON_CHARACTERS = 300
+_ROUNDS = 2
+_NOTES = 2
 _ENOUGH = 1.05  # below this speedup an accepted candidate gets a round of improvement as "not faster yet"
 _PROBLEMS = {
     "empty": "Your answer was empty.",
@@ -33,184 +42,263 @@ _PROBLEMS = {
 
 
 class LLMProposer:
-    """Origin `llm`.
+    """Origin `llm`, and `policy` for a model of our own.
+
+    Up to `in_flight` attempts go on at once: while one's candidate is compiled and timed, the answers of others arrive.
+    What an attempt asks depends on its own verdict and on what was known when the first request was made, so the order
+    in which answers arrive changes no prompt.
 
     Args:
-        models: which models to ask, in this order, each `samples` times.
-        budget: its `usd` and `tokens` are limits over all models and attempts.
+        models: which models to ask, each for at most its `samples` attempts; `agent.providers.choice` says in which order.
+        budget: its `usd` and `tokens` are limits over all models and attempts at the job.
+        strategy: how the search goes on after the first attempts; None leaves it at those.
+        start_from: a kernel of the user's own to make a candidate of; a whole candidate is judged by the job instead.
+        in_flight: attempts at a time.
+        origin: "llm" or "policy".
+        provide: makes the provider of a model; a replay brings one that answers from the record alone.
+        witness: is told of every request, see `Desk`.
     """
 
-    origin = "llm"
-
-    def __init__(self, models: Sequence[ModelChoice], budget: Budget) -> None:
+    def __init__(
+        self,
+        models: Sequence[ModelChoice],
+        budget: Budget,
+        *,
+        strategy: Strategy | None = None,
+        start_from: str | None = None,
+        in_flight: int = IN_FLIGHT,
+        origin: str = "llm",
+        provide: Callable[[ModelChoice], Provider] = provider_for,
+        witness: Witness | None = None,
+    ) -> None:
+        self._witness = witness
+        self.origin = origin
         self._models = tuple(models)
         self._budget = budget
+        self._strategy = strategy or Strategy()
+        self._start_from = start_from
+        self._in_flight = in_flight
+        self._provide = provide
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
         """See `Proposer.propose`.
 
         Raises:
             ProposalFailed: when no request of any model was answered, with the last reason.
+            AnswersAwaited: when a batch has no answers yet.
         """
-        desk = _Desk(context, self._budget)
-        for number, choice in enumerate(self._models, start=1):
-            provider = OpenAICompatible(choice)
-            for sample in range(1, choice.samples + 1):
-                try:
-                    yield from self._attempt(desk, provider, choice, f"llm/{number}/{sample}", sample)
-                except ProviderError as error:
-                    desk.failed(choice, error)
-                    if error.kind == "authentication":
-                        break  # the next sample would fail alike
-                if desk.exhausted:
-                    break
-        desk.close()
-
-    def _attempt(
-        self, desk: _Desk, provider: Provider, choice: ModelChoice, step: str, sample: int
-    ) -> Iterator[Candidate]:
-        """First attempt, its verdict, and one more round with what the referee said."""
-        messages = opening(desk.context)
-        reply = desk.ask(provider, choice, f"{step}/1", messages)
-        if reply is None:
-            return
-        found = desk.count(extract(reply.text, reply.finish))
-        first: Candidate | None = None
-        if found.source is not None:
-            first = Candidate(found.source, self.origin, f"{choice.model} #{sample}", note=_note(reply))
-            yield first
-            follow_up = after_verdict(desk.context.store.verdict(first.sha256, "screen"))
-        elif found.problem == "refusal":
-            return
-        else:
-            follow_up = fill("again", problem=_PROBLEMS[found.problem])
-        if not follow_up:
-            return
-        messages = [*messages, Message("assistant", reply.text), Message("user", follow_up)]
-        reply = desk.ask(provider, choice, f"{step}/2", messages)
-        if reply is None:
-            return
-        found = desk.count(extract(reply.text, reply.finish))
-        if found.source is not None:
-            parent = first.sha256 if first else None
-            yield Candidate(
-                found.source, self.origin, f"{choice.model} #{sample} repaired", parent, _note(reply)
-            )
-
-
-class _Desk:
-    """Sends requests within the budget, replays stored ones, and keeps count."""
-
-    def __init__(self, context: ProposalContext, budget: Budget) -> None:
-        self.context = context
-        self.exhausted = False
-        self._budget = budget
-        self._usd = 0.0
-        self._tokens = 0
-        self._answered = 0
-        self._outcomes: Counter[str] = Counter()
-        self._last_failure: ProviderError | None = None
-
-    def ask(
-        self, provider: Provider, choice: ModelChoice, step: str, messages: Sequence[Message]
-    ) -> Reply | None:
-        """The stored reply of `step`, or a new one; None when the budget allows no further request.
-
-        Raises:
-            ProviderError: when the request fails.
-        """
-        stored = self.context.store.step(step)
-        if isinstance(stored, dict):
-            reply = Reply(**stored["reply"])
-            self._add(choice, reply)
-            return reply
-        if self._spent():
-            return None
-        reply = provider.complete(messages)
-        usd = self._add(choice, reply)
-        # Billed before it is stored: killed in between, the request is made again, and was paid twice indeed.
-        self.context.store.event(
-            "budget.spent",
-            {
-                "usd": usd,
-                "tokens": reply.prompt_tokens + reply.completion_tokens,
-                "prompt_tokens": reply.prompt_tokens,
-                "completion_tokens": reply.completion_tokens,
-                "estimated": reply.estimated,
-                "model": reply.model,
-                "elapsed_s": round(reply.elapsed_s, 3),
-                "text": f"{choice.model}: {reply.prompt_tokens + reply.completion_tokens} tokens, {usd:.4f} USD",
-            },
+        batches = sum(choice.samples for choice in self._models if choice.provider == "batch")
+        in_flight = max(self._in_flight, batches)  # all requests of a batch belong into one file
+        desk = Desk(
+            context.store,
+            self._models,
+            self._budget,
+            prefix=f"{self.origin}/",
+            provide=self._provide,
+            witness=self._witness,
         )
-        value = {
-            "model": choice.model,
-            "messages": [dataclasses.asdict(message) for message in messages],
-            "reply": dataclasses.asdict(reply),
-            "usd": usd,
-        }
-        self.context.store.finish_step(step, value)
-        return reply
+        try:
+            first = _First(desk, context, self.origin, in_flight, self._start_from)
+            yield from first.candidates()
+            if first.awaited:
+                raise AnswersAwaited(first.awaited)
+            if desk.answered or desk.last_failure is None:
+                yield from self._search(desk, context, first.standings)
+            self._tell(desk)
+        finally:
+            desk.close()
 
-    def count(self, found: Extraction) -> Extraction:
-        """Note what a reply was good for."""
-        self._outcomes[found.problem or "candidate"] += 1
-        return found
+    def _search(
+        self, desk: Desk, context: ProposalContext, standings: Sequence[Standing]
+    ) -> Iterator[Candidate]:
+        def begin(view: ProposalContext) -> list[Message]:
+            return opening(view, baseline_times(view), self._start_from)
 
-    def failed(self, choice: ModelChoice, error: ProviderError) -> None:
-        """Note a request without an answer."""
-        self._last_failure = error
-        self._outcomes[f"failed: {error.kind}"] += 1
-        data = {"origin": "llm", "model": choice.model, "kind": error.kind, "reason": str(error)}
-        self.context.store.event("proposer.failed", data)
+        yield from Search(context, desk, standings, self._strategy, begin, _PROBLEMS, self.origin).run()
 
-    def close(self) -> None:
-        """Tell how the requests went.
-
-        Raises:
-            ProposalFailed: when there were requests and none was answered.
-        """
-        if self._outcomes:
-            told = ", ".join(f"{count} {what}" for what, count in sorted(self._outcomes.items()))
-            self.context.store.event("proposer.finished", {"origin": "llm", "text": f"replies: {told}"})
-        if self._last_failure is not None and not self._answered:
-            raise ProposalFailed(f"no model answered; the last failure: {self._last_failure}")
-
-    def _add(self, choice: ModelChoice, reply: Reply) -> float:
-        usd = (
-            reply.prompt_tokens * choice.usd_per_million_input_tokens
-            + reply.completion_tokens * choice.usd_per_million_output_tokens
-        ) / 1e6
-        self._usd += usd
-        self._tokens += reply.prompt_tokens + reply.completion_tokens
-        self._answered += 1
-        return usd
-
-    def _spent(self) -> bool:
-        reason = ""
-        if self._budget.usd is not None and self._usd >= self._budget.usd:
-            reason = f"{self._budget.usd:g} USD"
-        elif self._budget.tokens is not None and self._tokens >= self._budget.tokens:
-            reason = f"{self._budget.tokens} tokens"
-        if reason and not self.exhausted:
-            text = f"the budget for models is spent: {reason}"
-            self.context.store.event("budget.spent", {"reason": reason, "text": text})
-        self.exhausted = self.exhausted or bool(reason)
-        return bool(reason)
+    def _tell(self, desk: Desk) -> None:
+        """Tell how the requests went."""
+        outcomes = desk.outcomes
+        if outcomes:
+            told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
+            data = {"origin": self.origin, "text": f"replies: {told}", "counts": dict(outcomes)}
+            desk.store.event("proposer.finished", data)
+        if desk.last_failure is not None and not desk.answered:
+            raise ProposalFailed(f"no model answered; the last failure: {desk.last_failure}")
 
 
-def opening(context: ProposalContext) -> list[Message]:
-    """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat."""
-    times = _baseline_times(context)
+@dataclass
+class _Attempt:
+    """One conversation: `round` counts its requests, `waiting` is the answer, None while the budget has no room."""
+
+    model: int
+    sample: int
+    messages: list[Message]
+    waiting: Future[Reply] | None = None
+    round: int = 1
+    parent: str | None = None
+    speedup: float | None = None
+
+
+class _First:
+    """The first attempts of one proposer."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        context: ProposalContext,
+        origin: str,
+        in_flight: int,
+        start_from: str | None,
+    ) -> None:
+        self._desk = desk
+        self._context = context
+        self._origin = origin
+        self._in_flight = in_flight
+        self._start_from = start_from
+        self.standings = [Standing(choice.samples) for choice in desk.models]
+        self.awaited = ""
+        self._attempts: list[_Attempt] = []
+        self._begun = 0
+        self._opening: list[Message] = []
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Candidates as their answers arrive."""
+        times = self._desk.records.recall("baseline times", lambda: baseline_times(self._context) or {"": ""})
+        self._opening = opening(self._context, times, self._start_from)
+        while True:
+            self._begin()
+            if not self._attempts:
+                break
+            attempt = self._next()
+            if attempt is None:
+                break
+            self._attempts.remove(attempt)
+            yield from self._answered(attempt)
+
+    def _begin(self) -> None:
+        """Start attempts while there is room for them."""
+        while len(self._attempts) < self._in_flight and not any(
+            one.waiting is None for one in self._attempts
+        ):
+            self._begun += 1
+            # Drawn once: it depends on what was measured so far, and on a resume that is more.
+            index = self._desk.records.recall(f"choice {self._begun}", self._choose)
+            if index < 0 or not self.standings[index].open:
+                self._begun -= 1
+                return
+            standing = self.standings[index]
+            standing.attempts += 1
+            attempt = _Attempt(index, standing.attempts, list(self._opening))
+            self._attempts.append(attempt)
+            if not self._ask(attempt):
+                return
+
+    def _ask(self, attempt: _Attempt) -> bool:
+        """Send the attempt's next request; False while the budget has no room for it."""
+        attempt.waiting = self._desk.ask(self._request(attempt), attempt.model, attempt.messages)
+        return attempt.waiting is not None
+
+    def _choose(self) -> int:
+        index = choose(self.standings)
+        return -1 if index is None else index
+
+    def _next(self) -> _Attempt | None:
+        """The first attempt with an answer; None when there will be none, or the job is to come to its end."""
+        while True:
+            under_way: list[Future[Reply]] = []
+            for attempt in self._attempts:
+                if attempt.waiting is None and not self._ask(attempt):
+                    continue
+                assert attempt.waiting is not None
+                if attempt.waiting.done():
+                    return attempt
+                under_way.append(attempt.waiting)
+            if not under_way:
+                self._desk.say_exhausted()
+                return None
+            if not wait(under_way, LOOK_S, FIRST_COMPLETED).done and not self._context.may_go_on():
+                return None
+
+    def _answered(self, attempt: _Attempt) -> Iterator[Candidate]:
+        """Look at an answer, yield its candidate, and ask on with what the referee said."""
+        choice = self._desk.models[attempt.model]
+        try:
+            assert attempt.waiting is not None
+            reply = attempt.waiting.result()
+        except ProviderError as error:
+            self._failed(attempt, choice, error)
+            return
+        self._desk.answered += 1
+        self.standings[attempt.model].usd += self._desk.cost(self._request(attempt)).usd
+        found = extract(reply.text, reply.finish)
+        self._desk.count(found.problem or "candidate")
+        follow_up = (
+            "" if found.problem == "refusal" else fill("again", problem=_PROBLEMS.get(found.problem, ""))
+        )
+        if found.source is not None:
+            label = f"{choice.model} #{attempt.sample}" + (" repaired" if attempt.round > 1 else "")
+            candidate = Candidate(found.source, self._origin, label, attempt.parent, _note(reply))
+            yield candidate
+            verdict = self._context.store.verdict(candidate.sha256, "screen")
+            attempt.parent = candidate.sha256
+            attempt.speedup = max(attempt.speedup or 0.0, speedup_of(verdict)) or None
+            follow_up = after_verdict(verdict)
+        if follow_up and attempt.round < _ROUNDS:
+            said = reply.text[-QUOTED_CHARACTERS:]
+            attempt.messages += [Message("assistant", said), Message("user", follow_up)]
+            attempt.round += 1
+            attempt.waiting = None
+            self._attempts.append(attempt)
+            self._ask(attempt)
+            return
+        self.standings[attempt.model].finished(attempt.speedup)
+
+    def _failed(self, attempt: _Attempt, choice: ModelChoice, error: ProviderError) -> None:
+        standing = self.standings[attempt.model]
+        if error.kind == "waiting":
+            self.awaited = str(error)
+            return
+        self._desk.failed(choice, error)
+        standing.finished(attempt.speedup)
+        if error.kind == "authentication":
+            standing.refused = True  # the next sample would fail alike
+
+    def _request(self, attempt: _Attempt) -> str:
+        return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
+
+
+def speedup_of(verdict: dict[str, Any] | None) -> float:
+    """The geometric mean speedup of an accepted screen verdict, 0 of any other."""
+    if verdict is None or verdict["verdict"] != "accepted":
+        return 0.0
+    return float((verdict.get("summary") or {}).get("geomean_speedup") or 0.0)
+
+
+def opening(
+    context: ProposalContext, times: Mapping[str, str], start_from: str | None = None
+) -> list[Message]:
+    """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat.
+
+    `times` is what `baseline_times` found when the job first asked. A kernel in `start_from` that is no candidate yet is
+    shown with it, to be wrapped or ported.
+    """
     visible = (context.description.get("shapes") or {}).get("visible") or []
-    device_name = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}.get(context.device, context.device)
+    device_name = DEVICES.get(context.device, context.device)
+    notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
+    known = context.background
+    more = (known.of_profile(_NOTES), known.of_memory()) if known else ()
     prompt = fill(
         "propose",
         device_name=device_name,
         task_source=context.task.source,
         dims=_dims_text(context.description.get("dims") or {}),
         shapes=_list(f"{_words(dims)}{times.get(_words(dims), '')}" for dims in visible) or "- as given",
-        device_notes=fill("device_cuda" if context.device == "cuda" else "device_cpu"),
+        device_notes="\n".join([notes, *filter(None, more)]),
     )
+    kind = starting.kind(start_from) if start_from is not None else "candidate"
+    if start_from is not None and kind != "candidate":
+        prompt += "\n" + fill("port", kind=kind, device_name=device_name, source=start_from)
     return [Message("system", fill("system")), Message("user", prompt)]
 
 
@@ -234,9 +322,10 @@ def after_verdict(verdict: dict[str, Any] | None) -> str:
     return fill(
         "repair",
         verdict=verdict["verdict"],
-        reason=verdict.get("reason") or "",
+        reason=_one_line(verdict.get("reason") or ""),
         findings=findings,
-        detail=f"```text\n{detail}\n```" if detail else "",
+        places=mismatch.explained(verdict),
+        detail=detail,
     )
 
 
@@ -248,7 +337,7 @@ def _visible_rows(verdict: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _baseline_times(context: ProposalContext) -> dict[str, str]:
+def baseline_times(context: ProposalContext) -> dict[str, str]:
     """Best baseline per visible shape, from any candidate that was screened before."""
     for candidate in context.store.candidates():
         verdict = context.store.verdict(candidate.sha256, "screen")
@@ -277,6 +366,10 @@ def _words(dims: dict[str, Any]) -> str:
 
 def _list(lines: Any) -> str:
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())[:_REASON_CHARACTERS]
 
 
 def _note(reply: Reply) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from agent.proposers.base import Proposer
 from agent.spec import JobSpec
+from agent.strategy.finishing import Finisher
 
 
 def proposers_for(spec: JobSpec) -> list[Proposer]:
     """The proposers of a job, in the order of `spec.origins`.
 
-    An origin without a proposer here ("external", "policy") brings its candidates by another way; "llm" is skipped
-    while no model is configured.
+    An origin without a proposer here ("external") brings its candidates by another way; "llm" and "policy" are skipped
+    while no model of theirs is configured (`ModelChoice.origin`). What finishes a search comes last.
     """
     found: list[Proposer] = []
     for origin in dict.fromkeys(spec.origins):
@@ -22,8 +23,19 @@ def proposers_for(spec: JobSpec) -> list[Proposer]:
             from agent.proposers.compiler import CompilerProposer
 
             found.append(CompilerProposer())
-        elif origin == "llm" and spec.models:
+        elif origin in ("llm", "policy"):
             from agent.proposers.llm import LLMProposer
 
-            found.append(LLMProposer(spec.models, spec.budget))
+            models = [choice for choice in spec.models if choice.origin == origin]
+            if models:
+                found.append(
+                    LLMProposer(
+                        models,
+                        spec.budget,
+                        strategy=spec.strategy,
+                        start_from=spec.start_from,
+                        origin=origin,
+                    )
+                )
+    found.append(Finisher(spec.strategy))
     return found

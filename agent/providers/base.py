@@ -21,12 +21,14 @@ class Reply:
 
     Attributes:
         text: the answer; may be empty.
-        finish: "stop", "length" (cut off at the token limit), "refusal" or what else the server says.
+        finish: "stop", "length" (cut off at the token limit), "too_long" (cut off by us), "refusal", another of
+            the protocol's words, or "other".
         prompt_tokens: tokens of the request.
         completion_tokens: tokens of the answer, reasoning included.
         estimated: True when the server reported no usage and the tokens are a guess from the length.
         model: the name the server gives the model.
         elapsed_s: seconds from request to answer, retries included.
+        retries: how often the request was sent again because the server was busy or out of order.
     """
 
     text: str
@@ -36,15 +38,35 @@ class Reply:
     estimated: bool
     model: str
     elapsed_s: float
+    retries: int = 0
+
+
+_FINISHES = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
+
+
+def finish_of(word: object) -> str:
+    """The server's word for how an answer ended, from a closed list: it is stored and shown."""
+    return "stop" if not word else str(word) if isinstance(word, str) and word in _FINISHES else "other"
 
 
 class Provider(Protocol):
-    """Completes conversations."""
+    """Completes conversations; safe to call from several threads."""
 
-    def complete(self, messages: Sequence[Message]) -> Reply:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
+    ) -> Reply:
         """One completion.
+
+        Args:
+            messages: the conversation.
+            max_tokens: completion limit of this request, the model's own when left out.
+            key: names this request, the same when it is sent again after a kill; a batch finds its answer by it.
 
         Raises:
             agent.errors.ProviderError: when the API refuses, fails after retries, or breaks its protocol.
         """
+        ...
+
+    def close(self) -> None:
+        """Free what is held, and end what is under way; `complete` may not be called any more."""
         ...

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import openai
 from openai import OpenAI
 
 from agent.errors import ProviderError
-from agent.providers.base import Message, Reply
+from agent.providers.base import Message, Reply, finish_of
+from agent.providers.limits import BodyTooLong, LimitedTransport
+from agent.redaction import known_secrets, redact, redact_message
 from agent.spec import ModelChoice
 
+_DEFAULT_ADDRESS = "https://api.openai.com/v1"  # the client's own
 _CHARACTERS_PER_TOKEN = 4  # for servers that report no usage
 _MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
+_MAX_TOKENS_REPORTED = 2**40
+_MAX_WAIT_S = 60.0  # between two tries, whatever the server asks for
+_FIRST_WAIT_S = 0.5
 _NO_KEY = "not-needed"  # local servers take anything, but the client insists on a value
+_RETRIED = frozenset({"rate_limit", "server"})
+"""Kinds of failure in which nothing was generated, so nothing was billed, and the next try may succeed."""
 
 
 class OpenAICompatible:
     """`agent.providers.base.Provider` over HTTP.
 
-    The client retries 429, 5xx, timeouts and lost connections itself, with back-off.
+    Sends again after 429, 5xx and refused connections, as late as `Retry-After` says; never after a timeout or a cut
+    answer, which may have been billed.
 
     Args:
         choice: model, address, limits; its `api_key_variable` names the environment variable with the key.
@@ -33,53 +44,89 @@ class OpenAICompatible:
     def __init__(self, choice: ModelChoice, max_retries: int = 2) -> None:
         self._choice = choice
         self._key = os.environ.get(choice.api_key_variable) or _NO_KEY
+        self._secrets = known_secrets([self._key] if self._key != _NO_KEY else [])
+        self._max_retries = max_retries
+        self._closing = threading.Event()
+        address = choice.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_ADDRESS
+        http_client = httpx.Client(
+            transport=LimitedTransport(address, choice.timeout_s), timeout=choice.timeout_s
+        )
         self._client = OpenAI(
-            api_key=self._key, base_url=choice.base_url, timeout=choice.timeout_s, max_retries=max_retries
+            api_key=self._key,
+            base_url=address,
+            timeout=choice.timeout_s,
+            max_retries=0,
+            http_client=http_client,  # type: ignore[arg-type]  # typed as the newest httpx, takes either
         )
         self._limit_name = "max_completion_tokens"
 
-    def complete(self, messages: Sequence[Message]) -> Reply:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
+    ) -> Reply:
         """See `Provider.complete`."""
         began_s = time.monotonic()
-        try:
-            answer = self._create(messages)
-        except openai.BadRequestError as error:
-            # Older servers know the limit by its first name only.
-            if self._limit_name not in str(error):
-                raise self._failure(error) from None
-            self._limit_name = "max_tokens"
+        clean = [Message(message.role, redact(message.content, self._secrets)) for message in messages]
+        retries = 0
+        while True:
             try:
-                answer = self._create(messages)
-            except openai.OpenAIError as second:
-                raise self._failure(second) from None
-        except openai.OpenAIError as error:
-            # `from None`: the chained exception holds the request with its Authorization header.
-            raise self._failure(error) from None
-        except ValueError as error:
-            raise ProviderError(f"the answer is not JSON: {self._clean(error)}", "protocol") from None
-        return self._reply(answer, messages, time.monotonic() - began_s)
+                answer = self._send(clean, max_tokens or self._choice.max_tokens, key)
+                return self._reply(answer, clean, time.monotonic() - began_s, retries)
+            except _Failed as failed:
+                wait_s = _wait_s(failed.response, retries)
+                late = time.monotonic() + wait_s - began_s > self._choice.timeout_s
+                if failed.kind not in _RETRIED or retries >= self._max_retries or late:
+                    # `from None`: the chained exception holds the request with its Authorization header.
+                    raise ProviderError(str(failed), failed.kind) from None
+                retries += 1
+                if self._closing.wait(wait_s):
+                    raise ProviderError("the job ended while the request waited", "server") from None
 
-    def _create(self, messages: Sequence[Message]) -> Any:
-        options: dict[str, Any] = {self._limit_name: self._choice.max_tokens}
+    def close(self) -> None:
+        """See `Provider.close`."""
+        self._closing.set()
+        self._client.close()
+
+    def _send(self, messages: Sequence[Message], max_tokens: int, key: str | None) -> Any:
+        name = self._limit_name
+        try:
+            try:
+                return self._create(messages, name, max_tokens, key)
+            except openai.BadRequestError as error:
+                # Older servers know the limit by its first name only.
+                if name != "max_completion_tokens" or name not in str(error):
+                    raise
+            self._limit_name = "max_tokens"
+            return self._create(messages, self._limit_name, max_tokens, key)
+        except openai.OpenAIError as error:
+            text = f"{type(error).__name__}: {self._clean(_words(error))}"
+            raise _Failed(text, _kind(error), getattr(error, "response", None)) from None
+        except (ValueError, RecursionError) as error:
+            raise _Failed(f"the answer is not JSON: {self._clean(str(error))}", "protocol", None) from None
+
+    def _create(self, messages: Sequence[Message], limit_name: str, max_tokens: int, key: str | None) -> Any:
+        options: dict[str, Any] = {limit_name: max_tokens}
         if self._choice.temperature is not None:
             options["temperature"] = self._choice.temperature
+        if key is not None:
+            options["extra_headers"] = {"Idempotency-Key": key}
         return self._client.chat.completions.create(
             model=self._choice.model,
             messages=[{"role": message.role, "content": message.content} for message in messages],  # type: ignore[misc]
             **options,
         )
 
-    def _reply(self, answer: Any, messages: Sequence[Message], elapsed_s: float) -> Reply:
+    def _reply(self, answer: Any, messages: Sequence[Message], elapsed_s: float, retries: int) -> Reply:
         try:
             first = answer.choices[0]
             text = first.message.content or ""
             refusal = getattr(first.message, "refusal", None)
-            finish = "refusal" if refusal else str(first.finish_reason or "stop")
+            finish = "refusal" if refusal else finish_of(first.finish_reason)
             if not isinstance(text, str):
                 raise TypeError(f"content is {type(text).__name__}")
-        except (AttributeError, IndexError, TypeError) as error:
-            raise ProviderError(f"the answer holds no message: {self._clean(error)}", "protocol") from None
-        text = (text or str(refusal or ""))[:_MAX_REPLY_CHARACTERS]
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            text = f"the answer holds no message: {self._clean(str(error))}"
+            raise ProviderError(text, "protocol") from None
+        text = text or str(refusal or "")
         text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored
         prompt_tokens = _count(answer, "prompt_tokens")
         completion_tokens = _count(answer, "completion_tokens")
@@ -88,23 +135,45 @@ class OpenAICompatible:
             prompt_tokens = sum(len(message.content) for message in messages) // _CHARACTERS_PER_TOKEN
         if completion_tokens is None:
             completion_tokens = len(text) // _CHARACTERS_PER_TOKEN
-        model = str(getattr(answer, "model", None) or self._choice.model)[:200]
-        return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s)
+        text = redact(text, self._secrets)  # before anything is cut: half a key would not be found
+        if len(text) > _MAX_REPLY_CHARACTERS:
+            text, finish = text[:_MAX_REPLY_CHARACTERS], "too_long"
+        model = redact(str(getattr(answer, "model", None) or self._choice.model), self._secrets)[:200]
+        model = model.encode("utf-8", "replace").decode()
+        return Reply(text, finish, prompt_tokens, completion_tokens, estimated, model, elapsed_s, retries)
 
-    def _failure(self, error: openai.OpenAIError) -> ProviderError:
-        return ProviderError(f"{type(error).__name__}: {self._clean(error)}", _kind(error))
+    def _clean(self, text: str) -> str:
+        """An error's text without the key, which some servers repeat, in one line."""
+        text = redact_message(" ".join(text.split()), self._secrets)
+        return text.encode("utf-8", "replace").decode()[:_MAX_ERROR_CHARACTERS]
 
-    def _clean(self, error: Exception) -> str:
-        """The error's text without the key, which some servers repeat."""
-        text = " ".join(str(error).split())
-        if self._key != _NO_KEY:
-            text = text.replace(self._key, "***")
-        return text[:_MAX_ERROR_CHARACTERS]
+
+class _Failed(Exception):
+    def __init__(self, message: str, kind: str, response: Any) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.response = response
 
 
 def _count(answer: Any, name: str) -> int | None:
     value = getattr(getattr(answer, "usage", None), name, None)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS_REPORTED else None
+
+
+def _wait_s(response: Any, retries: int) -> float:
+    """Seconds until the next try: what `Retry-After` says, else twice as long each time."""
+    try:
+        asked_s = float(response.headers.get("Retry-After"))
+    except (AttributeError, TypeError, ValueError):
+        asked_s = -1.0
+    if not 0 <= asked_s < float("inf"):
+        asked_s = _FIRST_WAIT_S * 2**retries
+    return min(asked_s, _MAX_WAIT_S)
+
+
+def _words(error: openai.OpenAIError) -> str:
+    cause = error.__cause__
+    return f"{error} {cause}" if isinstance(error, openai.APIConnectionError) and cause else str(error)
 
 
 def _kind(error: openai.OpenAIError) -> str:
@@ -114,7 +183,12 @@ def _kind(error: openai.OpenAIError) -> str:
         return "rate_limit"
     if isinstance(error, openai.APITimeoutError):
         return "timeout"
-    if isinstance(error, (openai.InternalServerError, openai.APIConnectionError)):
+    if isinstance(error, openai.APIConnectionError):
+        # Only a connection that was never made is sure to have cost nothing.
+        if isinstance(error.__cause__, BodyTooLong):
+            return "too_long"
+        return "server" if isinstance(error.__cause__, httpx.ConnectError) else "cut"
+    if isinstance(error, openai.InternalServerError):
         return "server"
     if isinstance(error, openai.APIResponseValidationError):
         return "protocol"

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from agent.candidates import Candidate
 from agent.errors import StoreCorrupt
@@ -75,10 +75,31 @@ class FolderStore:
         """See `JobStore.finish_step`."""
         self._write_new(self._step_path(name), value)
 
+    def steps(self, prefix: str) -> dict[str, object]:
+        """See `JobStore.steps`."""
+        begin = quote(prefix, safe=" ")
+        names = sorted(one for one in os.listdir(self.folder / "steps") if one.startswith(begin))
+        found: dict[str, object] = {}
+        for name in names:
+            if name.endswith(".json"):
+                found[unquote(name.removesuffix(".json"))] = self._read(self.folder / "steps" / name)
+        return found
+
     def event(self, name: str, data: dict[str, Any]) -> None:
         """See `JobStore.event`."""
         with self._lock(), open(self._events_path, "ab+") as file:
-            number = 1 + sum(1 for _ in self._events_in(file))
+            file.seek(0)
+            lines = file.read().splitlines()
+            occasion = _occasion(data) if name == "budget.spent" else None
+            if occasion is not None:
+                needle = json.dumps(data["request"]).encode()
+                told = (
+                    event for event in map(_event_in, [line for line in lines if needle in line]) if event
+                )
+                if any(one["name"] == name and _occasion(one["data"]) == occasion for one in told):
+                    return
+            last = next((event for event in map(_event_in, reversed(lines)) if event), None)
+            number = last["id"] + 1 if last else 1
             if file.tell() and not self._ends_with_newline(file):  # a killed writer left half a line
                 file.write(b"\n")
             event = {"id": number, "time": datetime.now(UTC).isoformat(), "name": name, "data": data}
@@ -161,13 +182,25 @@ class FolderStore:
     def _events_in(file: Any) -> Iterator[dict[str, Any]]:
         file.seek(0)
         for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # half a line, left by a killed writer
-            yield event
+            event = _event_in(line)
+            if event is not None:
+                yield event
 
     @staticmethod
     def _ends_with_newline(file: Any) -> bool:
         file.seek(-1, os.SEEK_END)
         return bool(file.read(1) == b"\n")
+
+
+def _occasion(data: dict[str, Any]) -> tuple[str, int] | None:
+    """What makes a repeated `budget.spent` the same one."""
+    return (str(data["request"]), int(data.get("try") or 0)) if data.get("request") else None
+
+
+def _event_in(line: bytes) -> dict[str, Any] | None:
+    """The event of a line; None for half a line, left by a killed writer."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None

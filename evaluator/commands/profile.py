@@ -13,6 +13,7 @@ from rich.table import Table
 from evaluator.commands.ceilings import pick
 from evaluator.errors import EvaluatorError
 from evaluator.profiling import ceilings as measuring
+from evaluator.profiling.counters import Counters
 from evaluator.profiling.diagnosis import Diagnosis, Part
 from evaluator.profiling.profile import profile_task
 from kernelbench_tasks import catalog
@@ -121,6 +122,19 @@ def show(console: Console, found: Diagnosis) -> None:
         for part in parts:
             table.add_row(*_row(part))
         console.print(table)
+    if found.counters is not None:
+        _show_counters(console, found.counters)
+
+
+def _show_counters(console: Console, counters: Counters) -> None:
+    for note in counters.notes:
+        console.print(note, markup=False, highlight=False)
+    for kernel in counters.kernels:
+        launched = "once" if kernel.launches == 1 else f"{kernel.launches} times"
+        title = f"{kernel.short_name}: {kernel.share:.0%} of what ncu counted (launched {launched})"
+        console.print(title, markup=False, highlight=False)
+        for sentence in kernel.sentences:
+            console.print(f"  {sentence}", markup=False, highlight=False)
 
 
 def _row(part: Part) -> tuple[str, ...]:

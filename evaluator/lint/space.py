@@ -33,9 +33,9 @@ def typical(session: TaskSession) -> list[Dims]:
     distinct = list({freeze_dims(dims): dims for dims in wanted}.values())
     if not any(isinstance(dim, IntegerDim) for dim in space.values()):
         return distinct
-    fitting = session.fitting(distinct, CAP_BYTES)
+    fitting = session.drawn.fitting(distinct, CAP_BYTES)
     if not fitting:
-        fitting = session.sample("visible", CAP_BYTES)[:2] or session.sample("visible")[:1]
+        fitting = session.drawn.sample("visible", CAP_BYTES)[:2] or session.drawn.sample("visible")[:1]
     if not fitting:
         raise RoleFailure(
             "out_of_memory", "no shape of the task stays within this device's share of memory and time"
@@ -74,8 +74,8 @@ def _legal(dim: IntegerDim, size: float) -> int:
 
 def corners(session: TaskSession, seen: list[Dims]) -> list[Dims]:
     """Shapes inside the range that nobody may find broken: the smallest, tall, wide, odd and, if it is small, the default."""
-    wanted = session.sample("adversarial", CAP_BYTES)
-    wanted += session.fitting([defaults(session.space)], CAP_BYTES)
+    wanted = session.drawn.sample("adversarial", CAP_BYTES)
+    wanted += session.drawn.fitting([defaults(session.space)], CAP_BYTES)
     for name, dim in session.space.items():
         if isinstance(dim, ChoiceDim):
             wanted = [{**seen[0], name: value} for value in dim.values] + wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.oracle.arrays import Array, space
@@ -21,6 +21,7 @@ class Comparison:
         max_abs: largest absolute error among finite elements.
         words: what is wrong, empty when ok.
         strict_ratio: the same as ratio over the bound of strict float32 arithmetic.
+        wrong: mask of wrong elements by (row, column), where single elements are.
     """
 
     ok: bool
@@ -28,6 +29,7 @@ class Comparison:
     max_abs: float
     words: str = ""
     strict_ratio: float = 0.0
+    wrong: Array | None = field(default=None, repr=False, compare=False)
 
 
 def widen(values: Array, dtype: str) -> Array:
@@ -81,19 +83,24 @@ def compare(values: Array, expected: Expected, slack: float = 1.0) -> Comparison
         for other in expected.alternatives:
             wrong &= got != other
         if wrong.any():
-            return Comparison(False, float("inf"), float("nan"), _first_wrong(wrong, got, expected.exact))
+            return Comparison(
+                False, float("inf"), float("nan"), _first_wrong(wrong, got, expected.exact), wrong=wrong
+            )
         return Comparison(True, 0.0, 0.0)
     masks = _mask_difference(got, expected)
     if masks is not None:
-        return Comparison(False, float("inf"), float("nan"), _first_wrong(masks, got, expected.own))
+        return Comparison(
+            False, float("inf"), float("nan"), _first_wrong(masks, got, expected.own), wrong=masks
+        )
     finite = xp.isfinite(got) & xp.isfinite(expected.exact)
     with xp.quiet():
         difference = xp.where(finite, xp.abs(got - expected.exact), 0.0)
         relative = difference / expected.scale / (slack * expected.bound)
     worst, largest = float(relative.max()), float(difference.max())
     if worst > 1.0:
-        words = _first_wrong(relative > 1.0, got, expected.exact)
-        return Comparison(False, worst, largest, f"{words}; the error is {worst:.3g} times the bound")
+        wrong = relative > 1.0
+        words = f"{_first_wrong(wrong, got, expected.exact)}; the error is {worst:.3g} times the bound"
+        return Comparison(False, worst, largest, words, wrong=wrong)
     if expected.rms_bound is not None:
         ratios = row_rms(difference / expected.scale) / (slack * expected.rms_bound)
         worst = max(worst, float(ratios.max()))

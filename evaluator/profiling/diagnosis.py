@@ -8,10 +8,11 @@ longer at this device's own ceilings. On a CPU the batch is halved and doubled: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from evaluator.profiling.counters import Counters
 from evaluator.profiling.measured import Measured, Row
 
 SCHEMA = "kernelwright.profile/1"
@@ -57,6 +58,7 @@ class Diagnosis:
         sentences: for people and prompts, the bottleneck first.
         kernels, modules, lines: where the time goes, longest first.
         waits, breaks: line and what; see :class:`Measured`.
+        counters: what ncu counted, on a GPU where ncu is; None elsewhere. The label does not rest on it.
     """
 
     label: str
@@ -75,6 +77,7 @@ class Diagnosis:
     transfers: tuple[tuple[int, str, int], ...]
     breaks: tuple[tuple[int, str], ...]
     graphs: int
+    counters: Counters | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -111,6 +114,15 @@ class Roof:
             return row.flops / float(peak)
         return row.elements / (float(self._rates["exp_per_s"]) if row.transcendental else self._vector)
 
+    def fused_s(self, operations: Sequence[Row], call_bytes: int) -> float:
+        """Seconds to move what a call takes and gives (``call_bytes``), or what its operations move if that is less."""
+        return self.memory_s(min(call_bytes, sum(row.moved_bytes for row in operations) or call_bytes))
+
+    def least_s(self, operations: Sequence[Row], call_bytes: int) -> float:
+        """Seconds of a call with everything fused: its bytes or its products, whichever takes longer."""
+        products_s = sum(self.compute_s(row) for row in operations if row.flops)
+        return max(self.fused_s(operations, call_bytes), products_s, 1e-9)
+
     def bound(self, row: Row) -> str:
         """``memory`` or ``compute``, whichever takes longer."""
         each = row.moved_bytes // max(row.calls, 1)
@@ -136,11 +148,9 @@ def diagnose(seen: Measured, rates: Mapping[str, Any], *, gpu: bool) -> Diagnosi
         overhead = _overhead(seen, roof)
         label, share = ("launch", overhead) if overhead >= _OVERHEAD else _busy(shares)
     moved_s = sum(row.calls * roof.memory_s(row.moved_bytes // max(row.calls, 1)) for row in seen.operations)
-    fused_bytes = seen.input_bytes + seen.state_bytes + seen.output_bytes
-    fused_bytes = min(fused_bytes, sum(row.moved_bytes for row in seen.operations) or fused_bytes)
-    fused_s = roof.memory_s(fused_bytes)
-    products_s = sum(roof.compute_s(row) for row in seen.operations if row.flops)
-    least_s = max(fused_s, products_s, 1e-9)
+    call_bytes = seen.input_bytes + seen.state_bytes + seen.output_bytes
+    fused_s = roof.fused_s(seen.operations, call_bytes)
+    least_s = roof.least_s(seen.operations, call_bytes)
     confirmed = _confirmed(seen, label, gpu=gpu)
     found = Diagnosis(
         label=label,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.integrity.static import clean
-from evaluator.profiling.diagnosis import Diagnosis, diagnose
-from evaluator.profiling.measured import parse
+from evaluator.profiling.counters import RunsTools, count, find_ncu
+from evaluator.profiling.diagnosis import Diagnosis, Roof, diagnose
+from evaluator.profiling.measured import parse, parse_counts
 from evaluator.profiling.program import PROGRAM
-from evaluator.referee.tool_run import ToolResult
 from evaluator.timing.exclusive import DeviceLock
 
 DEADLINE_S = 60.0
@@ -24,22 +25,6 @@ _LONGEST_DIM = 64
 
 class ProfileFailed(EvaluatorError):
     """The task could not be profiled; the message says why."""
-
-
-class RunsTools(Protocol):
-    """Whatever runs a trusted program beside untrusted files: :class:`evaluator.client.Referee`."""
-
-    def run_tool(
-        self,
-        program: str,
-        files: Mapping[str, str],
-        *,
-        deadline_s: float = ...,
-        memory_bytes: int | None = ...,
-        device: bool = ...,
-    ) -> ToolResult:
-        """See :meth:`evaluator.client.Referee.run_tool`."""
-        ...
 
 
 def profile_task(
@@ -65,15 +50,7 @@ def profile_task(
         ProfileFailed: the task does not run, or not in time, or its process answered nonsense.
         RefereeLost: the referee died meanwhile.
     """
-    chosen = {str(name): value for name, value in (dims or {}).items()}
-    for name, value in chosen.items():
-        # They are written into the program's text.
-        if (
-            not name.isidentifier()
-            or not isinstance(value, (int, float, str, bool))
-            or len(str(value)) > _LONGEST_DIM
-        ):
-            raise ProfileFailed(f"{name!r:.80} is no dimension, or its value is no plain one")
+    chosen = _plain(dims or {})
     request = {
         "device": device,
         "dims": chosen,
@@ -88,9 +65,64 @@ def profile_task(
     except ProfileFailed as failure:
         compiling = {"graphs": 0, "breaks": [], "problem": str(failure)}
     try:
-        return diagnose(parse(times, compiling), rates, gpu=device == "cuda")
+        found = diagnose(parse(times, compiling), rates, gpu=device == "cuda")
     except ValueError as error:
         raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
+    ncu = find_ncu() if device == "cuda" else None
+    if ncu is None:
+        return found
+    with DeviceLock(str(uuid)).exclusive():
+        return replace(found, counters=count(tools, text, ncu, device=device, dims=chosen))
+
+
+def least_times(
+    tools: RunsTools,
+    text: str,
+    rates: Mapping[str, Any],
+    shapes: Sequence[Mapping[str, Any]],
+    *,
+    device: str,
+    deadline_s: float = DEADLINE_S,
+) -> tuple[float, ...]:
+    """Seconds of a call at each of some shapes at the measured ceilings, everything fused, as in :attr:`Diagnosis.least_s`.
+
+    The task is called, but nothing is timed.
+
+    Args:
+        tools: see :func:`profile_task`.
+        text: the task file; anybody's.
+        rates: measured ceilings of the device.
+        shapes: sizes by dimension; what one does not name keeps the file's default.
+        device: ``cpu`` or ``cuda``.
+        deadline_s: for all shapes together.
+
+    Raises:
+        ProfileFailed: the task does not run, or not in time, or its process answered nonsense.
+        RefereeLost: the referee died meanwhile.
+    """
+    chosen = [_plain(dims) for dims in shapes]
+    request = {"device": device, "shapes": chosen, "deadline_s": deadline_s, "part": "counts"}
+    roof = Roof(rates)
+    try:
+        counted = parse_counts(_run(tools, text, request))
+    except ValueError as error:
+        raise ProfileFailed(f"the profile's process answered nonsense: {error}") from None
+    if len(counted) != len(chosen):
+        raise ProfileFailed(f"the profile's process answered for {len(counted)} of {len(chosen)} shapes")
+    return tuple(roof.least_s(one.operations, one.call_bytes) for one in counted)
+
+
+def _plain(dims: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes that may be written into the program's text."""
+    chosen = {str(name): value for name, value in dims.items()}
+    for name, value in chosen.items():
+        if (
+            not name.isidentifier()
+            or not isinstance(value, (int, float, str, bool))
+            or len(str(value)) > _LONGEST_DIM
+        ):
+            raise ProfileFailed(f"{name!r:.80} is no dimension, or its value is no plain one")
+    return chosen
 
 
 def _run(tools: RunsTools, text: str, request: dict[str, Any]) -> Any:

@@ -116,9 +116,7 @@ class CandidateRun:
         started = time.monotonic()
         source = self.candidate.source
         if self.interpreted and find_spec("triton") is None:
-            sentence = (
-                "the candidate needs triton, which is not installed on this machine (pip install triton)"
-            )
+            sentence = "the candidate needs triton, which is not installed here (pip install triton)"
             raise RoleFailure("not_judged", sentence, role=self.name)
         try:
             if any(word in source for word in _BUILDS):
@@ -376,9 +374,9 @@ class CandidateRun:
     def start(self) -> None:
         """Starts the candidate's own process and imports its file."""
         files = b""
-        if self._keeps_files:
+        if self._compiles_here:
             files = self.fleet.kept_files.get(self._files_key)
-            self.given_files = bool(files)
+            self.given_files = bool(files) and self._keeps_files
             files = files or (self.fleet.triton_basics() if self.fleet.gpu else b"")
         self.process = self._fork("candidate")
         if not self.watched:
@@ -390,10 +388,12 @@ class CandidateRun:
 
     @property
     def _keeps_files(self) -> bool:
-        """Whether what compilers make in its process is kept; a process that is watched compiles something else."""
-        source = self.candidate.source
-        if self.name != "candidate" or self.watched:
-            return False
+        return self._compiles_here and not self.watched  # which may compile something else
+
+    @property
+    def _compiles_here(self) -> bool:
+        """Whether its source has compilers run in its process."""
+        source = self.candidate.source if self.name == "candidate" else ""
         compiles = any(word in source for word in _COMPILES)
         # Without a GPU its folder is filled by the compile role and stays (see _compile_shapes).
         return self.fleet.gpu if compiles else any(word in source for word in _COMPILES_IN_PROCESS)

@@ -7,6 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -252,9 +253,11 @@ class RefereeCore:
         deadline_s: float,
         memory_bytes: int | None = None,
         device: bool = False,
+        timed: bool = False,
     ) -> ToolResult:
-        """Runs a trusted program beside untrusted files in a disposable process."""
-        return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)
+        """Runs a trusted program beside untrusted files in a disposable process; if ``timed``, nobody else times meanwhile."""
+        with self.fleet.device_lock.exclusive() if timed else nullcontext():
+            return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)
 
     def close(self) -> None:
         """Ends every process."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from evaluator.content import distributions
 from evaluator.errors import RoleFailure
 from evaluator.oracle.arrays import Array, space
-from evaluator.oracle.compare import Comparison, compare, contract, dense
-from evaluator.oracle.tolerance import Bounds
+from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
+from evaluator.oracle.places import Places, places
+from evaluator.oracle.tolerance import Bounds, Expected, as_rows
 from evaluator.referee.block import Block
 from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
@@ -235,17 +236,29 @@ def wrong(
     if all(_constant(v) for v in values) and not all(_constant(e.own) for e in case.expected):
         evidence = f"at {at} every element of its output is the same value: {comparison.words}"
         return Rejected("incorrect", evidence, (Finding("constant_output", "error", evidence),))
-    name = _name(shape, case, values, comparison)
+    index = _index(case, values, comparison)
+    name = (index is not None and shape.inputs.name_of(index, len(values))) or "result"
     sentence = f"wrong {name} at {at} on {case.distribution.replace('_', ' ')} inputs: {comparison.words}"
-    return Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
+    seen = None if index is None else _places(case.expected[index], values[index], comparison)
+    return Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence, seen),))
 
 
-def _name(shape: OpenShape, case: Case, values: list[Array], comparison: Comparison) -> str:
-    """Which output a comparison was about."""
+def _index(case: Case, values: list[Array], comparison: Comparison) -> int | None:
+    """Which output a comparison was about; None where that cannot be told."""
+    if len(values) == 1:
+        return 0
     for index, (value, expected) in enumerate(zip(values, case.expected, strict=True)):
         if compare(value, expected).words == comparison.words:
-            return shape.inputs.name_of(index, len(values)) or "result"
-    return "result"
+            return index
+    return None
+
+
+def _places(expected: Expected, values: Array, comparison: Comparison) -> Places | None:
+    """Where and how it is wrong; None where no single element is, or nothing can be said."""
+    if comparison.wrong is None:
+        return None
+    got = as_rows(widen(values, expected.dtype), expected.shape)
+    return places(comparison.wrong, got, expected.exact) or None
 
 
 def _constant(values: Array) -> bool:

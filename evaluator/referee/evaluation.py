@@ -17,10 +17,11 @@ from evaluator.referee import calibration, measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
+from evaluator.referee.drawn_shapes import Chosen
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
-from evaluator.referee.open_shape import OpenShape, freeze_dims
+from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, facts, summary_of, timed_result, untimed_result
@@ -28,8 +29,7 @@ from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.roles import runner
 from evaluator.shapes.sampler import SPLITS
-from evaluator.shapes.space import Dims, check_shape
-from evaluator.shapes.traffic import parse_traffic
+from evaluator.shapes.space import Dims
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from evaluator.verdict import NO_ROOM, Finding, Verdict
@@ -84,9 +84,7 @@ class Evaluation:
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
         self.control = Control(fleet, session)
         self._others_aa: dict[str, Any] | None = None
-        self._traffic = session.traffic
-        #: By split and shape, of those that were drawn.
-        self._strata: dict[tuple[str, tuple[tuple[str, Any], ...]], str] = {}
+        self._chosen = Chosen(session.traffic)
         #: Timed outputs whose values nobody has looked at yet.
         self._unseen: list[Checker] = []
 
@@ -201,7 +199,7 @@ class Evaluation:
 
         Every shape is opened before the candidate starts: what memory is left is the candidate's, not the reference's.
         """
-        chosen = self._shapes()
+        chosen = self._choose()
         if not any(chosen.values()):
             raise RoleFailure(
                 "task_rejected", "no shape of the task fits this machine's memory cap", role="reference"
@@ -253,32 +251,13 @@ class Evaluation:
         effort, expires_at = self.request.effort, self.candidate.expires_at
         return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
 
-    def _shapes(self) -> dict[str, list[Dims]]:
-        if self.request.traffic:
-            self._traffic = parse_traffic(self.request.traffic, self.session.space)
-        given = self.request.shapes or {}
-        for split in (*self.request.splits, *given):
-            if split not in SPLITS:
-                raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+    def _choose(self) -> dict[str, list[Dims]]:
+        request = self.request
         cap_bytes = _INTERPRETED_CAP_BYTES if self.candidate.interpreted else None
-        chosen = {
-            split: [check_shape(self.session.space, dims) for dims in given[split]]
-            if split in given
-            else self._drawn(split, cap_bytes)
-            for split in self.request.splits
-        }
-        if cap_bytes is None:
-            return chosen
-        small = {split: self.session.fitting(shapes, cap_bytes) for split, shapes in chosen.items()}
-        # Rather slow than unseen, where somebody asked for large shapes only.
-        return small if any(small.values()) else chosen
-
-    def _drawn(self, split: str, cap_bytes: int | None) -> list[Dims]:
-        drawn = self.session.draw(split, cap_bytes, self._traffic)
-        self._strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}
-        if remark := self.session.sampler(cap_bytes).remark(split):
-            self.run_state.findings.append(Finding("shapes_not_apart", "info", remark))
-        return [one.dims for one in drawn]
+        chosen = self.session.drawn.choose(request.splits, request.shapes, request.traffic, cap_bytes)
+        self._chosen = chosen
+        self.run_state.findings += [Finding("shapes_not_apart", "info", one) for one in chosen.remarks]
+        return chosen.shapes
 
     def _open(self, dims: Dims) -> OpenShape:
         self._check_deadline()
@@ -392,7 +371,7 @@ class Evaluation:
     # -- words -------------------------------------------------------------------------------------------------
 
     def _reason(self) -> str:
-        summary = summary_of(self.run_state.results, self._traffic)
+        summary = summary_of(self.run_state.results, self._chosen.traffic)
         if summary["geomean_speedup"] is None:
             shapes = len(self.run_state.outcomes)
             if self.candidate.interpreted:
@@ -411,8 +390,8 @@ class Evaluation:
         results = [
             replace(
                 result,
-                weight=self._traffic.weight(result.dims),
-                stratum=self._strata.get((result.split, freeze_dims(result.dims))),
+                weight=self._chosen.traffic.weight(result.dims),
+                stratum=self._chosen.stratum(result.split, result.dims),
             )
             for result in results
         ]
@@ -437,7 +416,7 @@ class Evaluation:
             splits=tuple(request.splits),
             environment=self.fleet.environment(),
             shapes=tuple(results),
-            summary=summary_of(self.run_state.results, self._traffic),
+            summary=summary_of(self.run_state.results, self._chosen.traffic),
             timing={
                 **facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
+from evaluator.referee.drawn_shapes import DrawnShapes
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.kept_files import take
 from evaluator.referee.memory_size import MemorySize, ShapeNeeds, of_shapes, slot_bytes
@@ -26,10 +26,8 @@ from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.drawing import Drawn, Limits
-from evaluator.shapes.sampler import COUNTS, Sampler
 from evaluator.shapes.space import Dims, Space, parse_space
-from evaluator.shapes.traffic import Traffic, parse_traffic
+from evaluator.shapes.traffic import parse_traffic
 from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
@@ -67,11 +65,11 @@ class TaskSession:
             self.own_oracle = answer.get("oracle") is True
             self._input_dims = _names(answer.get("input_dims"), self.space)
             self._init_dims = _names(answer.get("init_dims"), self.space)
-            self._samplers: dict[int, Sampler] = {}
             self.caps = ShapeCaps(
                 self.process, self.space, self._input_dims, self._init_dims, fleet.caps,
                 backward=self.direction == "forward_backward",
             )  # fmt: skip
+            self.drawn = DrawnShapes(fleet, self.space, task.sha256, self.caps, self.traffic)
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
                     "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
@@ -140,48 +138,6 @@ class TaskSession:
             self.fleet.kept_files.put(self._files_key, files)
 
     # -- shapes ------------------------------------------------------------------------------------------------
-
-    def sample(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Dims]:
-        """The shapes of :meth:`draw` alone."""
-        return [drawn.dims for drawn in self.draw(split, cap_bytes, traffic)]
-
-    def draw(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Drawn]:
-        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
-
-        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given).
-        """
-        traffic = traffic or self.traffic
-        given = [dims for dims, _ in traffic.rows]
-        sampler = self.sampler(cap_bytes)
-        drawn = sampler.draw(split, secret=secrets.token_hex(16), exempt=given)
-        if split not in ("visible", "validation"):
-            return drawn
-        cap = cap_bytes or self.fleet.input_cap_bytes
-        # Somebody really has these, however long they take.
-        shapes = traffic.before(
-            [one.dims for one in drawn], COUNTS[split], lambda shapes: self.caps.small(shapes, cap)
-        )
-        strata = {freeze_dims(one.dims): one.stratum for one in drawn}
-        return [Drawn(dims, "traffic" if dims in given else strata[freeze_dims(dims)]) for dims in shapes]
-
-    def sampler(self, cap_bytes: int | None = None) -> Sampler:
-        """What draws shapes of inputs below ``cap_bytes`` or the fleet's own cap."""
-        cap = cap_bytes or self.fleet.input_cap_bytes
-        if cap not in self._samplers:
-            limits = Limits(
-                fit=lambda shapes: self.caps.fit(shapes, cap),
-                sizes=self.caps.sizes,
-                cap_bytes=cap,
-                cache_bytes=self.fleet.cache_bytes,
-                processors=self.fleet.processors,
-            )
-            self._samplers[cap] = Sampler(self.space, self.task.sha256, limits)
-        return self._samplers[cap]
-
-    def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
-        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within the device's caps."""
-        fits = self.caps.fit(shapes, cap_bytes) if shapes else []
-        return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
 
     def open(self, dims: Dims) -> OpenShape:
         """Opens a shape (once): the reference is built, weights are re-drawn, it runs once to learn its outputs."""

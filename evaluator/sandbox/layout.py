@@ -88,7 +88,13 @@ def for_role(
     devices: tuple[str, ...] = _DEVICES
     if gpu:
         # Without /sys the driver's start fails with error 304; it names devices, it holds no secret of a user.
-        read_only += ["/sys", "/etc/OpenCL", "/usr/local/nvidia", "/usr/local/cuda"]
+        read_only += [
+            "/sys",
+            "/etc/OpenCL",
+            "/usr/local/nvidia",
+            "/usr/local/cuda",
+            "/opt/nvidia/nsight-compute",
+        ]
         devices += gpu_devices()
     else:
         read_only += list(_CPU_FACTS)

@@ -22,8 +22,6 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
-from torch.quasirandom import SobolEngine
-
 from evaluator.shapes.apart import (
     SHARE,
     STEPS,
@@ -226,6 +224,9 @@ class _Points:
 
     def points(self) -> Iterator[Dims]:
         """Endlessly many."""
+        # The names of splits are also read where torch has no business, as in the command line of a service.
+        from torch.quasirandom import SobolEngine
+
         engine = SobolEngine(len(self._space), scramble=True, seed=self._engine_seed)
         while True:
             for place in engine.draw(32).tolist():

@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import json_of, task_field
+from services.commands.task_argument import json_of, task_field, text_of
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
 ]
 _DEFAULT_URL = "http://127.0.0.1:8000"
+_PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and JSON within JSON grows
 _TIMEOUT_S = 30.0
 
 
@@ -49,6 +50,42 @@ def submit(
         body["space"] = json_of(space)
     job = _ask(url, "POST", "/optimize", json=body).json()
     print(job["id"])  # noqa: T201 - the program's answer
+
+
+def batch(
+    job_id: str,
+    url: Url = _DEFAULT_URL,
+    out: Annotated[Path | None, typer.Option(help="Write the open requests to this file.")] = None,
+    answers: Annotated[Path | None, typer.Option(help="Hand in this file of answers instead.")] = None,
+) -> None:
+    """Fetch the requests of a job that is waiting, or hand in answers so that it goes on.
+
+    Both files are OpenAI's Batch API's: its input file, and its output or error file.
+
+    Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
+    """
+    if answers is not None:
+        pieces = pieces_of(text_of(answers))
+        for number, piece in enumerate(pieces, start=1):
+            body = {"answers": piece, "more": number < len(pieces)}
+            job = _ask(url, "POST", f"/jobs/{job_id}/batch", json=body).json()
+        print(job["state"])  # noqa: T201 - the program's answer
+        return
+    content = _ask(url, "GET", f"/jobs/{job_id}/batch").text
+    if out is None:
+        sys.stdout.write(content)
+    else:
+        out.write_text(content, encoding="utf-8")
+
+
+def pieces_of(text: str) -> list[str]:
+    """Whole lines, together so short that a service takes them in one request; one that is longer stands alone."""
+    pieces = [""]
+    for line in text.split("\n"):
+        if pieces[-1] and len(pieces[-1]) + len(line) > _PIECE_CHARACTERS:
+            pieces.append("")
+        pieces[-1] += f"{line}\n" if line.strip() else ""
+    return pieces
 
 
 def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:

@@ -58,10 +58,12 @@ def serve(
 def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Console) -> None:
     import uvicorn
 
+    from agent.redaction import mask_logs
     from services.api.app import create_app
     from services.settings import get_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    mask_logs()
     for chatty in ("alembic", "celery", "kombu", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     settings = get_settings()

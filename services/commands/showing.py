@@ -61,7 +61,7 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
         return Text(f"proposed {_plain(data.get('label'))} ({_plain(data.get('origin'))})", style="dim")
     if name == "task.inferred":
         return Text("\n".join(_plain(line) for line in str(data["text"]).splitlines()))
-    if name in ("job.failed", "job.cancelled", "job.finished"):
+    if name in ("job.failed", "job.cancelled", "job.finished", "job.waiting"):
         return Text(f"{name}: {_shortened(data.get('reason') or '')}")
     return None
 

@@ -57,6 +57,7 @@ def job_context(
         "events_hidden": max(0, len(told) - EVENTS_SHOWN),
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": story.activity(events),
+        "profile": story.profile(events),
     }
 
 

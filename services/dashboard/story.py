@@ -37,6 +37,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Queued")
         case "job.started":
             return Said("Started", _resumed(data), "busy")
+        case "job.waiting":
+            return Said("Waiting for answers", reason)
         case "job.finished":
             return Said("Finished", reason, "good")
         case "job.failed":
@@ -45,6 +47,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Cancelled", reason, "warn")
         case "task.inferred":
             return Said("Sizes that can vary", _text(data, "text").replace("\n", "; "))
+        case "task.profiled":
+            return Said("What holds the module back", _text(data, "text").replace("\n", " "))
         case "candidate.proposed" if data.get("skipped"):
             return Said(f"Not tried: {label}", _joined(origin, _text(data, "skipped")))
         case "candidate.proposed":
@@ -88,6 +92,8 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
     match name:
         case "job.queued":
             return "Waiting for a worker"
+        case "job.waiting":
+            return "Waiting for answers to its requests"
         case "job.started":
             return "Reading the module and looking for candidates"
         case "candidate.progress":
@@ -98,6 +104,12 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
             return "Writing the bundle"
         case _:
             return "Looking for the next candidate"
+
+
+def profile(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on where the reference's time goes; none where it was not profiled."""
+    found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
+    return [line for line in _text(found[-1], "text").splitlines() if line.strip()] if found else []
 
 
 def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:

@@ -46,6 +46,9 @@ ORIGINS: dict[str, Word] = {
 STATES: dict[str, Word] = {
     "queued": Word("queued", "idle", "Waiting for a worker."),
     "running": Word("running", "busy", "A worker is on it; this page follows along."),
+    "waiting": Word(
+        "waiting", "idle", "Its requests to models wait for answers; hand them in and it goes on."
+    ),
     "cancelling": Word("cancelling", "warn", "Asked to stop; it stops after the step in progress."),
     "succeeded": Word("succeeded", "good", "Done, with a bundle to download."),
     "failed": Word("failed", "bad", "Ended without a result; the reason is below."),

@@ -6,6 +6,7 @@ jobs ──< candidates          a job's proposals, unique by source
   │──< events                what happened, in order; ids grow over the whole database
   │──  bundles               the zip that the user downloads
   └──< evaluations           one (task, candidate) to judge; with a job: an external candidate of it
+memory                       what jobs learnt, for other jobs; goes with the job that it came from
 workers                      who is alive, which devices, which sandbox
 idempotency_keys             which request made which row
 """
@@ -21,7 +22,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from services.db.types import UtcDateTime
 
 # "cancelling" is a running job whose cancel flag is set; it is shown, never stored, so that no step can forget it.
-STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+# "waiting" is a job whose batch of requests has no answers yet (`services.jobs.batches`); nobody works on it.
+STATES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 FINAL_STATES = ("succeeded", "failed", "cancelled")
 
 
@@ -190,6 +192,31 @@ class Evaluation(Leased, Base):
     verdict: Mapped[str | None] = mapped_column(String(32))
     reason: Mapped[str | None] = mapped_column(Text)
     result: Mapped[dict[str, Any] | None]
+
+
+class MemoryEntry(Base):
+    """One lesson of a job (`agent.memory.entries.MemoryEntry` as `body`); the other columns repeat it, for searching.
+
+    `owner` says which jobs may see it, see `services.memory.ownership`.
+    """
+
+    __tablename__ = "memory"
+    __table_args__ = (
+        UniqueConstraint("job_id", "kind", "sha256", name="one_entry_per_lesson"),
+        Index("memory_of_owner", "owner", "device", "job_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    owner: Mapped[str] = mapped_column(String(32))
+    kind: Mapped[str] = mapped_column(String(16))
+    sha256: Mapped[str] = mapped_column(String(64))
+    task_sha256: Mapped[str] = mapped_column(String(64))
+    device: Mapped[str] = mapped_column(String(16))
+    architecture: Mapped[str] = mapped_column(String(32))
+    features: Mapped[dict[str, Any]]
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Worker(Base):

@@ -12,7 +12,7 @@ from services.jobs.endings import end_job
 def request_cancel(session: Session, job_id: str) -> None:
     """Ask a job to stop and commit; asking again, or asking a job that has ended, changes nothing.
 
-    A queued job ends at once. A running one is flagged: its worker's watch sees the flag within half a second and
+    A queued or waiting job ends at once. A running one is flagged: its worker's watch sees the flag within half a second and
     kills whatever runs for it (`services.worker.watch`).
 
     Raises:
@@ -21,9 +21,10 @@ def request_cancel(session: Session, job_id: str) -> None:
     job = events.lock_job(session, job_id)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}")
-    if job.state == "queued":
+    if job.state in ("queued", "waiting"):
+        how = "before it started" if job.state == "queued" else "while it waited for answers"
         job.cancel_requested = True
-        end_job(session, job, "cancelled", "cancelled before it started")
+        end_job(session, job, "cancelled", f"cancelled {how}")
     elif job.state == "running":
         job.cancel_requested = True
     session.commit()

@@ -203,6 +203,7 @@ def _job_view(
             rank = ("validation" in phases, shown.traffic_speedup or shown.geomean_speedup)
             if best is None or rank > best[:2]:
                 best = (*rank, shown)
+    caps = job.request.get("budget") or {}
     return JobView(
         id=job.id,
         name=job.name,
@@ -219,7 +220,12 @@ def _job_view(
         best=best[2] if best else None,
         winner=winner,
         summary=job.summary,
-        spend=SpendView(usd=job.usd, tokens=job.tokens, seconds=_seconds(job.started_at, job.finished_at)),
+        spend=SpendView(
+            usd=job.usd,
+            tokens=job.tokens,
+            seconds=_seconds(job.started_at, job.finished_at),
+            **{f"{name}_cap": caps.get(name) for name in ("usd", "tokens", "seconds")},
+        ),
         urls=JobUrls(
             self=base,
             candidates=f"{base}/candidates",

@@ -75,6 +75,9 @@ class BudgetRequest(Request):
     candidates: int | None = Field(
         default=None, ge=1, le=10_000, description="how many candidates are judged"
     )
+    plateau: int | None = Field(
+        default=None, ge=1, le=10_000, description="stop after so many candidates in a row without progress"
+    )
 
 
 class ModelRequest(Request):
@@ -129,6 +132,24 @@ class DimRequest(Request):
         return self
 
 
+class StrategyRequest(Request):
+    """How the search goes on after the first attempts; what is left out is as the service has it."""
+
+    rounds: int | None = Field(default=None, ge=0, le=100)
+    beam: int | None = Field(default=None, ge=1, le=4, description="candidates a round goes on from")
+    branches: int | None = Field(default=None, ge=1, le=4, description="changes asked for from each of them")
+    critic: bool | None = Field(default=None, description="one request names one bottleneck and one change")
+    plan: bool | None = Field(default=None, description="one request plans the change before the code")
+    patience: int | None = Field(default=None, ge=1, le=100, description="rounds without gain before the end")
+    tune: bool | None = Field(default=None, description="tune the TUNABLES of accepted candidates by machine")
+    tune_variants: int | None = Field(default=None, ge=1, le=1024)
+    ablate: bool | None = Field(
+        default=None, description="undo the winner's changes one at a time, judging each"
+    )
+    ablate_changes: int | None = Field(default=None, ge=1, le=16)
+    seed: int | None = Field(default=None, ge=0, lt=2**53, description="where random draws begin")
+
+
 class OptimizeRequest(TaskRequest):
     """Body of POST /optimize."""
 
@@ -157,9 +178,29 @@ class OptimizeRequest(TaskRequest):
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(
         default=None, min_length=1, description="who may propose; by default everybody that is configured"
     )
-    start_from: Source | None = Field(default=None, description="a candidate file to begin with")
+    start_from: Source | None = Field(
+        default=None,
+        description="what to begin with: a candidate file, or a kernel in Triton, CUDA or C++ for the models to wrap or port",
+    )
     models: list[Annotated[ModelRequest, BeforeValidator(_model_by_name)]] | None = Field(
         default=None, min_length=1, max_length=MAX_MODELS
+    )
+    batch: bool = Field(
+        default=False,
+        description="ask the models through files in the format of OpenAI's Batch API: the job is `waiting` until answers "
+        "to GET /jobs/{id}/batch come by POST /jobs/{id}/batch",
+    )
+    strategy: StrategyRequest = Field(default_factory=StrategyRequest)
+
+
+class BatchAnswers(Request):
+    """Body of POST /jobs/{id}/batch."""
+
+    answers: Source = Field(
+        description="lines of the Batch API's output or error file: a JSON object with a custom_id each"
+    )
+    more: bool = Field(
+        default=False, description="more answers follow, in a request of their own: the job waits for them"
     )
 
 

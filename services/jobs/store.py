@@ -25,7 +25,7 @@ from services.jobs.lease import Lease
 from services.jobs.submit import candidate_row, proposed_data
 
 # Told by the service itself, which knows about attempts and leases.
-_OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled")
+_OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled", "job.waiting")
 # Told once per source (and phase) however often a resumed job repeats them.
 _EVENTS_OF_SOURCE = ("candidate.proposed", "candidate.compiled", "candidate.judged")
 
@@ -146,6 +146,14 @@ class SqlJobStore:
                     models.Step(job_id=self._job_id, name=name, value={"value": storable_json(value)})
                 )
 
+    def steps(self, prefix: str) -> dict[str, object]:
+        """See `JobStore.steps`."""
+        query = select(models.Step).where(
+            models.Step.job_id == self._job_id, models.Step.name.startswith(prefix, autoescape=True)
+        )
+        with self._database.read() as session:
+            return {row.name: row.value["value"] for row in session.scalars(query.order_by(models.Step.name))}
+
     def event(self, name: str, data: dict[str, Any]) -> None:
         """See `JobStore.event`. `budget.spent` also adds its `usd` and `tokens` to the job's bill.
 
@@ -157,9 +165,10 @@ class SqlJobStore:
         once = None
         if name in _EVENTS_OF_SOURCE and "sha256" in data:
             once = ":".join(str(data[key]) for key in ("sha256", "phase") if data.get(key) is not None)
+        if name == "budget.spent" and data.get("request"):
+            once = f"{data['request']}:{data.get('try') or 0}"
         with self._writing() as session:
-            events.append(session, self._job_id, name, data, once=once)
-            if name == "budget.spent":
+            if events.append(session, self._job_id, name, data, once=once) and name == "budget.spent":
                 self._bill(session, data)
 
     def stop_requested(self) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from agent.spec import Budget, JobSpec, ModelChoice
+from agent.spec import DEFAULT_STRATEGY, POLICY_API_KEY_VARIABLE, Budget, JobSpec, ModelChoice
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from services.catalogue import registry
@@ -23,6 +26,7 @@ from services.settings import Settings
 
 _WORKER_REMEMBERED_S = 24 * 3600.0
 _KEY_LIFETIME = timedelta(hours=24)
+_POLICY_SAMPLES = 4
 _KEY_MAX_CHARACTERS = 200
 
 
@@ -33,10 +37,12 @@ def create_job(
     idempotency_key: str | None = None,
     *,
     claim_for: str | None = None,
+    batch_folder: Path | None = None,
 ) -> str:
     """Make a queued job, commit, and return its id (an earlier one's, when the key was used before).
 
-    With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued.
+    With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued. In
+    `batch_folder` the files of a job that asks by batch are, instead of the job's own folder.
 
     Raises:
         Refused: the request asks for something that this service does not have.
@@ -52,6 +58,13 @@ def create_job(
     origins, models = _proposers(request, settings, errors)
     if errors:
         raise Refused(errors)
+    if batch_folder is not None:
+        models = tuple(
+            replace(one, folder=str(batch_folder)) if one.provider == "batch" else one for one in models
+        )
+    strategy = replace(DEFAULT_STRATEGY, **request.strategy.model_dump(exclude_none=True))
+    if request.batch and request.strategy.rounds is None:
+        strategy = replace(strategy, rounds=0)  # a round of search takes two files, and each may take a day
     spec = JobSpec(
         job_id=job_id,
         name=request.name or task.name,
@@ -66,6 +79,7 @@ def create_job(
         space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
         if request.space
         else None,
+        strategy=strategy,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own
@@ -266,14 +280,17 @@ def _unsupported(
 def _proposers(
     request: OptimizeRequest, settings: Settings, errors: list[FieldError]
 ) -> tuple[tuple[str, ...], tuple[ModelChoice, ...]]:
-    configured = settings.llm_base_url is not None or settings.llm_api_key is not None
+    # Whoever answers a batch is the client's business.
+    configured = request.batch or settings.llm_base_url is not None or settings.llm_api_key is not None
     names = [model.model_dump() for model in request.models or ()]
     if not names and settings.llm_model and configured:
         names = [{"model": settings.llm_model}]
     origins = tuple(dict.fromkeys(request.origins or ("human", "compiler", *(["llm"] if names else []))))
-    if "policy" in origins:
+    if "policy" in origins and settings.policy is None:
         errors.append(
-            FieldError("origins", "'policy' (a model fine-tuned by this project) is not supported yet")
+            FieldError(
+                "origins", "'policy' needs a fine-tuned model; set KERNELWRIGHT_POLICY to its checkpoint"
+            )
         )
     if request.models and not configured:
         errors.append(
@@ -290,9 +307,35 @@ def _proposers(
         )
     if request.models and "llm" not in origins:
         errors.append(FieldError("models", "given, but 'llm' is not among `origins`"))
-    if "llm" not in origins:
-        return origins, ()
-    return origins, tuple(ModelChoice(base_url=settings.llm_base_url, **name) for name in names)
+    way = {"provider": "batch", "timeout_s": 0.0} if request.batch else {"base_url": settings.llm_base_url}
+    if request.batch and "llm" not in origins:
+        errors.append(FieldError("batch", "needs a model to ask: name one in `models`"))
+    models = [
+        ModelChoice(**way, **name, **_prices(name["model"], settings))
+        for name in (names if "llm" in origins else [])
+    ]
+    if request.budget.usd is not None:
+        unknown = [choice.model for choice in models if choice.model not in settings.llm_prices]
+        if unknown:
+            message = f"no price is known of {', '.join(unknown)}; set KERNELWRIGHT_LLM_PRICES (0 for a model of one's own)"
+            errors.append(FieldError("budget.usd", message))
+    if "policy" in origins and settings.policy is not None:
+        provider = "openai" if settings.policy_base_url else "policy"
+        own = ModelChoice(
+            settings.policy,
+            base_url=settings.policy_base_url,
+            api_key_variable=POLICY_API_KEY_VARIABLE,  # the key for hosted models is none of its business
+            provider=provider,
+            origin="policy",
+            samples=_POLICY_SAMPLES,
+        )
+        models.append(own)
+    return origins, tuple(models)
+
+
+def _prices(model: str, settings: Settings) -> dict[str, Any]:
+    given, made = settings.llm_prices.get(model, (0.0, 0.0))
+    return {"usd_per_million_input_tokens": given, "usd_per_million_output_tokens": made}
 
 
 def _earlier(session: Session, verb: str, request: Request, key: str | None) -> str | None:

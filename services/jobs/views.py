@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-JobState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+JobState = Literal["queued", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled"]
 
 
 class View(BaseModel):
@@ -50,11 +50,14 @@ class BestView(View):
 
 
 class SpendView(View):
-    """What a job has cost: US dollars and tokens of model calls, seconds since it was started."""
+    """What a job has cost: US dollars and tokens of model calls, seconds since it was started; and its caps, if any."""
 
     usd: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    usd_cap: float | None = None
+    tokens_cap: int | None = None
+    seconds_cap: float | None = None
 
 
 class JobUrls(View):

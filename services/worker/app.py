@@ -5,11 +5,18 @@ celery -A services.worker.app worker -Q cpu     # on a machine of its own; `-Q c
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_after_setup, worker_shutting_down
+from celery.signals import (
+    after_setup_logger,
+    after_setup_task_logger,
+    celeryd_after_setup,
+    worker_shutting_down,
+)
 
+from agent.redaction import mask_logs
 from services.settings import get_settings
 
 _HOURS_S = 24 * 3600
@@ -48,6 +55,12 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
 
 
 app = make_celery(get_settings().broker_url)
+
+
+@after_setup_logger.connect
+@after_setup_task_logger.connect
+def _mask(logger: logging.Logger, **_: Any) -> None:
+    mask_logs(logger)
 
 
 @celeryd_after_setup.connect

@@ -19,8 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evaluator.client import Referee
+from evaluator.client import Referee, default_work_dir
 from evaluator.errors import RefereeLost
+from evaluator.profiling import ceilings
+from evaluator.profiling.profile import ProfileFailed, profile_task
 from evaluator.sources import CandidateSource, TaskSource
 
 _POLL_S = 0.05
@@ -161,6 +163,31 @@ class Seat:
     def run_tool(self, program: str, files: Mapping[str, Any], **options: Any) -> Any:
         """See `Referee.run_tool`."""
         return self._bench.call(self, lambda referee: referee.run_tool(program, files, **options))
+
+    def profile(self, text: str) -> dict[str, Any] | None:
+        """What holds a task back, or None where `kernelwright device` has not measured this machine's ceilings.
+
+        One turn at the bench: whoever profiles holds the device's lock, and must not wait for others who need it.
+
+        Raises:
+            ProfileFailed: the task cannot be profiled.
+            RefereeLost: see `Bench.call`.
+        """
+        device = self._bench.device
+        known = ceilings.kept(default_work_dir(), device)
+        if known is None:
+            return None
+
+        def work(referee: Referee) -> dict[str, Any] | ProfileFailed:
+            try:
+                return profile_task(referee, text, known["rates"], device=device).as_json()
+            except ProfileFailed as failure:
+                return failure  # no fault of the referee, which whatever is raised here would end
+
+        found = self._bench.call(self, work)
+        if isinstance(found, ProfileFailed):
+            raise found
+        return found
 
     def kill(self) -> None:
         """See `Referee.kill`: the running call raises RefereeLost, and so does every later one of this seat."""

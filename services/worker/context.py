@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from agent.spec import API_KEY_VARIABLE
+from agent.spec import API_KEY_VARIABLE, POLICY_API_KEY_VARIABLE
 from services.db.session import database
 from services.settings import Settings, get_settings
 from services.worker.bench import Bench
@@ -18,9 +18,11 @@ class WorkerContext:
     """Bench, presence and runner of this process."""
 
     def __init__(self, settings: Settings) -> None:
-        if settings.llm_api_key is not None:
-            # the agent finds the key by the name of its variable; in a container it may have come as a file
-            os.environ.setdefault(API_KEY_VARIABLE, settings.llm_api_key.get_secret_value())
+        keys = {API_KEY_VARIABLE: settings.llm_api_key, POLICY_API_KEY_VARIABLE: settings.policy_api_key}
+        for variable, key in keys.items():
+            if key is not None:
+                # the agent finds a key by the name of its variable; in a container it may have come as a file
+                os.environ.setdefault(variable, key.get_secret_value())
         base = database(settings.database)
         self.owner = own_identity()
         self.bench = Bench(

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from services.db.models import Evaluation, Job
 from services.db.session import Database
-from services.jobs import lease
+from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import LeasedModel, LeasedRow
 from services.jobs.wake import bell
@@ -73,6 +73,7 @@ class Dispatcher:
     def look(self) -> None:
         """One round."""
         self._free_rows_of_the_dead()
+        self._resume_answered()
         for model, task in _TASK_OF:
             self._end_abandoned(model)
             self._send(model, task)
@@ -86,6 +87,15 @@ class Dispatcher:
             _log.info("workers that died: %s", ", ".join(sorted(owners)))
             with self._database.write() as session:
                 lease.expire_leases_of(session, sorted(owners))
+
+    def _resume_answered(self) -> None:
+        with self._database.read() as session:
+            answered = batches.answered_on_disk(session)
+        for job_id in answered:
+            with self._database.write() as session:
+                job = events.lock_job(session, job_id)
+                if job is not None and job.state == "waiting":
+                    batches.resume(session, job)
 
     def _end_abandoned(self, model: LeasedModel) -> None:
         with self._database.read() as session:

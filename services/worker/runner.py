@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
+from agent.redaction import known_secrets
 from agent.spec import JobOutcome
 from evaluator.client import Referee
 from evaluator.errors import SandboxUnavailable
@@ -18,11 +19,14 @@ from evaluator.sources import CandidateSource, TaskSource
 from services.db.models import Bundle, Evaluation, Job
 from services.db.session import Database
 from services.errors import LeaseLost
-from services.jobs import events, lease
+from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
 from services.jobs.submit import job_spec
+from services.memory.ownership import readable_owners
+from services.memory.remembering import remember_job
+from services.memory.store import SqlMemory
 from services.settings import Settings
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
@@ -85,7 +89,8 @@ class Runner:
         """Drive a claimed job to its end."""
         with self._database.write() as session:
             job = lease.locked_row(session, held)
-            spec = job_spec(job)
+            spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
+            batches.lay_out(session, spec)
             events.append(session, job.id, "job.started", {"attempt": held.attempt})
         refusal = self._refusal()
         if refusal is not None:
@@ -95,10 +100,12 @@ class Runner:
         out_dir = self._settings.job_dir(spec.job_id)
         out_dir.mkdir(parents=True, exist_ok=True)
         seat = self._bench.seat()
+        owners = readable_owners(one_user=self._settings.one_user)
+        memory = SqlMemory(self._database, owners, spec.job_id)
         self._under_watch(
             held,
             seat,
-            lambda: run_job(spec, store, cast(Referee, seat), out_dir),
+            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile),
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )
@@ -212,11 +219,17 @@ class Runner:
             )
 
     def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
-        """Store how a job ended, with its bundle, in one transaction.
+        """Store how a job ended, with its bundle, in one transaction; then what it leaves in memory.
 
         Raises:
             LeaseLost: the job is somebody else's, or has ended.
         """
+        if outcome.state == "waiting":
+            with self._database.write() as session:
+                job = lease.locked_row(session, held)
+                spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
+                batches.pause(session, job, spec, outcome.reason)
+            return
         path = outcome.bundle_path
         content = path.read_bytes() if path is not None and path.is_file() else None
         with self._database.write() as session:
@@ -232,6 +245,7 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
+        remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:
         state, reason, result = ending

@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """One scripted answer: a completion, an HTTP error, raw bytes, or silence."""
+    """One scripted answer: a completion, an HTTP error, raw bytes, silence, a body cut off or sent byte by byte."""
 
     text: str | None = ""
     finish: str = "stop"
@@ -27,6 +27,10 @@ class Answer:
     message: str = ""
     raw: bytes | None = None
     delay_s: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()
+    cut_after_bytes: int | None = None
+    trickle_s: float = 0.0
+    trickle_from: str = "body"
 
     def body(self, model: str) -> bytes:
         """The response body."""
@@ -61,12 +65,14 @@ class ChatServer:
         script: answers still to be given, the last one over and over.
         requests: JSON bodies that came in.
         authorizations: the Authorization header of each.
+        headers: all headers of each.
     """
 
     base_url: str
     script: list[Answer]
     requests: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
     def next_answer(self) -> Answer:
         """Take the next answer of the script."""
@@ -86,17 +92,29 @@ def chat_server(
             with lock:
                 found.requests.append(body)
                 found.authorizations.append(self.headers.get("Authorization", ""))
+                found.headers.append({name.lower(): value for name, value in self.headers.items()})
                 answer = chosen(body) if chosen else found.next_answer()
             if not self.path.endswith("/v1/chat/completions"):
                 answer = Answer(status=404, message=f"no such path {self.path}")
             time.sleep(answer.delay_s)
             data = answer.body(str(body.get("model")))
             try:
+                if answer.trickle_s and answer.trickle_from == "headers":
+                    for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + data:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(answer.trickle_s)
                 self.send_response(answer.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
+                for name, value in answer.headers:
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data)
+                if answer.trickle_s:
+                    for byte in data:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(answer.trickle_s)
+                else:
+                    self.wfile.write(data[: answer.cut_after_bytes])
             except OSError:
                 return  # a client that has given up
 

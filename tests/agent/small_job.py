@@ -14,6 +14,7 @@ from typing import Any
 from agent.job import run_job
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
+from agent.strategy.settings import Strategy
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
 from tests.agent.chat_server import Answer
@@ -94,8 +95,15 @@ def scripted(request: dict[str, Any]) -> Answer:
 def spec(base_url: str | None = None, **more: Any) -> JobSpec:
     """The job; with a model server when there is an address."""
     models = tuple(ModelChoice(name, base_url=base_url) for name in ("first", "second")) if base_url else ()
-    settings: dict[str, Any] = {"origins": ("llm",), "budget": Budget(), "shapes": SHAPES, **more}
-    return JobSpec("job", "sort twice", TaskSource("sort_twice", TASK), models=models, **settings)
+    settings: dict[str, Any] = {
+        "origins": ("llm",),
+        "budget": Budget(),
+        "shapes": SHAPES,
+        "strategy": Strategy(),
+        **more,
+    }
+    task = settings.pop("task", TaskSource("sort_twice", TASK))
+    return JobSpec("job", "sort twice", task, models=models, **settings)
 
 
 def judged(store: FolderStore) -> set[tuple[str, str, str]]:

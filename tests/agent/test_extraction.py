@@ -76,3 +76,16 @@ def test_says_why_there_is_no_candidate(reply: str, finish: str, problem: str) -
 
 def test_survives_hostile_nesting() -> None:
     assert extract(fenced("class ModelNew: x = " + "(" * 5000 + "1" + ")" * 5000 + "\n")).problem == "syntax"
+
+
+def test_a_file_may_hold_fences_itself() -> None:
+    drawn = '    """As in\n\n```python\ny = x * 2\n```\n    """\n'
+    documented = FILE.replace("    def forward", drawn + "    def forward")
+    assert extract(f"Here it is:\n{fenced(documented)}Enjoy.").source == documented
+    assert extract(f"First\n{fenced('print(1)' + chr(10))}then\n{fenced(documented)}").source == documented
+
+
+def test_only_line_feeds_end_lines() -> None:
+    odd = FILE.replace("x * 2", "x * len('a\u2028b\x0cc')")
+    assert extract(fenced(odd)).source == odd
+    assert extract(fenced(FILE).replace("\n", "\r\n")).source == FILE

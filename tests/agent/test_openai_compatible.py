@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import time
+
 import pytest
 
 from agent.errors import ProviderError
@@ -123,3 +126,87 @@ def test_lone_surrogates_are_replaced_so_that_the_reply_can_be_stored() -> None:
     with chat_server(Answer(raw=raw)) as server:
         reply = provider(server).complete(ASK)
     assert reply.text == "a?b"
+
+
+def test_waits_as_long_as_a_busy_server_asks() -> None:
+    busy = Answer(status=429, message="slow down", headers=(("Retry-After", "1"),))
+    with chat_server(busy, Answer("at last")) as server:
+        reply = provider(server, max_retries=1).complete(ASK)
+    assert reply.elapsed_s >= 1.0
+    assert reply.retries == 1
+
+
+def test_does_not_wait_longer_than_its_time_out() -> None:
+    busy = Answer(status=429, message="slow down", headers=(("Retry-After", "3600"),))
+    with chat_server(busy) as server, pytest.raises(ProviderError) as caught:
+        provider(server, max_retries=5, timeout_s=2.0).complete(ASK)
+    assert caught.value.kind == "rate_limit"
+    assert len(server.requests) == 1
+
+
+def test_an_answer_that_breaks_off_is_not_asked_for_again() -> None:
+    with (
+        chat_server(Answer("x" * 1000, cut_after_bytes=200)) as server,
+        pytest.raises(ProviderError) as caught,
+    ):
+        provider(server, max_retries=2).complete(ASK)
+    assert caught.value.kind == "cut"
+    assert len(server.requests) == 1, "it may have been billed"
+
+
+@pytest.mark.parametrize("begin", ["headers", "body"])
+def test_an_answer_that_trickles_meets_the_time_out(begin: str) -> None:
+    answer = Answer("x" * 1000, trickle_s=0.05, trickle_from=begin)
+    began_s = time.monotonic()
+    with chat_server(answer) as server, pytest.raises(ProviderError) as caught:
+        provider(server, timeout_s=0.5).complete(ASK)
+    assert caught.value.kind == "timeout"
+    assert time.monotonic() - began_s < 10, "all of it takes a minute"
+
+
+def test_a_long_answer_is_cut_and_a_huge_one_is_not_read_to_its_end() -> None:
+    with chat_server(Answer("x" * 2_000_000)) as server:
+        reply = provider(server).complete(ASK)
+    assert reply.finish == "too_long"
+    assert len(reply.text) < 500_000
+    with chat_server(Answer("x" * 9_000_000)) as server, pytest.raises(ProviderError) as caught:
+        provider(server).complete(ASK)
+    assert caught.value.kind == "too_long"
+
+
+def test_a_compressed_body_is_refused_since_its_length_cannot_be_known() -> None:
+    bomb = Answer(raw=b"\x1f\x8b", headers=(("Content-Encoding", "gzip"),))
+    with chat_server(bomb) as server, pytest.raises(ProviderError) as caught:
+        provider(server).complete(ASK)
+    assert caught.value.kind == "too_long"
+
+
+def test_a_key_in_an_answer_or_in_a_prompt_goes_no_further() -> None:
+    encoded = base64.b64encode(KEY.encode()).decode().rstrip("=")
+    with chat_server(Answer(f"your key is {KEY} or {encoded}")) as server:
+        reply = provider(server).complete([Message("user", f"# {KEY}")])
+    assert KEY not in reply.text
+    assert encoded not in reply.text
+    assert reply.text.count("***") == 2
+    assert server.requests[0]["messages"][0]["content"] == "# ***"
+
+
+def test_numbers_of_tokens_that_make_no_sense_are_estimated() -> None:
+    with chat_server(Answer("x" * 400, usage=(-5, 10**30))) as server:
+        reply = provider(server).complete(ASK)
+    assert reply.estimated
+    assert reply.completion_tokens == 100
+
+
+def test_a_request_has_a_name_that_a_server_may_know_it_by() -> None:
+    with chat_server(Answer("x")) as server:
+        provider(server).complete(ASK, key="job-1")
+        assert server.headers[0]["idempotency-key"] == "job-1"
+
+
+def test_a_redirect_is_not_followed_with_the_key() -> None:
+    with chat_server(Answer("elsewhere")) as other:
+        moved = Answer(status=307, headers=(("Location", f"{other.base_url}/chat/completions"),))
+        with chat_server(moved) as server, pytest.raises(ProviderError):
+            provider(server).complete(ASK)
+    assert other.requests == []

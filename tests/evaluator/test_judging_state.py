@@ -177,9 +177,10 @@ def test_set_up_and_first_call_are_told_apart(referee: Referee) -> None:
     assert verdict["verdict"] == "accepted", verdict["reason"]
     assert verdict["setup_s"] >= 0.6
     assert verdict["first_call_s"] >= 0.4
-    quick = judge(referee, PLAIN, replaced(PLAIN))
-    assert quick["setup_s"] < verdict["setup_s"] - 0.3
-    assert quick["first_call_s"] < verdict["first_call_s"] - 0.2
+    # The least of several: who has the cores meanwhile takes time from either.
+    quick = [judge(referee, PLAIN, replaced(PLAIN)) for _ in range(3)]
+    assert min(one["setup_s"] for one in quick) < verdict["setup_s"] - 0.3
+    assert min(one["first_call_s"] for one in quick) < verdict["first_call_s"] - 0.2
 
 
 # -- the task's own oracle ---------------------------------------------------------------------------------------

@@ -98,24 +98,22 @@ def test_a_verdict_says_that_its_first_call_found_compiled_files(core: RefereeCo
     assert "compiled_before" in judging.rules(judge(core, task, candidate))
 
 
-def test_a_process_that_is_watched_gets_nothing_and_leaves_nothing(core: RefereeCore) -> None:
+def test_a_process_that_is_watched_gets_the_files_and_leaves_nothing(core: RefereeCore) -> None:
     from evaluator.referee.candidate import CandidateRun
 
     task, candidate = judging.task(MODEL), source(LEAVES_ONE, "\n    # watched\n")
     assert judge(core, task, candidate)["verdict"] == "accepted"
     run = CandidateRun(core.fleet, core.session(task), candidate)
-    with_files, twin = run, run.watched_twin(float("inf"))
+    twin = run.watched_twin(float("inf"))
     try:
-        twin.start()  # fails if it is given the files
-        assert not twin.given_files
+        with pytest.raises(Exception, match="compiled before"):
+            twin.start()
+        assert not twin.given_files, "nothing that is timed rests on them"
         before = kept_bytes(core)
         twin.keep_files()
         assert kept_bytes(core) == before
-        with pytest.raises(Exception, match="compiled before"):
-            with_files.start()
     finally:
         twin.close()
-        with_files.close()
 
 
 HOSTILE = """

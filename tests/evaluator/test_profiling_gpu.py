@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from evaluator.profiling import ceilings
+from evaluator.profiling.counter_table import MOST_COUNTERS
+from evaluator.profiling.counters import find_ncu
 from evaluator.profiling.profile import profile_task
 from evaluator.referee.core import RefereeCore
 from kernelbench_tasks import catalog
@@ -78,3 +80,17 @@ def get_init_inputs():
     found = profile_task(core, text, rates, device="cuda")
     assert {line for line, _, _ in found.waits} == {7, 8}
     assert (8, "to the host", 64 * 64 * 4) in found.transfers
+
+
+def test_counters_are_read_where_ncu_is_or_it_is_said_why_not(
+    core: RefereeCore, rates: dict[str, Any]
+) -> None:
+    text = catalog.load("softmax").source
+    found = profile_task(core, text, rates, device="cuda", dims={"rows": 8192, "cols": 4096})
+    if find_ncu() is None:
+        assert found.counters is None
+        return
+    assert found.counters is not None
+    for kernel in found.counters.kernels:
+        assert 0 < kernel.seconds < 1 and len(kernel.counters) <= MOST_COUNTERS
+    assert found.counters.kernels or len(found.counters.notes) == 1, found.counters

@@ -94,7 +94,7 @@ def test_weights_count_too_and_a_default_that_is_too_large_is_not_opened(
     monkeypatch.setattr(core.fleet, "caps", Caps(cap_bytes, 1.0, 1e12, 1e12, 1e-6))
     session = core.session(TaskSource("wide", _TASK))
     for split in ("visible", "validation", "held_out", "adversarial"):
-        drawn = session.sample(split)
+        drawn = session.drawn.sample(split)
         assert drawn, split
         assert all(4 * 4096 * int(dims["cols"]) <= cap_bytes for dims in drawn), split
     described = core.describe(TaskSource("wide", _TASK))
@@ -102,4 +102,4 @@ def test_weights_count_too_and_a_default_that_is_too_large_is_not_opened(
     assert described["inputs"][0]["shape"][1] * 4 * 4096 <= cap_bytes
     # What a user's program really has is taken, however long it takes.
     traffic = task_session.parse_traffic([[{"rows": 1, "cols": 8192}, 1]], session.space)
-    assert {"rows": 1, "cols": 8192} in session.sample("visible", traffic=traffic)
+    assert {"rows": 1, "cols": 8192} in session.drawn.sample("visible", traffic=traffic)

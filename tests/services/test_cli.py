@@ -30,6 +30,9 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
     "command",
     [
         "optimize",
+        "resume",
+        "replay",
+        "batch",
         "evaluate",
         "evaluate-batch",
         "lint",

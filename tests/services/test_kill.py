@@ -41,7 +41,9 @@ CANDIDATES = len(BODIES) + len(EXTERNAL)
 
 def submit(service: Service) -> str:
     """The job of this test: candidates of six models in two rounds, and two from outside."""
-    job_id = service.submit(source=TINY_TASK, name="killed", origins=["llm"], models=list(MODELS))
+    job_id = service.submit(
+        source=TINY_TASK, name="killed", origins=["llm"], models=list(MODELS), strategy={"rounds": 0}
+    )
     for source in EXTERNAL:
         assert service.post(f"/jobs/{job_id}/candidates", {"candidate": source}).status_code == 202
     return job_id

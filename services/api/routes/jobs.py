@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from services.api.deps import IdempotencyKey, Limit, SessionDep, SettingsDep
-from services.jobs import cancel, read, submit
-from services.jobs.requests import CandidateRequest, OptimizeRequest
+from services.jobs import batches, cancel, read, submit
+from services.jobs.requests import BatchAnswers, CandidateRequest, OptimizeRequest
 from services.jobs.views import CandidateView, JobView, Page
 
 router = APIRouter(tags=["jobs"])
@@ -54,6 +54,26 @@ def get_job(job_id: str, session: SessionDep) -> JobView:
 def cancel_job(job_id: str, session: SessionDep) -> JobView:
     """Stop a job; asking twice, or asking one that has ended, changes nothing."""
     cancel.request_cancel(session, job_id)
+    return read.get_job(session, job_id)
+
+
+@router.get(
+    "/jobs/{job_id}/batch",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/jsonl": {}}},
+        409: {"description": "the job waits for no answers"},
+    },
+)
+def get_batch(job_id: str, session: SessionDep) -> Response:
+    """What a `waiting` job would ask its models: an input file of OpenAI's Batch API, without what was answered before."""
+    return Response(batches.open_requests(session, job_id), media_type="application/jsonl")
+
+
+@router.post("/jobs/{job_id}/batch", status_code=202)
+def add_answers(job_id: str, body: BatchAnswers, session: SessionDep) -> JobView:
+    """Hand in answers, all or some; the job goes on, and is `waiting` again if it needs more."""
+    batches.add_answers(session, job_id, body.answers, more=body.more)
     return read.get_job(session, job_id)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.candidates import Candidate
+from agent.memory.features import FEATURES_STEP, Features
 from agent.proposers import human
 from agent.proposers.base import ProposalContext
 from agent.proposers.human import HumanProposer
@@ -65,6 +66,16 @@ def test_the_gpu_gets_triton(referee: Referee, tmp_path: Path) -> None:
     (candidate,), _ = propose(catalog.load("swiglu").source, referee, tmp_path, "cuda")
     assert "@triton.jit" in candidate.source
     assert "load_inline" not in candidate.source
+
+
+def test_what_was_traced_is_what_memory_knows_the_module_by(referee: Referee, tmp_path: Path) -> None:
+    source = module_source("torch.softmax(x * r, dim=-1)")
+    propose(source, referee, tmp_path)
+    step = FolderStore(tmp_path).step(FEATURES_STEP)
+    assert isinstance(step, dict)
+    features = Features.from_json(step)
+    assert (features.operators, features.written) == ({"mul": 1, "softmax": 1}, {"mul": 1, "softmax": 1})
+    assert features.reductions == {"reduce:last"}
 
 
 def test_an_unknown_module_yields_nothing_and_says_why(referee: Referee, tmp_path: Path) -> None:

@@ -51,13 +51,16 @@ def _finish(
     powers = tl.load(at + 1, mask=part < parts, other=0.0)
     plain = tl.sum(tl.load(at + 2, mask=part < parts, other=0.0), 0)
     top = tl.max(base, 0)
-    normalizer = top + tl.log(tl.sum(powers * tl.exp(base - top), 0))
+    powers = tl.sum(powers * tl.exp(base - top), 0)
+    # Apart from the maximum: where logits are large, their sum has lost the digits that the gradient is made of.
+    rest = tl.log(powers)
     target = tl.load(target_ptr + row)
     counts = target != IGNORED
     chosen = tl.load(x_ptr + row * classes + target, mask=counts, other=0.0).to(tl.float32)
-    loss = (1.0 - SMOOTHING) * (normalizer - chosen) + SMOOTHING * (normalizer - plain / classes)
+    loss = rest + (1.0 - SMOOTHING) * (top - chosen) + SMOOTHING * (top - plain / classes)
     tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
-    tl.store(normalizer_ptr + row, normalizer)
+    tl.store(normalizer_ptr + 2 * row, top)
+    tl.store(normalizer_ptr + 2 * row + 1, rest)
 
 
 @triton.jit
@@ -71,7 +74,7 @@ def _gradient(
     dy = tl.where(target != IGNORED, tl.load(dy_ptr + row * stride_dy), 0.0)
     place = row * classes + at
     x = tl.load(x_ptr + place, mask=at < classes, other=0.0).to(tl.float32)
-    share = tl.exp(x - tl.load(normalizer_ptr + row))
+    share = tl.exp(x - tl.load(normalizer_ptr + 2 * row) - tl.load(normalizer_ptr + 2 * row + 1))
     label = tl.where(at == target, 1.0 - SMOOTHING, 0.0) + SMOOTHING / classes
     tl.store(dx_ptr + place, (dy * (share - label)).to(dx_ptr.dtype.element_ty), mask=at < classes)
 
@@ -86,7 +89,8 @@ class _CrossEntropy(torch.autograd.Function):
         chunk = triton.cdiv(triton.cdiv(classes, parts), block) * block
         parts = triton.cdiv(classes, chunk)
         kept = torch.empty(rows, parts, 3, dtype=torch.float32, device=logits.device)
-        loss, normalizer = torch.empty(2, rows, dtype=torch.float32, device=logits.device).unbind()
+        loss = torch.empty(rows, dtype=torch.float32, device=logits.device)
+        normalizer = torch.empty(rows, 2, dtype=torch.float32, device=logits.device)
         warps = min(max(block // 256, 1), 8)
         _summarize[(rows, parts)](logits, kept, classes, chunk, parts, BLOCK=block, num_warps=warps)
         _finish[(rows,)](

@@ -1,0 +1,103 @@
+"""Reads the notes: Markdown with a front matter of four lines.
+
+    ---
+    title: Coalesced access
+    bottleneck: memory
+    architectures: ampere, ada, hopper, blackwell
+    languages: triton, cuda
+    ---
+
+All four fields are lists of known words except the title; anything else in the front matter is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from agent.knowledge.architectures import ARCHITECTURES
+
+BOTTLENECKS = ("compute", "memory", "launch", "sync")
+LANGUAGES = ("triton", "cuda", "cpp")
+NOTES = Path(__file__).resolve().parent / "notes"
+_WORDS = {"bottleneck": BOTTLENECKS, "architectures": ARCHITECTURES, "languages": LANGUAGES}
+_MIN_LINES, _MAX_LINES = 8, 25
+
+
+class BadNote(ValueError):
+    """A note's file is not in the format; the message says where."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """One technique.
+
+    Attributes:
+        name: the file's name without its ending.
+        title: in a few words.
+        bottlenecks: what it helps against, most first.
+        architectures: where it applies.
+        languages: in which it can be written.
+        text: the Markdown below the front matter, without a heading.
+    """
+
+    name: str
+    title: str
+    bottlenecks: tuple[str, ...]
+    architectures: frozenset[str]
+    languages: frozenset[str]
+    text: str
+
+
+@cache
+def all_notes() -> tuple[Note, ...]:
+    """Every note, by name.
+
+    Raises:
+        BadNote: a file is not in the format.
+    """
+    return tuple(
+        read_note(path.stem, path.read_text(encoding="utf-8")) for path in sorted(NOTES.glob("*.md"))
+    )
+
+
+def read_note(name: str, text: str) -> Note:
+    """The note in a file's text.
+
+    Raises:
+        BadNote: it is not in the format.
+    """
+    begin, head, body = [*text.split("---\n", 2), "", ""][:3]
+    if begin or not body:
+        raise BadNote(f"{name}: there is no front matter between two lines of three dashes")
+    fields = {}
+    for line in head.splitlines():
+        key, colon, value = line.partition(":")
+        if not colon or key.strip() in fields:
+            raise BadNote(f"{name}: {line!r} is no field, or is there twice")
+        fields[key.strip()] = value.strip()
+    if set(fields) != {"title", *_WORDS} or not fields["title"]:
+        raise BadNote(f"{name}: the fields are title, {', '.join(_WORDS)}; here are {', '.join(fields)}")
+    words = {key: _listed(name, key, fields[key]) for key in _WORDS}
+    lines = body.strip().splitlines()
+    if not _MIN_LINES <= len(lines) <= _MAX_LINES:
+        raise BadNote(f"{name}: {len(lines)} lines; a note has {_MIN_LINES} to {_MAX_LINES}")
+    return Note(
+        name,
+        fields["title"],
+        words["bottleneck"],
+        frozenset(words["architectures"]),
+        frozenset(words["languages"]),
+        "\n".join(lines),
+    )
+
+
+def _listed(name: str, key: str, value: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in value.split(","))
+    strange = [word for word in found if word not in _WORDS[key]]
+    if strange or len(set(found)) < len(found):
+        raise BadNote(
+            f"{name}: {key} is a list without repetition of {', '.join(_WORDS[key])}; got {value!r}"
+        )
+    return found

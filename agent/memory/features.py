@@ -1,0 +1,257 @@
+"""What memory knows a module by: operators, reductions, dtypes and size; never its names or its text."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.library.match.graph import Argument, Node, Ref, Traced
+
+#: Step in which a job whose task was traced keeps its features.
+FEATURES_STEP = "memory.features"
+#: Bytes of inputs, outputs and parameters in one call, upper limits; what is larger is "huge".
+SIZE_CLASSES = (
+    ("tiny", 1 << 16),
+    ("small", 1 << 20),
+    ("medium", 1 << 25),
+    ("large", 1 << 30),
+    ("huge", None),
+)
+_SIZE_NAMES = tuple(name for name, _ in SIZE_CLASSES)
+_MAX_OPERATORS = 200
+_MAX_NAME_CHARACTERS = 60
+
+# Movement without arithmetic: how a module is written, not what it computes.
+_PLUMBING = frozenset(
+    "view reshape permute transpose t expand clone detach alias unsqueeze squeeze getitem contiguous to to_copy lift_fresh_copy "
+    "size shape dim numel chunk split unbind flatten empty empty_like type_as float half bfloat16 register_buffer unsafe_view".split()
+)
+# One name for what graphs, functions and modules call differently.
+_ALIASES = {
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    "native_batch_norm": "batch_norm",
+    "native_batch_norm_legit_no_training": "batch_norm",
+    "fused_rms_norm": "rms_norm",
+    "r_m_s_norm": "rms_norm",
+    "addmm": "matmul",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "baddbmm": "matmul",
+    "linear": "matmul",
+    "einsum": "matmul",
+    "max": "amax",
+    "min": "amin",
+    "re_l_u": "relu",
+    "g_e_l_u": "gelu",
+    "si_l_u": "silu",
+    "safe_softmax": "softmax",
+}
+_BINARY = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.MatMult: "matmul",
+    ast.Pow: "pow",
+}
+_NO_OPERATORS = frozenset(
+    ("Parameter", "ParameterList", "ModuleList", "ModuleDict", "Sequential", "Identity")
+)
+_REDUCING = frozenset(
+    "sum mean amax amin max min prod var var_mean std norm linalg_vector_norm argmax argmin softmax log_softmax logsumexp any all "
+    "sort topk median".split()
+)
+_SCANNING = frozenset("cumsum cumprod logcumsumexp cummax cummin".split())
+_OVER_LAST = frozenset(("layer_norm", "rms_norm"))
+_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "float32": 4,
+    "int32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+}
+
+
+@dataclass(frozen=True)
+class Features:
+    """A module as memory sees it.
+
+    Attributes:
+        operators: how often each operator occurs in the traced graph, without movement of data ("mul", "amax", "matmul"); empty for
+            a module that was not traced.
+        written: the same as the module's text names them ("layer_norm", which the graph spells out); empty for text that names none.
+        reductions: "reduce:AXIS" and "scan:AXIS", where AXIS is last, first, inner, several or all.
+        dtypes: of inputs and outputs, without `torch.`.
+        size_class: one of `SIZE_CLASSES`, by the bytes that one usual call touches.
+    """
+
+    operators: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
+    reductions: frozenset[str] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+    size_class: str = "medium"
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value, the same for equal features."""
+        return {
+            "operators": dict(sorted(self.operators.items())),
+            "written": dict(sorted(self.written.items())),
+            "reductions": sorted(self.reductions),
+            "dtypes": sorted(self.dtypes),
+            "size_class": self.size_class,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Features:
+        """The inverse of `to_json`.
+
+        Raises:
+            KeyError: a field is missing.
+            ValueError: the size class is unknown.
+        """
+        if data["size_class"] not in _SIZE_NAMES:
+            raise ValueError(f"size class {data['size_class']!r} is unknown")
+        return cls(
+            {str(name): int(count) for name, count in data["operators"].items()},
+            {str(name): int(count) for name, count in data["written"].items()},
+            frozenset(map(str, data["reductions"])),
+            frozenset(map(str, data["dtypes"])),
+            data["size_class"],
+        )
+
+
+def features_of(source: str, description: Mapping[str, Any], traced: Traced | None = None) -> Features:
+    """Features of a task.
+
+    Args:
+        source: the task's text, which is only parsed; text that is no Python names no operators.
+        description: what `Referee.describe` said of it.
+        traced: its graph, where it was traced. Then axes come from there, else from what calls name as `dim`.
+    """
+    written = list(_written(source))
+    graph = list(_traced(traced)) if traced is not None else []
+    reductions = set()
+    for name, axis in graph or written:
+        kind = "reduce" if name in _REDUCING | _OVER_LAST else "scan" if name in _SCANNING else ""
+        if kind:
+            reductions.add(f"{kind}:{'last' if name in _OVER_LAST else axis}")
+    return Features(
+        _counted(name for name, _ in graph),
+        _counted(name for name, _ in written),
+        frozenset(reductions),
+        _dtypes(description),
+        _size_class(description),
+    )
+
+
+def _traced(traced: Traced) -> Iterator[tuple[str, str]]:
+    """(operator, axis word) of the nodes of the first graph."""
+    nodes = traced.traces[0].nodes
+    for node in nodes:
+        name = _operator(node.op.removeprefix("aten.").split(".")[0])
+        if not node.is_leaf and name not in _PLUMBING:
+            yield name, _axis(node, name, nodes)
+
+
+def _operator(name: str) -> str:
+    plain = name.strip("_")[:_MAX_NAME_CHARACTERS]
+    return _ALIASES.get(plain, "convolution" if plain.startswith("conv") else plain)
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).most_common(_MAX_OPERATORS)))
+
+
+def _axis(node: Node, name: str, nodes: Sequence[Node]) -> str:
+    """Which dimensions of its first argument a node reduces or scans over."""
+    chosen: Argument = node.keywords.get("dim")
+    if chosen is None and len(node.arguments) > 1:
+        chosen = node.arguments[2] if name == "topk" and len(node.arguments) > 2 else node.arguments[1]
+    if name == "linalg_vector_norm":
+        chosen = node.arguments[2] if len(node.arguments) > 2 else None
+    first = node.arguments[0] if node.arguments else None
+    shape = nodes[first.node].shape if isinstance(first, Ref) else None
+    axes = chosen if isinstance(chosen, tuple) else (chosen,)
+    numbers = [axis for axis in axes if isinstance(axis, int) and not isinstance(axis, bool)]
+    return _axis_word(numbers, len(shape) if shape else 0)
+
+
+def _axis_word(axes: list[int], rank: int) -> str:
+    if not axes or (rank and len(axes) >= rank and rank > 1):
+        return "all"
+    if len(axes) > 1:
+        return "several"
+    axis = axes[0]
+    if axis == -1 or (rank and axis == rank - 1):
+        return "last"
+    return "first" if axis == 0 or (rank and axis == -rank) else "inner"
+
+
+def _written(source: str) -> Iterator[tuple[str, str]]:
+    """(operator, axis word) of the calls and operators inside class Model."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
+    for method in (part for model in models for part in model.body if isinstance(part, ast.FunctionDef)):
+        for node in ast.walk(method):
+            if isinstance(node, ast.BinOp) and type(node.op) in _BINARY and method.name != "__init__":
+                yield _BINARY[type(node.op)], "all"
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield from _call(node, node.func, method.name == "__init__")
+
+
+def _call(node: ast.Call, function: ast.Attribute, in_constructor: bool) -> Iterator[tuple[str, str]]:
+    """What a call of `owner.name(...)` computes. A constructor computes nothing; it says which modules there are."""
+    owner, name = function.value, function.attr
+    if isinstance(owner, ast.Name) and owner.id == "self":
+        return  # modules go by the name that their user gave them
+    if name.startswith("__") or (in_constructor and (not name[:1].isupper() or name in _NO_OPERATORS)):
+        return
+    plain = re.sub(r"_?([123])d$", r"\1d", re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    operator = _operator(plain)
+    if operator not in _PLUMBING:
+        function_of_torch = isinstance(owner, ast.Name) and owner.id in ("torch", "F")
+        yield operator, _axis_word(_written_axes(node, 1 if function_of_torch else 0), 0)
+
+
+def _written_axes(call: ast.Call, position: int) -> list[int]:
+    """The dimensions that a call names, as a keyword or at its position; none where they are no plain numbers."""
+    named = [keyword.value for keyword in call.keywords if keyword.arg in ("dim", "axis")]
+    for node in (named or call.args[position : position + 1])[:1]:
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            return []
+        found = value if isinstance(value, (tuple, list)) else (value,)
+        return [axis for axis in found if isinstance(axis, int) and not isinstance(axis, bool)]
+    return []
+
+
+def _tensors(description: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for value in [*(description.get("inputs") or ()), *(description.get("outputs") or ())]:
+        if "dtype" in value:
+            yield value
+        yield from value.get("tensors") or ()
+
+
+def _dtypes(description: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(str(tensor["dtype"]).removeprefix("torch.") for tensor in _tensors(description))
+
+
+def _size_class(description: Mapping[str, Any]) -> str:
+    total = 4 * int(description.get("parameters") or 0)
+    for tensor in _tensors(description):
+        item_bytes = _BYTES.get(str(tensor["dtype"]).removeprefix("torch."), 1)
+        total += math.prod(tensor["shape"]) * item_bytes
+    return next(name for name, limit in SIZE_CLASSES if limit is None or total < limit)

@@ -1,0 +1,236 @@
+"""Makes memory's entries out of a finished job: pairs of a slower and a faster candidate, and failures with their reason.
+
+Sentences are put together here from the verdict's words, figures and rule names alone. A verdict's `reason`, evidence and
+detail may quote the candidate or the task, and what somebody else wrote must not speak in another job's prompt.
+Only screen verdicts count: they hold visible and adversarial shapes; validation and held-out figures never reach a proposer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.candidates import Candidate
+from agent.memory.entries import (
+    MAX_SENTENCE_CHARACTERS,
+    MAX_SENTENCES,
+    MAX_SOURCE_CHARACTERS,
+    MemoryEntry,
+)
+from agent.memory.features import Features
+from agent.memory.secrets import holds_secret
+from evaluator.verdict import LABELS
+
+#: Steps in which a job keeps what an ablation taught: {"sentence", "after_sha256", ...}, in words from a closed list.
+LESSON_STEPS = "lesson/"
+_LEAST_RATIO = 1.05  # closer than this, which of two is faster says more about the noise than about the code
+_MOST_PAIRS = 3
+_MOST_FAILURES = 3
+_RULE = re.compile(r"[a-z][a-z0-9_.-]{0,59}")
+# Compiled candidates teach a writer of kernels nothing; external ones are somebody's own work.
+_TEACHING = ("llm", "policy", "human")
+_BLAMELESS = ("accepted", "not_judged", "task_rejected")
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What all entries of a job have in common; see `MemoryEntry`."""
+
+    task_name: str
+    task_sha256: str
+    device: str
+    architecture: str
+    features: Features
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate with its screen verdict."""
+
+    candidate: Candidate
+    verdict: dict[str, Any]
+
+    @property
+    def speedup(self) -> float | None:
+        """Geometric mean over the visible shapes against the best baseline, if it was accepted and timed."""
+        if self.verdict.get("verdict") != "accepted":
+            return None
+        value = (self.verdict.get("summary") or {}).get("geomean_speedup")
+        return float(value) if isinstance(value, (int, float)) and value > 0 else None
+
+
+def entries_of(
+    facts: JobFacts,
+    judged: Sequence[Judged],
+    *,
+    with_sources: bool,
+    learnt: Mapping[str, Sequence[str]] | None = None,
+    secrets: Collection[str] = (),
+) -> list[MemoryEntry]:
+    """The entries of a job, at most three pairs (largest gain first) and three failures (one for each kind).
+
+    Args:
+        facts: of the job.
+        judged: its candidates in order of arrival.
+        learnt: by the sha256 of a candidate, sentences of this project's own words about what made it fast.
+        with_sources: keep candidates' texts; otherwise sentences alone and no name of the task.
+        secrets: values that no entry may hold, besides what looks like a key.
+    """
+    teaching = [one for one in judged if one.candidate.origin in _TEACHING]
+    found = [*_pairs(facts, teaching, learnt or {}), *_failures(facts, teaching)]
+    if not with_sources:
+        found = [entry.without_sources() for entry in found]
+    return [entry for entry in found if not holds_secret(f"{entry.slow}\n{entry.fast}", secrets)]
+
+
+def _pairs(
+    facts: JobFacts, judged: Sequence[Judged], learnt: Mapping[str, Sequence[str]]
+) -> list[MemoryEntry]:
+    """Child over parent where it gained, the best over the worst, and the best over the baseline."""
+    timed = {one.candidate.sha256: one for one in judged if one.speedup is not None}
+    if not timed:
+        return []
+    by_speed = sorted(timed.values(), key=_speed)
+    pairs: dict[str, tuple[Judged | None, Judged]] = {}
+    for one in reversed(by_speed):
+        parent = timed.get(one.candidate.parent_sha256 or "")
+        if parent is not None and _speed(one) / _speed(parent) >= _LEAST_RATIO:
+            pairs[one.candidate.sha256] = (parent, one)
+    worst, best = by_speed[0], by_speed[-1]
+    if best.candidate.sha256 not in pairs:
+        if _speed(best) / _speed(worst) >= _LEAST_RATIO:
+            pairs[best.candidate.sha256] = (worst, best)
+        elif _speed(best) >= _LEAST_RATIO:
+            pairs[best.candidate.sha256] = (None, best)
+    entries = [
+        _pair(facts, slow, fast, learnt.get(fast.candidate.sha256, ())) for slow, fast in pairs.values()
+    ]
+    # What was measured change by change teaches most, however small its gain.
+    return sorted(entries, key=lambda entry: (entry.sha256 not in learnt, -(entry.ratio or 0.0)))[
+        :_MOST_PAIRS
+    ]
+
+
+def _pair(facts: JobFacts, slow: Judged | None, fast: Judged, learnt: Sequence[str]) -> MemoryEntry:
+    slow_speed = _speed(slow) if slow else 1.0
+    ratio = _speed(fast) / slow_speed
+    against = f"an earlier version had {slow_speed:.2f}x" if slow else "nothing slower was tried"
+    sentences = [
+        f"Over the visible shapes it had {_speed(fast):.2f}x the speed of the best baseline; {against}.",
+        *_spread(fast.verdict),
+        *_kind_of_win(fast.verdict),
+        *_launches(slow, fast),
+    ]
+    room = MAX_SENTENCES - len(sentences)
+    sentences += [s for s in learnt if len(s) <= MAX_SENTENCE_CHARACTERS and s.isprintable()][:room]
+    return _entry(facts, "faster", fast, sentences, ratio, _kept(slow), _kept(fast))
+
+
+def _failures(facts: JobFacts, judged: Sequence[Judged]) -> list[MemoryEntry]:
+    """One for each verdict word and set of rules, in order of arrival."""
+    seen: dict[tuple[str, ...], MemoryEntry] = {}
+    for one in judged:
+        word = str(one.verdict.get("verdict"))
+        if word in _BLAMELESS or _RULE.fullmatch(word) is None:
+            continue
+        rules = _rules(one.verdict)
+        if (word, *rules) in seen:
+            continue
+        because = f" by {', '.join(rules)}" if rules else ""
+        sentences = [
+            f"The referee's verdict was {word}{because}."[:MAX_SENTENCE_CHARACTERS],
+            *_wrong_shapes(one.verdict),
+        ]
+        # what cheated must not be a model for anybody
+        source = "" if word == "cheating" else _kept(one)
+        seen[(word, *rules)] = _entry(facts, "failure", one, sentences, None, source, "")
+    return list(seen.values())[:_MOST_FAILURES]
+
+
+def _entry(
+    facts: JobFacts,
+    kind: str,
+    about: Judged,
+    sentences: Sequence[str],
+    ratio: float | None,
+    slow: str,
+    fast: str,
+) -> MemoryEntry:
+    return MemoryEntry(
+        kind=kind,
+        sha256=about.candidate.sha256,
+        task_name=facts.task_name,
+        task_sha256=facts.task_sha256,
+        device=facts.device,
+        architecture=facts.architecture,
+        features=facts.features,
+        sentences=tuple(sentences),
+        ratio=ratio,
+        slow=slow,
+        fast=fast,
+    )
+
+
+def _speed(one: Judged) -> float:
+    speed = one.speedup
+    assert speed is not None
+    return speed
+
+
+def _kept(one: Judged | None) -> str:
+    """A candidate's text, or nothing: half a file teaches less than none."""
+    text = one.candidate.source if one else ""
+    return text if len(text) <= MAX_SOURCE_CHARACTERS else ""
+
+
+def _rules(verdict: dict[str, Any]) -> list[str]:
+    names = {
+        str(finding.get("rule"))
+        for finding in verdict.get("findings") or []
+        if finding.get("severity") in ("cheat", "error")
+    }
+    return sorted(name for name in names if _RULE.fullmatch(name))[:4]
+
+
+def _visible_speedups(verdict: dict[str, Any]) -> list[float]:
+    return [
+        float(row["speedup"])
+        for row in verdict.get("shapes") or []
+        if row.get("split") == "visible" and row.get("timed") and row.get("speedup")
+    ]
+
+
+def _spread(verdict: dict[str, Any]) -> list[str]:
+    speeds = _visible_speedups(verdict)
+    if len(speeds) < 2:
+        return []
+    slower = sum(speed < 1 for speed in speeds)
+    return [f"From {min(speeds):.2f}x to {max(speeds):.2f}x over {len(speeds)} shapes, slower at {slower}."]
+
+
+def _kind_of_win(verdict: dict[str, Any]) -> list[str]:
+    labels = [label.replace("_", " ") for label in verdict.get("labels") or () if label in LABELS]
+    return [f"Kind of win: {', '.join(labels)}."] if labels else []
+
+
+def _launches(slow: Judged | None, fast: Judged) -> list[str]:
+    before, after = (_calls(one.verdict) if one else 0 for one in (slow, fast))
+    if not after:
+        return []
+    return [f"One call runs {after} kernels or operations{f', before {before}' if before else ''}."]
+
+
+def _calls(verdict: dict[str, Any]) -> int:
+    return sum(
+        int(kernel.get("calls") or 0)
+        for kernel in verdict.get("kernels") or ()
+        if kernel.get("kind") != "none"
+    )
+
+
+def _wrong_shapes(verdict: dict[str, Any]) -> list[str]:
+    rows = [row for row in verdict.get("shapes") or [] if row.get("split") in ("visible", "adversarial")]
+    wrong = sum(row.get("correct") is False for row in rows)
+    return [f"Wrong at {wrong} of {len(rows)} shapes."] if wrong else []

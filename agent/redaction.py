@@ -1,0 +1,82 @@
+"""Keeps keys out of whatever is stored, shown, logged or sent to a model.
+
+Keys are known by value: whatever the process's environment holds under a name that says so. A text is searched for each
+value as it is, as base64 and percent-encoded. Patterns that merely look like keys are not replaced in a model's answers,
+since that would change a candidate's source.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+MASK = "***"
+_NAMES = re.compile(
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|_)", re.IGNORECASE
+)
+_LEAST_CHARACTERS = 8  # a shorter value would be found everywhere
+_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+
+
+def known_secrets(more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Values of this process's environment that are secret by their names, and `more`; longest first."""
+    values = {value for name, value in os.environ.items() if _NAMES.search(name)} | set(more)
+    return tuple(sorted((one for one in values if len(one) >= _LEAST_CHARACTERS), key=len, reverse=True))
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """`text` with every secret replaced by `MASK`."""
+    for secret in secrets:
+        encoded = secret.encode("utf-8", "surrogateescape")
+        forms = (secret, base64.b64encode(encoded).decode().rstrip("="), quote(encoded, safe=""))
+        for form in forms:
+            if form in text:
+                text = text.replace(form, MASK)
+    return text
+
+
+def redact_message(text: str, secrets: Iterable[str]) -> str:
+    """`redact` for messages of errors, which may also hold headers and addresses with a password in them."""
+    text = _IN_ADDRESS.sub(f"{MASK}@", redact(text, secrets))
+    return _BEARER.sub(rf"\1 {MASK}", text)
+
+
+class RedactingFilter(logging.Filter):
+    """A filter for log handlers that masks secrets in the finished message and in a traceback's text."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`; never drops a record."""
+        secrets = known_secrets()
+        record.msg, record.args = redact_message(record.getMessage(), secrets), ()
+        if record.exc_info:
+            text = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = redact_message(text, secrets)
+        return True
+
+
+def mask_logs(logger: logging.Logger | None = None) -> None:
+    """Masks secrets in whatever the handlers of a logger write; of the root logger, and of logging without any, by default."""
+    handlers = (logger or logging.getLogger()).handlers
+    if not handlers and logging.lastResort is not None:
+        handlers = [logging.lastResort]
+    for handler in handlers:
+        if not any(isinstance(one, RedactingFilter) for one in handler.filters):
+            handler.addFilter(RedactingFilter())
+
+
+def redact_json(value: Any, secrets: Iterable[str]) -> Any:
+    """`redact` on every text inside a JSON value."""
+    kept = tuple(secrets)
+    if isinstance(value, str):
+        return redact(value, kept)
+    if isinstance(value, list):
+        return [redact_json(item, kept) for item in value]
+    if isinstance(value, dict):
+        return {key: redact_json(item, kept) for key, item in value.items()}
+    return value

@@ -1,0 +1,188 @@
+"""Replays a job from its record: no model is asked, nothing is judged, nothing is written to the job.
+
+The proposers run as they did, on a copy of the record in memory. Answers, verdicts and draws come from the record; each prompt
+is made anew from the templates and must be the recorded one byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.background import Background
+from agent.candidates import Candidate
+from agent.errors import ProposalFailed, ProviderError
+from agent.judging import task_of
+from agent.prompts import prompts_sha256
+from agent.proposers.base import ProposalContext
+from agent.proposers.llm import LLMProposer
+from agent.providers.base import Message, Reply
+from agent.providers.desk import PREFIXES
+from agent.records import Records, messages_sha256
+from agent.spec import Budget, JobSpec, ModelChoice
+from agent.store import JobStore
+from agent.strategy.finishing import Finisher
+from evaluator.client import ToolResult
+
+
+@dataclass(frozen=True)
+class ReplayedPrompt:
+    """One request of the record.
+
+    Attributes:
+        request: its name.
+        same: whether the prompt came out byte for byte as it was sent.
+        reached: whether the replay came to it at all; one that was not reached is not `same`.
+        sha256: digest of the recorded conversation.
+    """
+
+    request: str
+    same: bool
+    reached: bool
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay showed.
+
+    Attributes:
+        prompts: every recorded request.
+        candidates: how many of the record's model-made candidates were made again, byte for byte.
+        recorded_candidates: how many it has.
+        templates_changed: whether the prompts' templates are others than those the job was run with.
+    """
+
+    prompts: tuple[ReplayedPrompt, ...]
+    candidates: int
+    recorded_candidates: int
+    templates_changed: bool
+
+    @property
+    def same(self) -> bool:
+        """Whether everything came out as it was recorded."""
+        return all(prompt.same for prompt in self.prompts) and self.candidates == self.recorded_candidates
+
+
+def replay(spec: JobSpec, store: JobStore) -> Replay:
+    """Replay a job.
+
+    Args:
+        spec: what the job was asked to do.
+        store: its memory; only read.
+    """
+    asked: dict[str, str] = {}
+    made: set[str] = set()
+    templates: set[str] = set()
+    prompts: list[ReplayedPrompt] = []
+    memory = _Memory(store)
+
+    def witness(request: str, messages: Sequence[Message]) -> None:
+        asked[request] = messages_sha256(messages)
+
+    found = store.step("describe")
+    description = found if isinstance(found, dict) else {}
+    task = task_of(spec, store)
+    context = ProposalContext(
+        task,
+        description,
+        spec.device,
+        _NoSandbox(),  # type: ignore[arg-type]
+        memory,
+        background=Background(memory, task.source, description, spec.device),
+    )
+    for prefix in PREFIXES:
+        origin = prefix.rstrip("/")
+        models = [choice for choice in spec.models if choice.origin == origin]
+        if not models:
+            continue
+        # Without a cap the record alone decides what is asked.
+        proposer = LLMProposer(
+            models,
+            Budget(),
+            strategy=spec.strategy,
+            start_from=spec.start_from,
+            origin=origin,
+            provide=_NoModel,
+            witness=witness,
+        )
+        try:
+            made |= {candidate.sha256 for candidate in proposer.propose(context)}
+        except ProposalFailed:
+            pass  # the job's proposer failed alike: every request of it did
+        records = Records(store, prefix)
+        for request in records.requests():
+            recorded = records.prompt(request) or {}
+            templates.add(str(recorded.get("prompts_sha256")))
+            digest = str(recorded.get("messages_sha256"))
+            prompts.append(ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest))
+    # What tuning and undoing made of a model's file has its origin, too; optimized.py is assembled and was never proposed.
+    made |= {candidate.sha256 for candidate in Finisher(spec.strategy).propose(context)}
+    plans = store.steps("optimized/").values()
+    delivered = {plan["source"] for plan in plans if isinstance(plan, dict)}
+    known = {
+        one.sha256
+        for one in store.candidates()
+        if f"{one.origin}/" in PREFIXES and one.source not in delivered
+    }
+    return Replay(tuple(prompts), len(known & made), len(known), bool(templates - {prompts_sha256()}))
+
+
+class _NoModel:
+    """Stands where a model was; whatever the record has no answer to fails."""
+
+    def __init__(self, choice: ModelChoice) -> None:
+        self._choice = choice
+
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int | None = None, key: str | None = None
+    ) -> Reply:
+        raise ProviderError("the record has no answer to this request", "request")
+
+    def close(self) -> None:
+        return
+
+
+class _NoSandbox:
+    """Stands where the referee was; what a tool once answered is in the record."""
+
+    def run_tool(self, *_: Any, **__: Any) -> ToolResult:
+        return ToolResult("replayed", -1, "")
+
+
+class _Memory:
+    """A `JobStore` that reads a job's store and keeps to itself what is written."""
+
+    def __init__(self, recorded: JobStore) -> None:
+        self._recorded = recorded
+        self._written: dict[str, object] = {}
+
+    def candidates(self) -> list[Candidate]:
+        return self._recorded.candidates()
+
+    def add_candidate(self, candidate: Candidate) -> bool:
+        return False
+
+    def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
+        return self._recorded.verdict(sha256, phase)
+
+    def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
+        return False
+
+    def step(self, name: str) -> object | None:
+        recorded = self._recorded.step(name)
+        return self._written.get(name) if recorded is None else recorded
+
+    def finish_step(self, name: str, value: object) -> None:
+        self._written.setdefault(name, value)
+
+    def steps(self, prefix: str) -> dict[str, object]:
+        written = {name: value for name, value in self._written.items() if name.startswith(prefix)}
+        return {**written, **self._recorded.steps(prefix)}
+
+    def event(self, name: str, data: dict[str, Any]) -> None:
+        return
+
+    def stop_requested(self) -> str | None:
+        return None

@@ -1,0 +1,150 @@
+"""Which change paid: the changes of a winner against its ancestor are undone one at a time, and each is judged.
+
+A change is a block of lines that differs, and undoing it is done by text alone; what does not parse without it is left out, and
+what does not work without it is told as needed. What is learnt is a measured factor with its sentence, not an opinion: models
+that explain a speedup after the fact are often wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.strategy.clusters import visible_geomean, visible_rows
+from agent.strategy.lessons import Lesson
+from agent.strategy.techniques import technique
+
+#: Factors nearer to 1 than this are noise of a screen.
+_NOISE = 1.03
+#: Comparing takes time that grows with the square of the lines, and somebody may write a hundred thousand equal ones.
+_MOST_LINES = 2000
+_COMMENT = re.compile(r"(^|\s)(#|//)\s.*$")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One block of lines that a winner has otherwise than its ancestor.
+
+    Attributes:
+        number: from 1, from top to bottom.
+        begin, end: lines of the winner, from 0, `end` not included.
+        before: the ancestor's lines there.
+        after: the winner's.
+    """
+
+    number: int
+    begin: int
+    end: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def technique(self) -> str:
+        """What it is about, in words of our own."""
+        return technique("\n".join([*self.after, *self.before]))
+
+
+def changes(ancestor: str, winner: str) -> list[Change]:
+    """The changes between two files; comments and blank lines alone are none. None of files that are very long."""
+    before, after = ancestor.splitlines(), winner.splitlines()
+    if max(len(before), len(after)) > _MOST_LINES:
+        return []
+    matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
+    blocks: list[list[int]] = []
+    for tag, a_begin, a_end, b_begin, b_end in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        if blocks and not _meaning(after[blocks[-1][3] : b_begin]):  # nothing but blank lines between them
+            blocks[-1][1], blocks[-1][3] = a_end, b_end
+        else:
+            blocks.append([a_begin, a_end, b_begin, b_end])
+    found: list[Change] = []
+    for a_begin, a_end, b_begin, b_end in blocks:
+        old, new = tuple(before[a_begin:a_end]), tuple(after[b_begin:b_end])
+        if _meaning(old) != _meaning(new):
+            found.append(Change(len(found) + 1, b_begin, b_end, old, new))
+    return found
+
+
+def undo(winner: str, change: Change) -> str | None:
+    """The winner with one change taken back; None where that is no file of Python any more."""
+    lines = winner.splitlines()
+    lines[change.begin : change.end] = change.before
+    source = "\n".join(lines) + "\n"
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return source
+
+
+def lesson(
+    change: Change,
+    winner_sha256: str,
+    without_sha256: str,
+    winner: Mapping[str, Any],
+    without: Mapping[str, Any],
+    device: str,
+) -> Lesson | None:
+    """What the verdict of the file without a change teaches; None where that could not be judged.
+
+    Args:
+        change: what was undone.
+        winner_sha256: the file with it.
+        without_sha256: the file without it.
+        winner: verdict of the file with it.
+        without: verdict of the file without it.
+        device: "cpu" or "cuda".
+    """
+    what, word = change.technique, without["verdict"]
+    if word == "accepted":
+        common = _common(winner, without)
+        if not common:
+            return None
+        base = visible_geomean(without, common)
+        factor = visible_geomean(winner, common) / base
+        if factor >= _NOISE:
+            kind, text = (
+                "change_paid",
+                f"{what}: {factor:.2f}x on {_device(device)}, measured by undoing it alone",
+            )
+        elif factor <= 1 / _NOISE:
+            kind, text = (
+                "change_did_not_pay",
+                f"{what}: slower on {_device(device)}, {factor:.2f}x, measured by undoing it",
+            )
+        else:
+            kind, text = (
+                "change_did_not_pay",
+                f"{what}: no measurable difference on {_device(device)} ({factor:.2f}x)",
+            )
+        return Lesson(kind, text, round(factor, 4), without_sha256, winner_sha256)
+    if word in ("not_judged", "task_rejected"):
+        return None
+    text = f"{what}: without it the result is {str(word).replace('_', ' ')}, so its own share of the speed is not known"
+    return Lesson("change_is_needed", text, None, without_sha256, winner_sha256)
+
+
+def first_paid(lessons: Sequence[Lesson]) -> Lesson | None:
+    """The change that paid most."""
+    paid = [one for one in lessons if one.kind == "change_paid" and one.factor is not None]
+    return max(paid, key=lambda one: one.factor or 0.0, default=None)
+
+
+def _common(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    theirs = [row["dims"] for row in visible_rows(second)]
+    return [row["dims"] for row in visible_rows(first) if row["dims"] in theirs]
+
+
+def _meaning(lines: Sequence[str]) -> list[str]:
+    # A comment's mark is followed by a blank: `#pragma` and `#include` in a kernel's text mean something.
+    stripped = (_COMMENT.sub("", line).strip() for line in lines)
+    return [line for line in stripped if line]
+
+
+def _device(device: str) -> str:
+    return {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}.get(device, device)

@@ -1,0 +1,107 @@
+"""Which candidates a round goes on from, and in which mode.
+
+Speed mode goes on from accepted candidates, the fastest at the shapes in view first and near-copies of one already taken
+last. Repair mode takes what failed, newest first, until a few repairs have failed too. With a beam of two or more one place
+is kept for a repair while nothing or only one thing has been accepted, and the places that are left go the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.strategy.clusters import Cluster, visible_geomean
+from agent.strategy.exemplars import Judged
+from agent.strategy.novelty import likeness
+
+MAX_REPAIRS = 2
+_REPAIRABLE = frozenset(
+    {"incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "contract_violation"}
+)
+#: An answer holds the whole file, which no model writes down at such a length.
+LONGEST_PARENT_CHARACTERS = 60_000
+#: Beam members more alike than this are one lineage.
+_ALIKE = 0.9
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A candidate to go on from.
+
+    Attributes:
+        judged: it and its verdict.
+        mode: "speed" for an accepted one, else "repair".
+    """
+
+    judged: Judged
+    mode: Literal["speed", "repair"]
+
+
+def select(judged: Sequence[Judged], beam: int, cluster: Cluster | None = None) -> list[Parent]:
+    """At most `beam` parents, best first.
+
+    Args:
+        judged: everything judged so far, in order of arrival.
+        beam: how many.
+        cluster: shapes to be fast at; None is all visible ones.
+    """
+    speed = [Parent(one, "speed") for one in _fastest(judged, beam, cluster)]
+    repair = [Parent(one, "repair") for one in _repairable(judged)]
+    kept_for_repair = 1 if beam >= 2 and len(speed) < 2 and repair else 0
+    chosen = speed[: beam - kept_for_repair]
+    return chosen + repair[: beam - len(chosen)]
+
+
+def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> list[Judged]:
+    def speed(one: Judged) -> float:
+        if cluster is None:
+            return one.speedup
+        # Half for the cluster: a kernel that is good nowhere else may still be the one for these shapes.
+        return (visible_geomean(one.verdict, cluster.shapes) * one.speedup) ** 0.5
+
+    timed = [one for one in judged if one.speedup > 0 and _editable(one)]
+    ordered = sorted(timed, key=lambda one: -speed(one))
+    chosen: list[Judged] = []
+    copies: list[Judged] = []
+    for one in ordered:
+        if len(chosen) == count:
+            break
+        taken = {other.candidate.sha256: other.candidate.source for other in chosen}
+        alike = likeness(one.candidate.source, taken).share > _ALIKE
+        (copies if alike else chosen).append(one)
+    return chosen + copies[: count - len(chosen)]
+
+
+def _editable(one: Judged) -> bool:
+    """Compiler modes wrap the reference in one call: there is nothing in them to change."""
+    if len(one.candidate.source) > LONGEST_PARENT_CHARACTERS:
+        return False
+    return not (one.candidate.origin == "compiler" and "torch.compile(" in one.candidate.source)
+
+
+def _repairable(judged: Sequence[Judged]) -> list[Judged]:
+    """Failures of models and people, newest first, without those that were repaired or given up."""
+    by_sha = {one.candidate.sha256: one for one in judged}
+    parents = {one.candidate.parent_sha256 for one in judged}
+    return [
+        one
+        for one in reversed(judged)
+        if one.verdict["verdict"] in _REPAIRABLE
+        and one.candidate.origin in ("llm", "policy", "external")
+        and len(one.candidate.source) <= LONGEST_PARENT_CHARACTERS
+        and one.candidate.sha256 not in parents  # its own repair is the one to go on from
+        and _failures_in_a_row(one, by_sha) <= MAX_REPAIRS
+    ]
+
+
+def _failures_in_a_row(one: Judged, by_sha: Mapping[str, Judged]) -> int:
+    """How many failed ancestors a failure has, itself included."""
+    count = 0
+    current: Judged | None = one
+    seen: set[str] = set()
+    while current is not None and not current.accepted and current.candidate.sha256 not in seen:
+        seen.add(current.candidate.sha256)
+        count += 1
+        current = by_sha.get(current.candidate.parent_sha256 or "")
+    return count

@@ -1,0 +1,247 @@
+"""One proposal of the search: critic -> plan -> code -> refused once if it was tried before.
+
+What it asks depends on what was known when its round began and on its own answers alone, so several proposals of a round are
+asked for at once and a job that is resumed or replayed asks the same. A model sees measurements at visible shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from agent.candidates import Candidate
+from agent.knowledge.retrieval import bottleneck_of
+from agent.prompts import fill
+from agent.proposers.extraction import extract
+from agent.providers.base import Message, Reply
+from agent.strategy import critic, mismatch, starting
+from agent.strategy.clusters import Cluster, visible_rows
+from agent.strategy.critic import Diagnosis
+from agent.strategy.exemplars import Exemplars, Judged
+from agent.strategy.novelty import likeness
+
+if TYPE_CHECKING:
+    from agent.proposers.base import ProposalContext
+    from agent.providers.desk import Desk
+    from agent.strategy.beam import Parent
+    from agent.strategy.settings import Strategy
+
+QUOTED_CHARACTERS = 60_000
+"""Of an answer, when the conversation goes on: what a model says is paid for twice."""
+DEVICES = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
+_HISTORY = 5
+_NOTES = 2
+_DETAIL_CHARACTERS = 3000
+_PLAN_CHARACTERS = 2500
+_LANGUAGES = {"Triton": "triton", "CUDA C++": "cuda", "C++": "cpp"}
+
+
+@dataclass(frozen=True)
+class Round:
+    """What all proposals of a round share.
+
+    Attributes:
+        number: from 1.
+        judged: everything judged when it began.
+        cluster: the shapes to win, if any stand out.
+        opening: the beginning of a conversation: rules, task, shapes.
+        changes: what critics asked for in this round, by the sha256 of the parent.
+    """
+
+    number: int
+    judged: list[Judged]
+    cluster: Cluster | None
+    opening: list[Message]
+    changes: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Conversation:
+    """Asks one model for one change of one parent.
+
+    Args:
+        context: of the proposer.
+        desk: asks, and waits for the answers.
+        strategy: settings.
+        problems: what to say to an answer without a candidate, by `Extraction.problem`.
+        origin: of what is proposed.
+        model: index of the model at the desk.
+        step: names of its requests begin with it.
+    """
+
+    def __init__(
+        self,
+        context: ProposalContext,
+        desk: Desk,
+        strategy: Strategy,
+        problems: Mapping[str, str],
+        origin: str,
+        model: int,
+        step: str,
+    ) -> None:
+        self._context = context
+        self._desk = desk
+        self._strategy = strategy
+        self._problems = problems
+        self._origin = origin
+        self._model = model
+        self._step = step
+        self._device_name = DEVICES.get(context.device, context.device)
+
+    @staticmethod
+    def requests(step: str) -> tuple[str, ...]:
+        """Names of all requests that a proposal may make."""
+        return tuple(f"{step}/{name}" for name in ("critic", "plan", "code/1", "code/2"))
+
+    def propose(self, this: Round, parent: Parent, shown: Exemplars) -> Candidate | None:
+        """The candidate; None when the budget has no room, the model refuses, or says nothing new twice.
+
+        Raises:
+            ProviderError: when a request fails.
+        """
+        diagnosis: Diagnosis | None = None
+        if parent.mode == "speed":
+            diagnosis = self._diagnose(this, parent)
+            plan = self._plan(parent, diagnosis)
+            part = self._speed_prompt(this, parent, shown, diagnosis, plan)
+        else:
+            part = self._repair_prompt(this, parent, shown)
+        *first, last = this.opening
+        messages = [*first, Message(last.role, f"{last.content.rstrip()}\n\n{part}")]
+        tried = {one.candidate.sha256: one for one in this.judged}
+        for attempt in (1, 2):
+            reply = self._ask(f"code/{attempt}", messages)
+            if reply is None:
+                return None
+            found = extract(reply.text, reply.finish)
+            self._desk.count(found.problem or "candidate")
+            if found.problem == "refusal":
+                return None
+            if found.source is None:
+                follow_up = fill("again", problem=self._problems[found.problem])
+            else:
+                near = likeness(found.source, {sha: one.candidate.source for sha, one in tried.items()})
+                if not near.repeats(parent.mode):
+                    return self._made(found.source, this, parent, diagnosis, reply)
+                outcome = tried[near.sha256].verdict["verdict"]
+                follow_up = fill("repeated", outcome=outcome, change=diagnosis is not None)
+            said = reply.text[-QUOTED_CHARACTERS:]
+            messages = [*messages, Message("assistant", said), Message("user", follow_up)]
+        return None
+
+    def _ask(self, name: str, messages: Sequence[Message]) -> Reply | None:
+        return self._desk.answer(f"{self._step}/{name}", self._model, messages)
+
+    def _made(
+        self, source: str, this: Round, parent: Parent, diagnosis: Diagnosis | None, reply: Reply
+    ) -> Candidate:
+        what = f"{diagnosis.bottleneck}: {diagnosis.change}" if diagnosis else "repaired"
+        label = f"{self._desk.models[self._model].model} round {this.number}"
+        label += ", repair" if parent.mode == "repair" else ""
+        note = f"{what[:300]} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
+        made = Candidate(source, self._origin, label, parent.judged.candidate.sha256, note)
+        if diagnosis is not None:
+            idea = {"bottleneck": diagnosis.bottleneck, "change": diagnosis.change}
+            self._context.store.finish_step(f"idea/{made.sha256}", idea)
+        return made
+
+    def _diagnose(self, this: Round, parent: Parent) -> Diagnosis | None:
+        """The critic's word, from a conversation of its own: it has not written the code that it judges."""
+        if not self._strategy.critic:
+            return None
+        others = this.changes.setdefault(parent.judged.candidate.sha256, [])
+        prompt = fill(
+            "critic",
+            task_source=self._context.task.source,
+            device_name=self._device_name,
+            source=parent.judged.candidate.source,
+            shapes=_measured(parent.judged.verdict),
+            cluster=this.cluster,
+            history=self._history(this, parent),
+            others=list(others),
+            bottlenecks=critic.BOTTLENECKS,
+        )
+        reply = self._ask("critic", [Message("user", prompt)])
+        diagnosis = critic.parse(reply.text) if reply is not None else None
+        if diagnosis is not None:
+            others.append(diagnosis.change)
+        return diagnosis
+
+    def _plan(self, parent: Parent, diagnosis: Diagnosis | None) -> str:
+        if not self._strategy.plan or diagnosis is None:
+            return ""
+        prompt = fill(
+            "plan",
+            task_source=self._context.task.source,
+            device_name=self._device_name,
+            source=parent.judged.candidate.source,
+            change=diagnosis.change,
+        )
+        reply = self._ask("plan", [Message("user", prompt)])
+        return reply.text.rpartition("</think>")[2].strip()[:_PLAN_CHARACTERS] if reply is not None else ""
+
+    def _speed_prompt(
+        self, this: Round, parent: Parent, shown: Exemplars, diagnosis: Diagnosis | None, plan: str
+    ) -> str:
+        source, background = parent.judged.candidate.source, self._context.background
+        notes = ""
+        if background is not None and diagnosis is not None:
+            # Notes on the reference's own bottleneck stand in the opening already.
+            if bottleneck_of(diagnosis.bottleneck) != bottleneck_of(background.bottleneck):
+                language = _LANGUAGES.get(starting.language(source))
+                notes = background.of_knowledge(diagnosis.bottleneck, language, _NOTES)
+        return fill(
+            "speed",
+            exemplars=shown,
+            source=source,
+            shapes=_measured(parent.judged.verdict),
+            cluster=this.cluster,
+            history=self._history(this, parent),
+            diagnosis=diagnosis,
+            plan=plan,
+            notes=notes,
+        )
+
+    def _repair_prompt(self, this: Round, parent: Parent, shown: Exemplars) -> str:
+        source, verdict = parent.judged.candidate.source, parent.judged.verdict
+        port = starting.needs_port(source, self._context.device)
+        return fill(
+            "fix",
+            # what is right helps; speeds do not matter here
+            exemplars=replace(shown, successes=shown.successes[-1:]),
+            source=source,
+            verdict=verdict,
+            findings=[f"{one.get('rule')}: {one.get('evidence')}" for one in verdict.get("findings") or []],
+            places=mismatch.explained(verdict),
+            detail=str(verdict.get("detail") or "")[-_DETAIL_CHARACTERS:],
+            port_from=starting.language(source) if port else "",
+            device_name=self._device_name,
+            history=self._history(this, parent),
+        )
+
+    def _history(self, this: Round, parent: Parent) -> list[str]:
+        """Changes that were made to this parent, or led to it, and what came of each."""
+        by_sha = {one.candidate.sha256: one for one in this.judged}
+        own = parent.judged.candidate.sha256
+        lines = []
+        for one in this.judged:
+            before = by_sha.get(one.candidate.parent_sha256 or "")
+            if before is None or own not in (one.candidate.sha256, before.candidate.sha256):
+                continue
+            idea = self._context.store.step(f"idea/{one.candidate.sha256}")
+            if isinstance(idea, dict):
+                result = (
+                    f"{before.speedup:.2f}x became {one.speedup:.2f}x"
+                    if one.accepted
+                    else one.verdict["verdict"]
+                )
+                lines.append(f"{idea['change']}: {result}")
+        return lines[-_HISTORY:]
+
+
+def _measured(verdict: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{', '.join(f'{name}={value}' for name, value in row['dims'].items())}: {row['speedup']:.2f}x "
+        f"({row['candidate_us']:.1f} us against {row['baseline_us']:.1f} us, {row.get('best_baseline')})"
+        for row in visible_rows(verdict)
+    ]

@@ -1,0 +1,102 @@
+"""Contrastive exemplars: earlier candidates whose measured speeds differ, shown side by side.
+
+Two successes come from two different score buckets, drawn without replacement with the probability of bucket i
+
+    P(i) = exp(m_i / tau) / sum_j exp(m_j / tau),   m_i the mean speedup in the bucket,
+
+and one candidate uniformly from each (CUDA-L1, arXiv 2507.14111, stage 3; its ablation: bucket draw 3.12x against random
+draw 2.14x). Good ones are likely, and the two are never alike, so that comparing them teaches something. A failure with its
+reason is added where there is one. All scores are of this job: one machine, one set of shapes, one referee.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.candidates import Candidate
+from agent.strategy.clusters import visible_geomean
+
+#: Width of a bucket in log speedup: 16 %, several times the noise of a screen.
+BUCKET = 0.15
+#: Temperature in units of speedup.
+TAU = 0.3
+#: Longer files are not shown: several of them would fill a prompt, and each is paid for.
+LONGEST_SHOWN_CHARACTERS = 30_000
+_WORTH_SHOWING = frozenset({"incorrect", "compile_error", "runtime_error", "timeout", "contract_violation"})
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate and its screen verdict."""
+
+    candidate: Candidate
+    verdict: Mapping[str, Any]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the referee took it."""
+        return self.verdict["verdict"] == "accepted"
+
+    @property
+    def speedup(self) -> float:
+        """Geometric mean over visible shapes; 0 for what was not accepted."""
+        return visible_geomean(self.verdict) if self.accepted else 0.0
+
+
+@dataclass(frozen=True)
+class Exemplars:
+    """What a prompt shows: successes from the slower to the faster, and at most one failure."""
+
+    successes: tuple[Judged, ...]
+    failure: Judged | None
+
+
+def buckets(judged: Sequence[Judged]) -> dict[int, list[Judged]]:
+    """Accepted and timed candidates by bucket of log speedup."""
+    found: dict[int, list[Judged]] = {}
+    for one in judged:
+        if one.speedup > 0:
+            found.setdefault(math.floor(math.log(one.speedup) / BUCKET), []).append(one)
+    return found
+
+
+def draw(
+    judged: Sequence[Judged], generator: random.Random, leave_out: Collection[str] = (), count: int = 2
+) -> Exemplars:
+    """Draw exemplars.
+
+    Args:
+        judged: everything judged so far, in order of arrival.
+        generator: from `agent.strategy.draws.recorded`.
+        leave_out: sha256 of candidates that the prompt shows anyway.
+        count: how many successes.
+    """
+    short = [one for one in judged if len(one.candidate.source) <= LONGEST_SHOWN_CHARACTERS]
+    left = buckets([one for one in short if one.candidate.sha256 not in leave_out])
+    chosen: list[Judged] = []
+    while left and len(chosen) < count:
+        keys = sorted(left)
+        means = [sum(one.speedup for one in left[key]) / len(left[key]) for key in keys]
+        key = generator.choices(keys, softmax(means, TAU))[0]
+        chosen.append(generator.choice(left.pop(key)))
+    failures = [
+        one
+        for one in short
+        if one.verdict["verdict"] in _WORTH_SHOWING
+        and one.candidate.origin in ("llm", "policy")
+        and one.candidate.sha256 not in leave_out
+    ]
+    # One of the last few: the early mistakes were repaired since, or cannot be.
+    failure = generator.choice(failures[-4:]) if failures else None
+    return Exemplars(tuple(sorted(chosen, key=lambda one: one.speedup)), failure)
+
+
+def softmax(values: Sequence[float], tau: float) -> list[float]:
+    """Probabilities that sum to 1; taking off the largest first changes nothing but overflow."""
+    top = max(values)
+    weights = [math.exp((value - top) / tau) for value in values]
+    return [weight / sum(weights) for weight in weights]

@@ -1,0 +1,94 @@
+"""After all proposers: tunes what declares `TUNABLES`, and undoes the winner's changes one at a time to learn which paid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from agent.candidates import Candidate
+from agent.strategy.ablation import Change, changes, first_paid, lesson, undo
+from agent.strategy.draws import recorded
+from agent.strategy.lessons import ABLATED_STEPS, Lesson, keep
+from agent.strategy.tuner import tuned
+
+if TYPE_CHECKING:
+    from agent.proposers.base import ProposalContext
+    from agent.strategy.settings import Strategy
+
+
+class Finisher:
+    """A proposer without a model: every candidate it yields is an earlier one with another number or one change less.
+
+    Args:
+        strategy: settings.
+    """
+
+    origin = "finishing"
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def propose(self, context: ProposalContext) -> Iterator[Candidate]:
+        """See `Proposer.propose`."""
+        if self._strategy.tune:
+            for candidate in self._accepted(context, "finishing/tune"):
+                yield from tuned(context, candidate, self._strategy)
+        if self._strategy.ablate:
+            yield from self._ablations(context)
+
+    def _ablations(self, context: ProposalContext) -> Iterator[Candidate]:
+        accepted = {one.sha256: one for one in self._accepted(context, "finishing/ablate")}
+        # By what validation measured, as the choice goes; those figures reach no model.
+        winner = max(accepted.values(), key=lambda one: _validated(context, one), default=None)
+        ancestor = accepted.get(winner.parent_sha256 or "") if winner is not None else None
+        if winner is None or ancestor is None:
+            return
+        found = changes(ancestor.source, winner.source)
+        learnt: list[Lesson | None] = []
+        for change in found[: self._strategy.ablate_changes]:
+            source = undo(winner.source, change)
+            if source is None or source == ancestor.source:
+                continue  # its only change: the ancestor's own verdict says what it is worth
+            label = f"{winner.label} without change {change.number}"
+            candidate = Candidate(source, winner.origin, label, winner.sha256, change.technique)
+            context.store.finish_step(f"{ABLATED_STEPS}{candidate.sha256}", {"winner": winner.sha256})
+            yield candidate
+            learnt.append(_learn(context, winner, candidate, change))
+        if len(found) == 1:
+            learnt.append(_learn(context, winner, ancestor, found[0]))
+        best = first_paid([one for one in learnt if one is not None])
+        step = "finishing/paid"
+        if best is not None and context.store.step(step) is None:
+            context.store.finish_step(step, best.to_json())
+            text = f"{winner.label}: what paid most is {best.sentence}"
+            context.store.event("proposer.finished", {"origin": self.origin, "text": text})
+
+    def _accepted(self, context: ProposalContext, step: str) -> list[Candidate]:
+        """Accepted candidates as they were when this was first asked for."""
+        found = {one.sha256: one for one in context.store.candidates() if _is_accepted(context, one)}
+        _, known = recorded(context.store, step, list(found), self._strategy.seed)
+        return [found[sha256] for sha256 in known if sha256 in found]
+
+
+def _learn(context: ProposalContext, winner: Candidate, without: Candidate, change: Change) -> Lesson | None:
+    """What a change was worth, kept where memory finds it when the job has ended (`agent.memory.lessons`)."""
+    with_verdict = context.store.verdict(winner.sha256, "screen")
+    verdict = context.store.verdict(without.sha256, "screen")
+    if with_verdict is None or verdict is None:
+        return None
+    learnt = lesson(change, winner.sha256, without.sha256, with_verdict, verdict, context.device)
+    if learnt is not None:
+        keep(context.store, learnt)
+    return learnt
+
+
+def _is_accepted(context: ProposalContext, candidate: Candidate) -> bool:
+    verdict = context.store.verdict(candidate.sha256, "screen")
+    return verdict is not None and verdict["verdict"] == "accepted"
+
+
+def _validated(context: ProposalContext, candidate: Candidate) -> float:
+    verdict = context.store.verdict(candidate.sha256, "validation") or {}
+    if verdict.get("verdict") != "accepted":
+        return 0.0
+    return float((verdict.get("summary") or {}).get("geomean_speedup") or 0.0)

@@ -1,0 +1,177 @@
+"""Tool program: times settings of one candidate against each other, by successive halving.
+
+It runs as `__main__` in a disposable sandboxed process whose folder holds `task.py` and `request.json` (both hold untrusted
+text) and `tuning.py` (ours). It writes `out/tuned.json`. The candidate shares the process and could write that itself: the
+answer only says which of *its own* settings to hand to the referee, which judges that one like any other candidate.
+
+Each setting's file is executed once and kept. Its result is compared loosely with that of the candidate's own setting: a
+setting that computes something else is not worth timing.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+import json
+import math
+import os
+import statistics
+import sys
+import time
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, os.getcwd())
+
+import torch
+from tuning import halve
+
+
+def stand_in() -> None:
+    """Task files import `Dim` from kernelbench_tasks, which may not be here."""
+    if importlib.util.find_spec("kernelbench_tasks") is not None:
+        return
+    module: Any = types.ModuleType("kernelbench_tasks")
+    module.Dim = module.Choice = lambda *values, **named: (values, named)
+    sys.modules.setdefault("kernelbench_tasks", module)
+
+
+def load(name: str, source: str) -> Any:
+    Path(f"{name}.py").write_text(source)
+    spec = importlib.util.spec_from_file_location(name, f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(function: Any, dims: Mapping[str, Any]) -> Any:
+    wanted = inspect.signature(function).parameters
+    return function(**{name: value for name, value in dims.items() if name in wanted})
+
+
+class Bench:
+    """Shapes with their inputs, and the modules of the settings that were asked for."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.device = request["device"]
+        self.full_s = request["full_s"]
+        self.variants = {json.dumps(one["setting"], sort_keys=True): one for one in request["variants"]}
+        self.task = load("task", Path("task.py").read_text())
+        self.shapes = [self.prepared(dims) for dims in request["shapes"]]
+        self.modules: dict[str, list[Any] | None] = {}
+        self.expected: list[Any] | None = None
+        self.failures: dict[str, str] = {}
+
+    def prepared(self, dims: dict[str, Any]) -> tuple[Any, list[Any], list[Any]]:
+        torch.manual_seed(0)
+        arguments = (
+            list(call(self.task.get_init_inputs, dims)) if hasattr(self.task, "get_init_inputs") else []
+        )
+        reference = self.task.Model(*arguments).to(self.device).eval()
+        inputs = [
+            value.to(self.device) if isinstance(value, torch.Tensor) else value
+            for value in call(self.task.get_inputs, dims)
+        ]
+        return reference, arguments, inputs
+
+    def objective(self, setting: Mapping[str, Any], share: float) -> float | None:
+        """Microseconds a call, as the geometric mean over the shapes; None for a setting that does not work."""
+        key = json.dumps(setting, sort_keys=True)
+        if key not in self.modules:
+            try:
+                self.modules[key] = self.working(self.variants[key]["source"], len(self.modules))
+            except Exception as error:
+                self.modules[key] = None
+                self.failures[key] = f"{type(error).__name__}: {error}"[:300]
+        modules = self.modules[key]
+        if modules is None:
+            return None
+        logs = [
+            math.log(self.timed(module, inputs, share))
+            for module, (_, _, inputs) in zip(modules, self.shapes, strict=True)
+        ]
+        return math.exp(sum(logs) / len(logs))
+
+    def working(self, source: str, number: int) -> list[Any]:
+        file = load(f"variant_{number}", source)
+        modules, results = [], []
+        for reference, arguments, inputs in self.shapes:
+            if hasattr(file.ModelNew, "from_reference"):
+                module = file.ModelNew.from_reference(copy.deepcopy(reference))
+            else:
+                module = file.ModelNew(*arguments)
+                module.load_state_dict(reference.state_dict(), strict=True)
+            module = module.to(self.device).eval()
+            results.append(module(*inputs))
+            modules.append(module)
+        if self.expected is None:
+            self.expected = (
+                results  # the candidate's own setting comes first, and the referee has accepted it
+            )
+        torch.testing.assert_close(results, self.expected, rtol=2e-2, atol=2e-2, equal_nan=True)
+        return modules
+
+    def timed(self, module: Any, inputs: list[Any], share: float) -> float:
+        """Median microseconds a call over a share of the full length.
+
+        At full length three samples at least; before, one will do, or what is slow would cost more than its share.
+        """
+        length_s, least = share * self.full_s, 3 if share >= 1 else 1
+        calls = max(1, round(1e-4 / max(self.sample(module, inputs, 1), 1e-7)))  # samples of 0.1 ms at least
+        samples: list[float] = []
+        spent_s = 0.0
+        while len(samples) < least or spent_s < length_s:
+            elapsed_s = self.sample(module, inputs, calls)
+            samples.append(elapsed_s / calls)
+            spent_s += elapsed_s
+        return 1e6 * statistics.median(samples)
+
+    def sample(self, module: Any, inputs: list[Any], calls: int) -> float:
+        """Seconds for some calls; on a GPU by the device's own clock."""
+        if self.device == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(calls):
+                module(*inputs)
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3
+        began_s = time.perf_counter()
+        for _ in range(calls):
+            module(*inputs)
+        return time.perf_counter() - began_s
+
+
+def main() -> None:
+    request = json.loads(Path("request.json").read_text())
+    stand_in()
+    until_s = time.monotonic() + request["deadline_s"]
+    with torch.inference_mode():
+        bench = Bench(request)
+        tuned = halve(
+            [one["setting"] for one in request["variants"]],
+            bench.objective,
+            keep=lambda: time.monotonic() < until_s,
+        )
+    longest = max((trial.rung for trial in tuned.trials if trial.elapsed_us is not None), default=-1)
+    last = [trial for trial in tuned.trials if trial.rung == longest and trial.elapsed_us is not None]
+    answer = {
+        "ranked": [
+            {"setting": trial.setting, "elapsed_us": trial.elapsed_us}
+            for trial in sorted(last, key=lambda trial: trial.elapsed_us or math.inf)
+        ],
+        "cost": tuned.cost,
+        "timings": len(tuned.trials),
+        "failures": list(bench.failures.items())[:8],
+    }
+    Path("out").mkdir(exist_ok=True)
+    Path("out/tuned.json").write_text(json.dumps(answer))
+
+
+main()

@@ -1,0 +1,256 @@
+"""The rounds after the first attempts: choose parents, ask for one change of each, judge what comes back.
+
+    round r:  recorded draw -> worst cluster -> beam -> per parent and branch: a conversation -> judged, tuned
+
+All parents of a round are asked about at once, so answers arrive while earlier candidates are compiled and timed; branches of
+one parent follow each other, because each critic is told what the one before it asked for. Candidates are taken in the order
+of the beam, whatever arrived first. What a round knew when it began is a step of the store, and so is every draw and choice.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from agent.candidates import Candidate
+from agent.errors import AnswersAwaited, ProviderError
+from agent.providers.base import Message
+from agent.providers.choice import Standing, choose
+from agent.providers.desk import LOOK_S
+from agent.strategy import exemplars
+from agent.strategy.beam import Parent, select
+from agent.strategy.clusters import worst_cluster
+from agent.strategy.conversation import Conversation, Round
+from agent.strategy.draws import recorded
+from agent.strategy.exemplars import Exemplars, Judged
+from agent.strategy.novelty import likeness
+from agent.strategy.tuner import tuned
+
+if TYPE_CHECKING:
+    import random
+
+    from agent.proposers.base import ProposalContext
+    from agent.providers.desk import Desk
+    from agent.store import JobStore
+    from agent.strategy.settings import Strategy
+
+_GAIN = 1.02
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """One candidate that a round asks for, of which parent and from whom."""
+
+    parent: Parent
+    place: int
+    shown: Exemplars
+    model: int
+    step: str
+    outcome: Future[Candidate | None] = field(default_factory=Future)
+
+
+class Search:
+    """Rounds of improvement and repair.
+
+    Args:
+        context: of the proposer.
+        desk: asks.
+        standings: what each of the desk's models has brought and cost so far, in the desk's order.
+        strategy: settings.
+        opening: makes the beginning of a conversation (rules, task, shapes) from a context.
+        problems: what to say to an answer without a candidate, by `Extraction.problem`.
+        origin: of what is proposed.
+    """
+
+    def __init__(
+        self,
+        context: ProposalContext,
+        desk: Desk,
+        standings: Sequence[Standing],
+        strategy: Strategy,
+        opening: Callable[[ProposalContext], list[Message]],
+        problems: Mapping[str, str],
+        origin: str,
+    ) -> None:
+        self._context = context
+        self._desk = desk
+        # A round says how much is asked, not a model's `samples`.
+        self._standings = [replace(one, limit=sys.maxsize) for one in standings]
+        self._strategy = strategy
+        self._opening = opening
+        self._problems = problems
+        self._origin = origin
+        self._awaited = ""
+
+    def run(self) -> Iterator[Candidate]:
+        """Yield candidates; each is judged before the next one is asked for.
+
+        Raises:
+            AnswersAwaited: when a batch has no answers to requests of a round yet.
+        """
+        stale = 0
+        for number in range(1, self._strategy.rounds + 1):
+            if self._desk.exhausted or not self._context.may_go_on():
+                return
+            this, generator = self._begin(number)
+            parents = select(this.judged, self._strategy.beam, this.cluster)
+            proposals = self._proposals(this, parents, generator)
+            if not proposals:
+                return
+            before = _best(this.judged)
+            made: list[Candidate] = []
+            self._start(this, proposals)
+            for proposal in proposals:
+                if not self._arrived(proposal):
+                    return
+                for candidate in self._taken(this, proposal, made):
+                    made.append(candidate)
+                    yield candidate
+            if self._awaited:
+                raise AnswersAwaited(self._awaited)
+            stale = 0 if self._better(before, made) else stale + 1
+            if stale >= self._strategy.patience:
+                self._tell(f"no gain in {stale} rounds: the search ends after round {number}")
+                return
+
+    def _begin(self, number: int) -> tuple[Round, random.Random]:
+        store = self._context.store
+        now = [one.candidate.sha256 for one in self._judged(store.candidates())]
+        generator, known = recorded(store, f"search/{self._origin}/{number}", now, self._strategy.seed)
+        wanted = set(known)
+        judged = self._judged([one for one in store.candidates() if one.sha256 in wanted])
+        view = replace(self._context, store=_AsItWas(store, wanted))
+        # The first round is for being fast at all; later ones for where the portfolio is worst.
+        cluster = worst_cluster(one.verdict for one in judged) if number > 1 else None
+        return Round(number, judged, cluster, self._opening(view)), generator
+
+    def _judged(self, candidates: Sequence[Candidate]) -> list[Judged]:
+        found = []
+        for candidate in candidates:
+            verdict = self._context.store.verdict(candidate.sha256, "screen")
+            if verdict is not None and verdict["verdict"] not in ("not_judged", "task_rejected"):
+                found.append(Judged(candidate, verdict))
+        return found
+
+    def _better(self, before: float, made: Sequence[Candidate]) -> bool:
+        judged = self._judged(made)
+        if before == 0.0:  # nothing is right yet: being right, or failing later than before, is progress
+            return any(one.accepted for one in judged)
+        return _best(judged) >= _GAIN * before
+
+    def _proposals(self, this: Round, parents: Sequence[Parent], generator: random.Random) -> list[_Proposal]:
+        """Everything that is left to chance or to a choice is settled here, before anything is asked."""
+        found: list[_Proposal] = []
+        for place, parent in enumerate(parents, start=1):
+            # A failure has one cause; only what is right is worth several changes at once.
+            branches = self._strategy.branches if parent.mode == "speed" else 1
+            for branch in range(1, branches + 1):
+                shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
+                step = f"{self._origin}/search/{this.number}/{place}/{branch}"
+                model = self._desk.records.recall(f"choice {step}", self._choose)
+                if model < 0:
+                    return found
+                self._standings[model].attempts += 1
+                found.append(_Proposal(parent, place, shown, model, step))
+        return found
+
+    def _choose(self) -> int:
+        index = choose(self._standings)
+        return -1 if index is None else index
+
+    def _start(self, this: Round, proposals: Sequence[_Proposal]) -> None:
+        for place in sorted({one.place for one in proposals}):
+            own = [one for one in proposals if one.place == place]
+            # Daemons: a silent server must not keep a process alive that wants to end.
+            name = f"search {self._origin} {this.number}/{place}"
+            threading.Thread(target=self._work, args=(this, own), name=name, daemon=True).start()
+
+    def _work(self, this: Round, proposals: Sequence[_Proposal]) -> None:
+        """Asks for the branches of one parent, one after the other."""
+        fatal: BaseException | None = None
+        for one in proposals:
+            if fatal is not None:
+                one.outcome.set_exception(fatal)
+                continue
+            conversation = Conversation(
+                self._context,
+                self._desk,
+                self._strategy,
+                self._problems,
+                self._origin,
+                one.model,
+                one.step,
+            )
+            try:
+                one.outcome.set_result(conversation.propose(this, one.parent, one.shown))
+            except ProviderError as error:
+                # What a later critic is told is not known before an earlier one has answered.
+                fatal = error if error.kind == "waiting" else None
+                one.outcome.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - the job's own thread raises it
+                fatal = error
+                one.outcome.set_exception(error)
+
+    def _arrived(self, proposal: _Proposal) -> bool:
+        """Waits for a proposal; False when the job is to come to its end first."""
+        while not proposal.outcome.done():
+            wait([proposal.outcome], LOOK_S)
+            if not proposal.outcome.done() and not self._context.may_go_on():
+                return False
+        return True
+
+    def _taken(self, this: Round, proposal: _Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
+        """A proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
+        choice, standing = self._desk.models[proposal.model], self._standings[proposal.model]
+        standing.usd += sum(self._desk.cost(one).usd for one in Conversation.requests(proposal.step))
+        try:
+            candidate = proposal.outcome.result()
+        except ProviderError as error:
+            if error.kind == "waiting":
+                self._awaited = str(error)
+                return
+            self._desk.failed(choice, error)
+            standing.refused = standing.refused or error.kind == "authentication"
+            return
+        mode = proposal.parent.mode
+        if candidate is None or likeness(candidate.source, _by_sha(made)).repeats(mode):
+            if not self._desk.exhausted:
+                self._tell(f"round {this.number}: {choice.model} proposed nothing new")
+            return
+        yield candidate
+        verdict = self._context.store.verdict(candidate.sha256, "screen")
+        if verdict is None or verdict["verdict"] != "accepted":
+            return
+        # What a repair brings is its speed, what an improvement brings is what it gained.
+        standing.finished(Judged(candidate, verdict).speedup / (proposal.parent.judged.speedup or 1.0))
+        if self._strategy.tune:
+            yield from tuned(self._context, candidate, self._strategy)
+
+    def _tell(self, text: str) -> None:
+        self._context.store.event("proposer.finished", {"origin": self._origin, "text": text})
+
+
+class _AsItWas:
+    """A store as it was when a round began: later candidates are not there."""
+
+    def __init__(self, store: JobStore, known: set[str]) -> None:
+        self._store = store
+        self._known = known
+
+    def candidates(self) -> list[Candidate]:
+        return [one for one in self._store.candidates() if one.sha256 in self._known]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def _best(judged: Sequence[Judged]) -> float:
+    return max((one.speedup for one in judged), default=0.0)
+
+
+def _by_sha(candidates: Sequence[Candidate]) -> dict[str, str]:
+    return {one.sha256: one.source for one in candidates}

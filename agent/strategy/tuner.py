@@ -1,0 +1,148 @@
+"""Tunes the `TUNABLES` of an accepted candidate in the sandbox and proposes the settings that came out first."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.candidates import Candidate
+from agent.strategy import tuning
+from agent.strategy.clusters import visible_rows
+from agent.strategy.draws import recorded
+from agent.strategy.tunables import NotTunable, Setting, declared, setting_key, substituted
+
+if TYPE_CHECKING:
+    from agent.proposers.base import ProposalContext
+    from agent.strategy.settings import Strategy
+
+PROGRAM = Path(__file__).parent / "sandboxed" / "tune_program.py"
+FULL_S = 0.25
+"""Seconds of one timing at full length, per shape: medians of two runs then differ by less than 1 % on a quiet machine."""
+MOST_SHAPES = 4
+DEADLINE_S = 180.0
+"""Seconds of halving; what was fastest by then is taken. Compiling a variant counts."""
+_GRACE_S = 60.0
+#: Settings handed to the referee at most: the next one only when it rejects the one before.
+_TRIES = 2
+#: A setting must be this much faster in the sandbox to be worth judging.
+_GAIN = 1.02
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the sandbox said, checked: settings from the fastest, with their microseconds; why there are none."""
+
+    ranked: tuple[tuple[Setting, float], ...]
+    reason: str = ""
+
+
+def tuned(context: ProposalContext, parent: Candidate, strategy: Strategy) -> Iterator[Candidate]:
+    """Yield the best setting of a candidate, and the next one if the referee rejects it.
+
+    Nothing comes of a candidate without `TUNABLES`, of one whose own setting is the best, or of one that came out of here.
+
+    Args:
+        context: of the proposer; its store keeps what came out, so that a job does not tune twice.
+        parent: an accepted candidate.
+        strategy: `tune_variants` and the seed.
+    """
+    step = f"tuned/{parent.sha256}"
+    try:
+        tunables = declared(parent.source)
+        if tunables is not None:
+            substituted(parent.source, tunables.chosen)  # what fails for its own numbers fails for all
+    except NotTunable as error:
+        if context.store.step(step) is None:
+            context.store.finish_step(step, {"ranked": [], "reason": str(error)})
+            context.store.event("proposer.finished", {"origin": parent.origin, "text": f"not tuned: {error}"})
+        return
+    if tunables is None or tunables.count < 2 or context.store.step(f"made-by-tuning/{parent.sha256}"):
+        return
+    generator, _ = recorded(context.store, f"{step}/draw", [parent.sha256], strategy.seed)
+    settings = tunables.settings(strategy.tune_variants, generator)
+    stored: Any = context.store.step(step)
+    if not isinstance(stored, dict):
+        found = _search(context, parent, settings)
+        stored = {"ranked": [[dict(setting), us] for setting, us in found.ranked], "reason": found.reason}
+        context.store.finish_step(step, stored)
+        text = f"{parent.label}: {len(settings)} settings tried; " + (
+            f"fastest {tuning.words(found.ranked[0][0])}" if found.ranked else found.reason
+        )
+        context.store.event("proposer.finished", {"origin": parent.origin, "text": text})
+    own_us = next(
+        (us for one, us in stored["ranked"] if setting_key(one) == setting_key(settings[0])), math.inf
+    )
+    for setting, elapsed_us in stored["ranked"][:_TRIES]:
+        if elapsed_us * _GAIN > own_us:
+            return
+        made = Candidate(
+            substituted(parent.source, setting),
+            parent.origin,
+            f"{parent.label}, tuned",
+            parent.sha256,
+            f"tuned by machine: {tuning.words(setting)}",
+        )
+        context.store.finish_step(f"made-by-tuning/{made.sha256}", {"parent": parent.sha256})
+        yield made
+        verdict = context.store.verdict(made.sha256, "screen")
+        if verdict is not None and verdict["verdict"] == "accepted":
+            return
+
+
+def _search(context: ProposalContext, parent: Candidate, settings: list[Any]) -> Found:
+    variants = [{"setting": one, "source": substituted(parent.source, one)} for one in settings]
+    request = {
+        "device": context.device,
+        "full_s": FULL_S,
+        "deadline_s": DEADLINE_S,
+        "shapes": _shapes(context, parent),
+        "variants": variants,
+    }
+    files = {
+        "task.py": context.task.source,
+        "request.json": json.dumps(request),
+        "tuning.py": Path(tuning.__file__).read_text(),
+    }
+    result = context.referee.run_tool(
+        PROGRAM.read_text(),
+        files,
+        deadline_s=DEADLINE_S + _GRACE_S,
+        device=context.device == "cuda",
+        timed=True,
+    )
+    if result.status != "ok" or "tuned.json" not in result.outputs:
+        last = (result.stderr or result.stdout).strip().splitlines()[-1:]
+        return Found((), f"the tuner ended without an answer ({result.status}): {' '.join(last)[:300]}")
+    return read(result.outputs["tuned.json"], settings)
+
+
+def read(data: bytes, settings: list[Any]) -> Found:
+    """What the tool wrote, kept where it names settings that were asked for; the candidate may have written it."""
+    known = {setting_key(one): one for one in settings}
+    ranked: list[tuple[Setting, float]] = []
+    try:
+        for entry in json.loads(data)["ranked"][: len(settings)]:
+            key = setting_key(entry["setting"])
+            elapsed_us = float(entry["elapsed_us"])
+            if key in known and math.isfinite(elapsed_us) and elapsed_us > 0:
+                ranked.append((known.pop(key), elapsed_us))
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return Found((), "the tuner's answer has another form")
+    return Found(tuple(ranked), "" if ranked else "no setting worked")
+
+
+def _shapes(context: ProposalContext, parent: Candidate) -> list[dict[str, Any]]:
+    """Visible shapes to time at, slow and quick ones alike."""
+    verdict = context.store.verdict(parent.sha256, "screen") or {}
+    rows = sorted(visible_rows(verdict), key=lambda row: float(row.get("candidate_us") or 0.0))
+    shapes = [dict(row["dims"]) for row in rows]
+    if not shapes:
+        shapes = [dict(dims) for dims in (context.description.get("shapes") or {}).get("visible") or [{}]]
+    if len(shapes) <= MOST_SHAPES:
+        return shapes
+    step = (len(shapes) - 1) / (MOST_SHAPES - 1)
+    return [shapes[round(step * number)] for number in range(MOST_SHAPES)]

@@ -1,0 +1,381 @@
+"""One complete job per origin and task: what each origin alone brings, at shapes that nobody had seen, and what it costs.
+
+    python -m benchmarks.origins --work out/origins --tasks row_sum
+    python -m benchmarks.origins --device cuda --index 0 --work out/origins --seconds-total 530
+    python -m benchmarks.origins merge out/origins --write
+    python -m benchmarks.origins --origins batch --model NAME --answers answers.jsonl --work out/origins
+
+Each job is the agent's own (`agent.job.run_job`) with one origin: it proposes, screens, validates, delivers one file and judges
+that once, by `confirm`, at held-out shapes. All origins of a task are judged by one referee, whose session stays open: the
+task is opened and its baselines compiled once. So they are judged at the same shapes, the first few of those that the referee
+draws; the held-out ones are drawn once per task from fresh randomness, and no proposer is shown them. Origins take turns at
+being first, and what a job spent on baselines is told apart.
+
+Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
+need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. A
+job of `batch` ends with requests in `jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+
+from agent.job import run_job
+from agent.providers.batch import ANSWERS, REQUESTS
+from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
+from agent.stores.folder import FolderStore
+from agent.strategy.settings import Strategy
+from benchmarks.exemplars_cpu import ROOT, environment
+from benchmarks.origins_summary import FINAL, latest, row_of, show
+from benchmarks.own_referee import OwnReferee
+from benchmarks.referee import unused
+from benchmarks.truth import nth_visible, write_atomically
+from evaluator.client import Referee
+from evaluator.errors import EvaluatorError
+from evaluator.profiling.ceilings import ceilings
+from evaluator.profiling.profile import least_times
+from evaluator.sources import TaskSource
+from kernelbench_tasks import catalog
+
+#: Chosen before anything was measured: tasks with a library kernel for both devices or for GPUs, quick ones to compile first.
+TASKS = (
+    "softmax", "rmsnorm", "layernorm_relu_add", "swiglu", "logsumexp_difference", "row_moments", "log_bessel_k",
+    "rms_norm_quantize_fp8", "sparsemax", "complex_soft_limit", "mx_quantize", "hash_grid_encoding", "int4_matmul",
+    "bias_gelu", "residual_add_rmsnorm", "segmented_cumsum",
+)  # fmt: skip
+ORIGINS = ("compiler", "human", "batch")
+#: A program that is out of time ends with this status; what it has is kept.
+OUT_OF_TIME = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is run.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        origins: which, of `ORIGINS`.
+        counts: shapes per split; 0 for as many as the referee draws.
+        candidates: how many a job may judge; None for no limit.
+        model, samples: of the batch.
+        usd_per_million: prices of the batch's tokens, input and output.
+    """
+
+    device: str
+    origins: tuple[str, ...]
+    counts: dict[str, int]
+    candidates: int | None = None
+    model: str = ""
+    samples: int = 2
+    usd_per_million: tuple[float, float] = (0.0, 0.0)
+
+
+class Runs:
+    """The jobs of one process.
+
+    Args:
+        settings: what is run.
+        work: folder that other processes share.
+        place: name of this process's own folder of compiled files.
+        ends_at: monotonic time at which the process ends, whatever it does.
+        console: where progress goes.
+    """
+
+    def __init__(self, settings: Settings, work: Path, place: str, ends_at: float, console: Console) -> None:
+        self.settings = settings
+        self.work = work
+        self.ends_at = ends_at
+        self.console = console
+        own = work / "referees" / place
+        # Before the referee takes the device: while something else runs there, they would come out too low.
+        self.ceilings = ceilings(own, settings.device)
+        self.referee = OwnReferee(settings.device, own)
+        self.rows: list[dict[str, Any]] = []
+        #: By task and shape; its origins share them.
+        self._least_us: dict[tuple[str, str], float] = {}
+        self.report: dict[str, Any] = {
+            "program": "benchmarks.origins",
+            "piece": secrets.token_hex(8),
+            "settings": asdict(settings),
+            "environment": {**environment(), **self.referee.core.fleet.environment()},
+            "ceilings": self.ceilings,
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "rows": self.rows,
+        }
+
+    def save(self) -> None:
+        """Writes the piece."""
+        write_atomically(self.work / f"piece-{self.report['piece']}.json", self.report)
+
+    def task(self, name: str, first: int) -> None:
+        """All jobs of a task that nobody has brought to an end; ``first`` says which origin begins."""
+        origins = self.settings.origins
+        turn = first % len(origins)
+        known = {(row["task"], row["origin"]) for row in rows_in([self.work]) if row["state"] in FINAL}
+        for origin in (*origins[turn:], *origins[:turn]):
+            if (name, origin) not in known:
+                row = self._job(TaskSource(name, catalog.load(name).source), origin)
+                self.rows.append(row)
+                self.save()
+                told = (row["held_out"] or {}).get("geomean_speedup")
+                self.console.print(
+                    f"{name}, {origin}: {row['state']}, {f'{told:.2f}x' if told else row['reason']}; "
+                    f"{row['device_s']:.0f} s, {self.ends_at - time.monotonic():.0f} s left",
+                    highlight=False,
+                )
+
+    def _job(self, task: TaskSource, origin: str) -> dict[str, Any]:
+        folder = self.work / "jobs" / f"{task.name}.{origin}"
+        store = FolderStore(folder / "store")
+        began, opening_s = time.monotonic(), 0.0
+        try:
+            spec = self._spec(task, origin, folder)
+            # Where shapes are drawn, the task is opened for it.
+            opening_s = time.monotonic() - began
+            outcome = run_job(spec, store, cast("Referee", self.referee), folder / "out")
+        except Exception as error:  # noqa: BLE001 - one task's fault must not cost the others their turn
+            outcome = JobOutcome("error", None, f"{type(error).__name__}: {error}"[:500])
+            self.referee.restart()
+        row = row_of(task.name, origin, outcome, store)
+        row["device_s"] += opening_s
+        self._add_least(task, row)
+        return row
+
+    def _spec(self, task: TaskSource, origin: str, folder: Path) -> JobSpec:
+        models: tuple[ModelChoice, ...] = ()
+        if origin == "batch":
+            (folder / "batch").mkdir(parents=True, exist_ok=True)
+            price_in, price_out = self.settings.usd_per_million
+            choice = ModelChoice(
+                self.settings.model,
+                samples=self.settings.samples,
+                timeout_s=0.0,
+                provider="batch",
+                folder=str(folder / "batch"),
+                usd_per_million_input_tokens=price_in,
+                usd_per_million_output_tokens=price_out,
+            )
+            models = (choice,)
+        return JobSpec(
+            folder.name,
+            task.name,
+            task,
+            self.settings.device,
+            Budget(candidates=self.settings.candidates),
+            origins=("llm",) if origin == "batch" else (origin,),
+            models=models,
+            shapes=self._shapes(task),
+            strategy=Strategy(),
+        )
+
+    def _shapes(self, task: TaskSource) -> dict[str, list[dict[str, Any]]]:
+        """The first few of each split; the same for all origins, and for a job that is resumed."""
+        path = self.work / "shapes" / f"{task.name}.json"
+        if path.exists():
+            kept: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+            return kept
+        drawn = self.referee.core.session(task).drawn
+        shapes = {
+            split: drawn.sample(split)[: count or None] for split, count in self.settings.counts.items()
+        }
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, shapes)
+        return shapes
+
+    def _add_least(self, task: TaskSource, row: dict[str, Any]) -> None:
+        """What a call takes at least at the shapes of a row, as far as it can be found."""
+        if not row["shapes"]:
+            return
+        keys = [(task.sha256, json.dumps(shape["dims"], sort_keys=True)) for shape in row["shapes"]]
+        if any(key not in self._least_us for key in keys):
+            dims = [shape["dims"] for shape in row["shapes"]]
+            rates, device = self.ceilings["rates"], self.settings.device
+            try:
+                found = least_times(self.referee, task.source, rates, dims, device=device)
+            except EvaluatorError as failure:
+                row["no_roofline"] = str(failure)
+                return
+            self._least_us |= {key: 1e6 * least_s for key, least_s in zip(keys, found, strict=True)}
+        for shape, key in zip(row["shapes"], keys, strict=True):
+            shape["least_us"] = self._least_us[key]
+
+
+@contextmanager
+def claimed(work: Path, name: str, place: str) -> Iterator[bool]:
+    """Whether this process has a task to itself until the end of the block; one that dies gives it back."""
+    path = _claim(work, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        file.truncate(0)
+        file.write(place)
+        file.flush()
+        yield True
+
+
+def own_first(work: Path, names: Sequence[str], place: str) -> list[str]:
+    """Tasks in their order, those first that were begun here: what was compiled for them is here."""
+
+    def is_others(name: str) -> bool:
+        path = _claim(work, name)
+        return not path.exists() or path.read_text(encoding="utf-8") != place
+
+    return sorted(names, key=is_others)
+
+
+def _claim(work: Path, name: str) -> Path:
+    return work / "claims" / name
+
+
+def rows_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The newest row of each job in some pieces, or in folders of pieces."""
+    reports = sorted(reports_in(paths), key=lambda report: str(report["started_at"]))
+    return latest(row for report in reports for row in report["rows"])
+
+
+def reports_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The pieces, or those in folders; each once."""
+    files = [
+        file for path in paths for file in (sorted(path.glob("piece-*.json")) if path.is_dir() else [path])
+    ]
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return list({report["piece"]: report for report in reports}.values())
+
+
+app = typer.Typer(add_completion=False, help=__doc__)
+
+
+@app.callback(invoke_without_command=True)
+def run(
+    context: typer.Context,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
+    tasks: Annotated[str, typer.Option(help="Tasks of the catalogue (commas).")] = ",".join(TASKS),
+    origins: Annotated[str, typer.Option(help="compiler, human, batch (commas).")] = "compiler,human",
+    visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
+    validation: Annotated[int, typer.Option(help="Validation shapes.")] = 3,
+    held_out: Annotated[int, typer.Option(help="Held-out shapes.")] = 5,
+    adversarial: Annotated[int, typer.Option(help="Adversarial shapes; nothing is timed there.")] = 0,
+    candidates: Annotated[int | None, typer.Option(help="At most so many a job.")] = None,
+    model: Annotated[str, typer.Option(help="Of the batch.")] = "",
+    samples: Annotated[int, typer.Option(help="First attempts of the batch's model, a job.")] = 2,
+    usd_input: Annotated[float, typer.Option(help="US dollars per million tokens of prompts.")] = 0.0,
+    usd_output: Annotated[float, typer.Option(help="US dollars per million tokens of answers.")] = 0.0,
+    answers: Annotated[Path | None, typer.Option(help="Answers of the batch, of all tasks.")] = None,
+    seconds_total: Annotated[float, typer.Option(help="Ends within so many seconds.")] = 1e9,
+    work: Annotated[Path, typer.Option(help="Folder of everything; the same one goes on.")] = ROOT
+    / "out/origins",
+) -> None:
+    """Run jobs."""
+    if context.invoked_subcommand is not None:
+        return
+    ends_at = time.monotonic() + seconds_total - 5.0
+    console = Console(width=190)
+    if index is not None:
+        # Before anything asks CUDA or NVML: both the referee and the processes it starts go by this.
+        os.environ["CUDA_VISIBLE_DEVICES"] = nth_visible(index)
+    chosen = tuple(name.strip() for name in origins.split(",") if name.strip())
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    unknown = [
+        *(set(chosen) - set(ORIGINS)),
+        *(name for name in names if name not in {task.name for task in catalog.list_tasks()}),
+    ]
+    if unknown or not chosen or ("batch" in chosen and not model):
+        raise typer.BadParameter(
+            f"unknown: {', '.join(unknown)}" if unknown else "an origin is needed, and for batch --model"
+        )
+    work.mkdir(parents=True, exist_ok=True)
+    work = work.resolve()  # the referee's processes run elsewhere
+    counts = {"visible": visible, "validation": validation, "held_out": held_out, "adversarial": adversarial}
+    settings = Settings(device, chosen, counts, candidates, model, samples, (usd_input, usd_output))
+    if answers is not None:
+        hand_out(answers, work, names)
+    # A job may be in one evaluation for minutes. Its store keeps what it has, and its referee's processes end with this one.
+    _end_at(ends_at, console)
+    place = f"{device}-{index or 0}"
+    runs = Runs(settings, work, place, ends_at, console)
+    try:
+        for name in own_first(work, names, place):
+            with claimed(work, name, place) as mine:
+                if mine:
+                    runs.task(name, names.index(name))
+    finally:
+        runs.referee.close()
+    show(rows_in([work]), console)
+
+
+@app.command()
+def merge(
+    pieces: Annotated[list[Path], typer.Argument(help="Pieces, or folders of them.")],
+    write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+) -> None:
+    """The tables over several pieces of the same harness on the same kind of device."""
+    console = Console(width=190)
+    reports = [report for report in reports_in(pieces) if report["rows"]]
+    names = ("harness", "device_name", "torch")
+    alike = {tuple(str(report["environment"].get(name)) for name in names) for report in reports}
+    if len(alike) != 1:
+        raise typer.BadParameter(
+            f"these pieces do not belong together: {sorted(alike) or 'nothing is there'}"
+        )
+    rows = rows_in(pieces)
+    totals = show(rows, console)
+    requested = {name for report in reports for name in report["settings"]["origins"]}
+    console.print(f"{len(rows)} jobs of {', '.join(sorted(requested))}", highlight=False)
+    if write:
+        device = reports[0]["settings"]["device"]
+        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-origins-{device}.json")
+        merged = {
+            "program": "benchmarks.origins merge",
+            "settings": [report["settings"] for report in reports],
+            "environment": [report["environment"] for report in reports],
+            "ceilings": [report["ceilings"] for report in reports],
+            "origins": totals,
+            "rows": rows,
+        }
+        write_atomically(path, merged)
+        console.print(f"wrote {path.name}")
+
+
+def hand_out(answers: Path, work: Path, names: Sequence[str]) -> None:
+    """Every batch finds its own lines among all answers."""
+    for name in names:
+        folder = work / "jobs" / f"{name}.batch" / "batch"
+        if (folder / REQUESTS).exists():
+            shutil.copyfile(answers, folder / ANSWERS)
+
+
+def _end_at(ends_at: float, console: Console) -> None:
+    def end() -> None:
+        console.print("out of time; the same command goes on from here")
+        os._exit(OUT_OF_TIME)
+
+    left_s = ends_at - time.monotonic()
+    if left_s < threading.TIMEOUT_MAX:
+        timer = threading.Timer(max(left_s, 0.0), end)
+        timer.daemon = True
+        timer.start()
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,137 @@
+"""At which shapes a task is looked at: those that are drawn for it within the device's caps, and those that somebody gave."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.errors import RoleFailure
+from evaluator.referee.fleet import Fleet
+from evaluator.referee.open_shape import freeze_dims
+from evaluator.referee.shape_caps import ShapeCaps
+from evaluator.shapes.drawing import Drawn, Limits
+from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
+from evaluator.shapes.space import Dims, Space, check_shape
+from evaluator.shapes.traffic import Traffic, parse_traffic
+
+
+class DrawnShapes:
+    """The shapes of one task that are drawn.
+
+    Args:
+        fleet: knows the device.
+        space: the task's dimensions.
+        sha256: of its text, which is the seed of every split but the held-out one.
+        caps: what of its shapes is small and quick enough.
+        traffic: of its own file.
+    """
+
+    def __init__(self, fleet: Fleet, space: Space, sha256: str, caps: ShapeCaps, traffic: Traffic) -> None:
+        self._fleet = fleet
+        self._space = space
+        self._sha256 = sha256
+        self._caps = caps
+        self._traffic = traffic
+        self._samplers: dict[int, Sampler] = {}
+
+    def sample(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Dims]:
+        """The shapes of :meth:`draw` alone."""
+        return [drawn.dims for drawn in self.draw(split, cap_bytes, traffic)]
+
+    def draw(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Drawn]:
+        """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
+
+        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given).
+        """
+        traffic = traffic or self._traffic
+        given = [dims for dims, _ in traffic.rows]
+        drawn = self.sampler(cap_bytes).draw(split, secret=secrets.token_hex(16), exempt=given)
+        if split not in ("visible", "validation"):
+            return drawn
+        cap = cap_bytes or self._fleet.input_cap_bytes
+        # Somebody really has these, however long they take.
+        shapes = traffic.before(
+            [one.dims for one in drawn], COUNTS[split], lambda shapes: self._caps.small(shapes, cap)
+        )
+        strata = {freeze_dims(one.dims): one.stratum for one in drawn}
+        return [Drawn(dims, "traffic" if dims in given else strata[freeze_dims(dims)]) for dims in shapes]
+
+    def sampler(self, cap_bytes: int | None = None) -> Sampler:
+        """What draws shapes of inputs below ``cap_bytes`` or the fleet's own cap."""
+        cap = cap_bytes or self._fleet.input_cap_bytes
+        if cap not in self._samplers:
+            limits = Limits(
+                fit=lambda shapes: self._caps.fit(shapes, cap),
+                sizes=self._caps.sizes,
+                cap_bytes=cap,
+                cache_bytes=self._fleet.cache_bytes,
+                processors=self._fleet.processors,
+            )
+            self._samplers[cap] = Sampler(self._space, self._sha256, limits)
+        return self._samplers[cap]
+
+    def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
+        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within the device's caps."""
+        fits = self._caps.fit(shapes, cap_bytes) if shapes else []
+        return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
+
+    def choose(
+        self,
+        splits: Sequence[str],
+        given: Mapping[str, list[Dims]] | None,
+        traffic: list[Any] | None,
+        cap_bytes: int | None,
+    ) -> Chosen:
+        """The shapes of an evaluation.
+
+        Args:
+            splits: which it looks at.
+            given: of some splits the shapes, instead of those that are drawn.
+            traffic: shapes with weights, instead of those of the task's own file.
+            cap_bytes: for what takes long with large inputs; None for the fleet's own cap.
+
+        Raises:
+            RoleFailure: ``task_rejected``, for a split that there is not or a shape outside the task's space.
+        """
+        chosen = Chosen(parse_traffic(traffic, self._space) if traffic else self._traffic)
+        given = given or {}
+        for split in (*splits, *given):
+            if split not in SPLITS:
+                raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+        for split in splits:
+            if split in given:
+                chosen.shapes[split] = [check_shape(self._space, dims) for dims in given[split]]
+                continue
+            drawn = self.draw(split, cap_bytes, chosen.traffic)
+            chosen.strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}
+            chosen.shapes[split] = [one.dims for one in drawn]
+            if remark := self.sampler(cap_bytes).remark(split):
+                chosen.remarks.append(remark)
+        if cap_bytes is not None:
+            small = {split: self.fitting(shapes, cap_bytes) for split, shapes in chosen.shapes.items()}
+            # Rather slow than unseen, where somebody asked for large shapes only.
+            chosen.shapes = small if any(small.values()) else chosen.shapes
+        return chosen
+
+
+@dataclass
+class Chosen:
+    """The shapes of one evaluation.
+
+    Attributes:
+        traffic: by which they are weighted.
+        shapes: by split.
+        strata: by split and shape, of those that were drawn.
+        remarks: what is to be said of how they were drawn.
+    """
+
+    traffic: Traffic
+    shapes: dict[str, list[Dims]] = field(default_factory=dict)
+    strata: dict[tuple[str, tuple[tuple[str, Any], ...]], str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def stratum(self, split: str, dims: Dims) -> str | None:
+        """For what a shape stands; None if somebody gave it."""
+        return self.strata.get((split, freeze_dims(dims)))

@@ -1,0 +1,81 @@
+"""`kernelwright replay`: a finished job once more from its record, without any model, to show that nothing is left to chance."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+EXIT_DIFFERS = 1
+EXIT_UNKNOWN = 2
+
+
+def replay(
+    job: Annotated[str, typer.Argument(help="A job's id.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write the recorded conversations here as JSON lines.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout.")] = False,
+) -> None:
+    """Make every prompt of a job anew from its record and compare it with what was sent, byte for byte.
+
+    Nothing is asked, judged or changed. Exit code 0 when all are the same, 1 when not, 2 when there is no such job.
+    """
+    from agent.providers.desk import PREFIXES
+    from agent.records import Records
+    from agent.replay import replay as replay_job
+    from services.db.models import Job
+    from services.db.session import database
+    from services.db.upgrade import upgrade
+    from services.jobs.lease import Lease
+    from services.jobs.store import SqlJobStore
+    from services.jobs.submit import job_spec
+    from services.settings import get_settings
+
+    base = database(get_settings().database)
+    upgrade(base)
+    with base.read() as session:
+        row = session.get(Job, job)
+        spec = job_spec(row) if row is not None else None
+    if spec is None:
+        Console(stderr=True).print(f"there is no job {job}", markup=False)
+        raise typer.Exit(EXIT_UNKNOWN)
+    store = SqlJobStore(base, spec.job_id, Lease(Job, spec.job_id, "replay", 0), lambda: False)
+    found = replay_job(spec, store)
+    if out is not None:
+        with out.open("w") as file:
+            for prefix in PREFIXES:
+                records = Records(store, prefix)
+                for request in records.requests():
+                    answer = store.step(request)
+                    file.write(
+                        json.dumps({"request": request, **(records.prompt(request) or {}), "answer": answer})
+                    )
+                    file.write("\n")
+    if as_json:
+        shown = {
+            "job": job,
+            "same": found.same,
+            "prompts": [vars(prompt) for prompt in found.prompts],
+            "candidates": found.candidates,
+            "recorded_candidates": found.recorded_candidates,
+            "templates_changed": found.templates_changed,
+        }
+        json.dump(shown, sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        table = Table("request", "prompt", "sha256")
+        for prompt in found.prompts:
+            word = "same" if prompt.same else "differs" if prompt.reached else "not reached"
+            table.add_row(prompt.request, word, prompt.sha256[:16])
+        say = Console()
+        say.print(table)
+        say.print(f"{found.candidates} of {found.recorded_candidates} candidates of models made again")
+        if found.templates_changed:
+            say.print("the templates of prompts have changed since")
+    raise typer.Exit(0 if found.same else EXIT_DIFFERS)

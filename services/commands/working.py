@@ -1,0 +1,120 @@
+"""Work on a job in this very process, shown as it goes, and how such a command ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from services.commands.showing import event_line, leaderboard
+from services.jobs.views import JobView
+
+Out = Annotated[Path | None, typer.Option(help="Copy the bundle to this file or folder.")]
+EXIT_FAILED, EXIT_WAITING = 1, 3
+_REFRESH_S = 0.3
+
+
+def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as_json: bool) -> NoReturn:
+    """Show how a job ended and exit: 0 with a bundle, 1 without, 3 when it waits for answers to a batch."""
+    if bundle is not None and out is not None:
+        bundle = Path(shutil.copy(bundle, out / bundle.name if out.is_dir() else out))
+    if as_json:
+        shown = {
+            "job": job.model_dump(mode="json"),
+            "winner": job.winner.model_dump(mode="json") if job.winner else None,
+            "summary": job.summary,
+            "bundle": str(bundle) if bundle else None,
+        }
+        json.dump(shown, sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        say.print(f"{job.state}: {job.reason}", markup=False, highlight=False)
+        if bundle:
+            Console().print(f"bundle: {bundle}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit({"succeeded": 0, "waiting": EXIT_WAITING}.get(job.state, EXIT_FAILED))
+
+
+def work_here(
+    begin: Callable[[Any, Any, str], str], say: Console, *, show: bool
+) -> tuple[JobView, Path | None]:
+    """Work on a job until it ends or waits.
+
+    Args:
+        begin: makes or takes the job in a session, held by the worker that it is given, commits, and returns the job's id.
+        say: where progress goes.
+        show: whether candidates are shown, too.
+
+    Returns:
+        The job, and its bundle's file if there is one.
+    """
+    from sqlalchemy import select
+
+    from agent.redaction import mask_logs
+    from services.db.models import Job
+    from services.db.session import database
+    from services.db.upgrade import upgrade
+    from services.jobs import cancel, lease, read
+    from services.settings import get_settings
+    from services.worker.context import stop_worker, worker_context
+
+    mask_logs()
+    settings = get_settings()
+    base = database(settings.database)
+    upgrade(base)
+    context = worker_context()
+    context.presence.problem()  # waits for the sandbox's self-check, so that the job's clock starts with the job
+    with base.uncommitted() as session:
+        job_id = begin(session, settings, context.owner)
+        attempt = session.scalar(select(Job.attempt).where(Job.id == job_id)) or 1
+        held = lease.Lease(Job, job_id, context.owner, attempt)
+    work = threading.Thread(target=context.runner.work_on_job, args=(held,), daemon=True)
+    work.start()
+    try:
+        _follow(base, job_id, work, say, show=show)
+    except KeyboardInterrupt:
+        say.print("cancelling ...")
+        with base.uncommitted() as session:
+            cancel.request_cancel(session, job_id)
+        work.join(timeout=5)
+    stop_worker()
+    with base.read() as session:
+        job = read.get_job(session, job_id)
+        bundle = None
+        if job.state == "succeeded":
+            name, content = read.get_bundle(session, job_id)
+            bundle = settings.job_dir(job_id) / name
+            bundle.parent.mkdir(parents=True, exist_ok=True)
+            bundle.write_bytes(content)
+    return job, bundle
+
+
+def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, show: bool) -> None:
+    """Print events as they come and keep the leaderboard below them, until the work is done."""
+    from services.jobs import read
+
+    seen = 0
+    with Live(Table(), console=say, auto_refresh=False, transient=False) as live:
+        while True:
+            running = work.is_alive()
+            with base.read() as session:
+                found = read.list_events(session, job_id, seen)
+                candidates = read.list_candidates(session, job_id) if found and show else None
+            for event in found:
+                seen = event.id
+                line = event_line(event.model_dump(mode="json"))
+                if line:
+                    live.console.print(line)
+            if candidates is not None:
+                live.update(leaderboard([view.model_dump(mode="json") for view in candidates]), refresh=True)
+            if not running:
+                return
+            work.join(_REFRESH_S)

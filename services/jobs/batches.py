@@ -1,0 +1,174 @@
+"""A job that asks its models through files: it pauses as `waiting`, and goes on when answers have come.
+
+Requests and answers travel in the format of OpenAI's Batch API. The worker that pauses a job stores the open requests in the
+database, where clients fetch them; answers that clients send are stored there too, and laid into the job's folder by
+whichever worker goes on with it. Where the folder is on this machine, answers may as well be put into it by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from agent.providers.batch import ANSWERS, ERRORS, REQUESTS, UPLOADED
+from agent.redaction import known_secrets, redact
+from agent.spec import JobSpec
+from services.db.models import Job, Step
+from services.db.types import storable_text
+from services.errors import FieldError, NotReady, Refused
+from services.jobs import events
+from services.jobs.endings import end_job
+from services.jobs.read import job_row
+from services.jobs.wake import bell
+
+_REQUESTS, _ANSWERS, _SEEN = "batch.requests", "batch.answers", "batch.seen"
+MAX_ANSWERS_CHARACTERS = 64_000_000
+
+
+def with_folder(spec: JobSpec, folder: Path) -> JobSpec:
+    """The spec with `folder` for models of provider "batch" that name none; a client cannot name one."""
+    models = tuple(
+        replace(one, folder=str(folder)) if one.provider == "batch" and not one.folder else one
+        for one in spec.models
+    )
+    return replace(spec, models=models)
+
+
+def folder_of(spec: JobSpec) -> Path | None:
+    """Where the files of a job are; None for one that uses none."""
+    return next((Path(one.folder) for one in spec.models if one.provider == "batch" and one.folder), None)
+
+
+def lay_out(session: Session, spec: JobSpec) -> None:
+    """Puts the answers that clients sent beside the others."""
+    folder, answers = folder_of(spec), _text(session, spec.job_id, _ANSWERS)
+    if folder is not None and answers:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / UPLOADED).write_text(answers, encoding="utf-8")
+
+
+def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
+    """A job that the caller has locked waits for answers; its open requests are kept for whoever fetches them."""
+    if job.cancel_requested:  # meanwhile
+        end_job(session, job, "cancelled", "cancelled while it waited for answers")
+        return
+    folder = folder_of(spec)
+    job.state = "waiting"
+    job.reason = storable_text(
+        f"{reason}; then `kernelwright resume {job.id}`, or `kernelwright batch {job.id}` over HTTP"
+    )
+    job.stalled_attempts = 0  # waiting is no fault
+    job.lease_owner = job.lease_until = job.sent_at = None
+    if folder is not None:
+        requests = folder / REQUESTS
+        text = requests.read_text(encoding="utf-8") if requests.is_file() else ""
+        _keep(session, job.id, _REQUESTS, text)
+        _keep(session, job.id, _SEEN, _sizes(folder))
+    events.append(session, job.id, "job.waiting", {"reason": job.reason})
+
+
+def open_requests(session: Session, job_id: str) -> str:
+    """The requests that wait for answers, one JSON object a line.
+
+    Raises:
+        NotFound: no such job.
+        NotReady: the job waits for none.
+    """
+    if job_row(session, job_id).state != "waiting":
+        raise NotReady(f"job {job_id} waits for no answers")
+    return _text(session, job_id, _REQUESTS)
+
+
+def add_answers(session: Session, job_id: str, text: str, *, more: bool = False) -> int:
+    """Stores answers, lets the job go on unless `more` will follow, and commits; how many lines there were.
+
+    Answers to requests that this job did not make are of no use and do no harm.
+
+    Raises:
+        NotFound: no such job.
+        NotReady: the job waits for none.
+        Refused: a line is no answer, or there are too many.
+    """
+    job_row(session, job_id)
+    job = events.lock_job(session, job_id)
+    assert job is not None
+    if job.state != "waiting":
+        raise NotReady(f"job {job_id} waits for no answers")
+    # Not `splitlines`: a text within JSON may hold what Unicode takes for the end of a line.
+    lines = [line for line in text.split("\n") if line.strip()]
+    for number, line in enumerate(lines, start=1):
+        if not _is_answer(line):
+            message = (
+                f"line {number} is no JSON object with a custom_id, as the Batch API's output file has them"
+            )
+            raise Refused([FieldError("answers", message)])
+    # What echoes a key of ours stays out of the database, too.
+    stored = _text(session, job_id, _ANSWERS) + "".join(
+        f"{redact(line, known_secrets())}\n" for line in lines
+    )
+    if not lines or len(stored) > MAX_ANSWERS_CHARACTERS:
+        raise Refused([FieldError("answers", "holds no line, or more than this service keeps of a job")])
+    _keep(session, job_id, _ANSWERS, stored)
+    if not more:
+        resume(session, job)
+    session.commit()
+    if not more:
+        bell.set()
+    return len(lines)
+
+
+def resume(session: Session, job: Job) -> None:
+    """Queues a waiting job that the caller has locked."""
+    job.state = "queued"
+    job.sent_at = None
+    job.reason = None
+    events.append(session, job.id, "job.queued", {"name": job.name, "device": job.device})
+
+
+def answered_on_disk(session: Session) -> list[str]:
+    """Waiting jobs in whose folders, on this machine, files of answers have changed since they paused."""
+    found = []
+    for job_id in session.scalars(select(Job.id).where(Job.state == "waiting")):
+        seen = session.get(Step, (job_id, _SEEN))
+        if seen is None:
+            continue
+        value = seen.value["value"]
+        if _sizes(Path(value["folder"])) != value:
+            found.append(job_id)
+    return found
+
+
+def _is_answer(line: str) -> bool:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and isinstance(value.get("custom_id"), str)
+
+
+def _sizes(folder: Path) -> dict[str, object]:
+    sizes: dict[str, object] = {"folder": str(folder)}
+    for name in (ANSWERS, ERRORS):
+        try:
+            sizes[name] = (folder / name).stat().st_size
+        except OSError:
+            sizes[name] = 0
+    return sizes
+
+
+def _text(session: Session, job_id: str, name: str) -> str:
+    row = session.get(Step, (job_id, name))
+    return str(row.value["value"]) if row else ""
+
+
+def _keep(session: Session, job_id: str, name: str, value: object) -> None:
+    """Unlike a step of the agent this one changes: it is what the job waits for now."""
+    row = session.get(Step, (job_id, name))
+    if row is None:
+        session.add(Step(job_id=job_id, name=name, value={"value": value}))
+    else:
+        row.value = {"value": value}

@@ -1,0 +1,151 @@
+"""Every note parses, and every diagnosis gets some."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from agent.knowledge.architectures import (
+    ARCHITECTURES,
+    architecture_of_capability,
+    architecture_of_cpu,
+    architecture_of_gpu,
+)
+from agent.knowledge.reading import BOTTLENECKS, LANGUAGES, NOTES, BadNote, Note, all_notes, read_note
+from agent.knowledge.retrieval import notes_for
+
+HEAD = "---\ntitle: T\nbottleneck: memory\narchitectures: ada\nlanguages: cuda\n---\n\n"
+BODY = "- one\n" * 9
+CPU = [name for name in ARCHITECTURES if name.startswith("cpu-")]
+
+
+def test_every_file_is_a_note() -> None:
+    notes = all_notes()
+    assert {note.name for note in notes} == {path.stem for path in NOTES.iterdir()}
+    assert len({note.title for note in notes}) == len(notes) >= 25
+    for note in notes:
+        assert all(line == line.rstrip() and len(line) <= 150 for line in note.text.splitlines()), note.name
+        assert note.text.isascii(), note.name
+
+
+@pytest.mark.parametrize(("bottleneck", "architecture"), list(itertools.product(BOTTLENECKS, ARCHITECTURES)))
+def test_every_diagnosis_gets_a_note_in_every_language_of_the_device(
+    bottleneck: str, architecture: str
+) -> None:
+    for language in ("cpp",) if architecture in CPU else ("triton", "cuda"):
+        found = notes_for(bottleneck, architecture, language)
+        assert 1 <= len(found) <= 4
+        assert all(bottleneck in n.bottlenecks and architecture in n.architectures for n in found)
+        assert all(language in n.languages for n in found)
+
+
+def test_a_cpu_is_never_told_of_tensor_memory_nor_a_gpu_of_avx() -> None:
+    told = {
+        arch: {n.name for b in BOTTLENECKS for n in notes_for(b, arch, limit=99)} for arch in ARCHITECTURES
+    }
+    assert all(name.startswith("cpu_") for name in told["cpu-amx"] - told["hopper"])
+    assert "hopper_wgmma" in told["hopper"] and "hopper_wgmma" not in told["blackwell"] | told["ada"]
+    assert "blackwell_tensor_memory" in told["blackwell"] and "blackwell_tensor_memory" not in told["hopper"]
+    assert "cpu_amx" in told["cpu-amx"] and "cpu_amx" not in told["cpu-avx512"]
+
+
+def test_what_only_one_architecture_has_comes_first() -> None:
+    assert notes_for("compute", "hopper", limit=1)[0].name == "hopper_wgmma"
+    assert notes_for("compute", "cpu-amx", limit=1)[0].name == "cpu_amx"
+    assert notes_for("sync", "ampere", "triton", limit=1)[0].name == "hidden_syncs"
+
+
+def test_the_answer_has_its_limit_and_an_order_of_its_own() -> None:
+    everything = notes_for("memory", "hopper", "cuda", limit=99)
+    assert len(everything) > 4
+    assert notes_for("memory", "hopper", "cuda", limit=2) == everything[:2]
+    assert notes_for("memory", "hopper", "cuda", notes=tuple(reversed(all_notes())), limit=99) == everything
+    assert notes_for("memory", "hopper", "cuda", limit=0) == ()
+
+
+@pytest.mark.parametrize(
+    "words", [("speed", "ada", None), ("memory", "volta", None), ("memory", "ada", "rust")]
+)
+def test_unknown_words_are_errors_and_not_empty_answers(words: tuple[str, str, str | None]) -> None:
+    with pytest.raises(ValueError, match="is unknown"):
+        notes_for(*words)
+
+
+def test_a_note_is_read() -> None:
+    note = read_note("n", HEAD.replace("memory", "memory, sync") + BODY)
+    assert note == Note("n", "T", ("memory", "sync"), frozenset({"ada"}), frozenset({"cuda"}), BODY.strip())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (BODY, "no front matter"),
+        ("x\n" + HEAD + BODY, "no front matter"),
+        (HEAD, "0 lines"),
+        (HEAD.replace("\n---\n", "\n"), "no front matter"),
+        (HEAD.replace("title: T\n", "") + BODY, "the fields are"),
+        (HEAD.replace("title: T", "title:") + BODY, "the fields are"),
+        (HEAD.replace("title: T", "title: T\ntitle: U") + BODY, "twice"),
+        (HEAD.replace("title: T", "title: T\nauthor: U") + BODY, "the fields are"),
+        (HEAD.replace("ada", "ada, kepler") + BODY, "architectures is a list"),
+        (HEAD.replace("ada", "ada, ada") + BODY, "without repetition"),
+        (HEAD.replace("cuda", "") + BODY, "languages is a list"),
+        (HEAD + "- one\n" * 5, "5 lines"),
+        (HEAD + "- one\n" * 26, "26 lines"),
+    ],
+)
+def test_what_is_no_note_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(BadNote, match=complaint):
+        read_note("n", text)
+
+
+def test_architectures_are_found() -> None:
+    by_capability = {
+        "8.0": "ampere",
+        "8.6": "ampere",
+        "8.9": "ada",
+        "9.0": "hopper",
+        "10.0": "blackwell",
+        "12.0": "blackwell",
+    }
+    assert {c: architecture_of_capability(c) for c in by_capability} == by_capability
+    assert [architecture_of_capability(c) for c in ("7.5", "13.0", "", "9", "x.y")] == [""] * 5
+    by_name = {
+        "NVIDIA H200": "hopper",
+        "NVIDIA H100 80GB HBM3": "hopper",
+        "NVIDIA GH200 480GB": "hopper",
+        "NVIDIA A100-SXM4-80GB": "ampere",
+        "NVIDIA RTX A6000": "ampere",
+        "NVIDIA GeForce RTX 3090": "ampere",
+        "NVIDIA L40S": "ada",
+        "NVIDIA L4": "ada",
+        "NVIDIA RTX 6000 Ada Generation": "ada",
+        "NVIDIA GeForce RTX 4090": "ada",
+        "NVIDIA B200": "blackwell",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "blackwell",
+        "NVIDIA GeForce RTX 5090": "blackwell",
+        "Tesla T4": "",
+        "Tesla V100-SXM2-16GB": "",
+    }
+    assert {name: architecture_of_gpu(name) for name in by_name} == by_name
+
+
+@pytest.mark.parametrize(
+    ("flags", "architecture"),
+    [
+        ("fma avx2 avx512f avx512bw avx512vl amx_tile amx_bf16", "cpu-amx"),
+        ("fma avx2 avx512f avx512bw avx512vl amx_tile", "cpu-avx512"),
+        ("fma avx2 avx512f", "cpu-avx2"),
+        ("sse4_2", ""),
+    ],
+)
+def test_a_cpu_is_known_by_its_flags(tmp_path: Path, flags: str, architecture: str) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t:\n")
+    assert architecture_of_cpu(tmp_path / "cpuinfo") == architecture
+    assert architecture_of_cpu(tmp_path / "none") == ""
+
+
+def test_languages_are_all_used() -> None:
+    assert {language for note in all_notes() for language in note.languages} == set(LANGUAGES)
