@@ -23,7 +23,7 @@ from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import NO_STATE, Drawn, Side
 from evaluator.roles import runner
-from evaluator.roles.chain import Chain
+from evaluator.roles.chain import Chain, when_of
 from evaluator.roles.exchange import INPUT_MEMORY
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.gate import NeverDone
@@ -388,8 +388,8 @@ class DeviceSide(Side):
         )
 
     def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
-        """Whether that is the chain's state after a call with these outputs."""
-        return self._keeper.digest(outputs, state) == claimed
+        """Whether that can be the chain's state after a call with these outputs; its last bits say when the link began."""
+        return self._keeper.digest(outputs, state, when_of(claimed)) == claimed
 
 
 class _DeviceDraws:

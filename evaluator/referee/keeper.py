@@ -147,11 +147,12 @@ class Keeper(Lender):
         States(len(states)).replay([_signed(state) for state in states], table, _stream())
         torch.cuda.synchronize()
 
-    def digest(self, outputs: list[torch.Tensor], state: int) -> int:
-        """The chain's state after a call with these outputs (flat bytes)."""
+    def digest(self, outputs: list[torch.Tensor], state: int, when: int) -> int:
+        """The chain's state after a call with these outputs (flat bytes) whose link began then."""
         self._states.begin(_signed(state))
         stream = torch.cuda.current_stream().cuda_stream
-        self._states.link(0, [(output.data_ptr(), output.numel()) for output in outputs], None, stream)
+        spans = [(output.data_ptr(), output.numel()) for output in outputs]
+        self._states.link(0, spans, None, stream, when)
         return self._states.read(1)[0]
 
     def link_us(

@@ -127,11 +127,8 @@ class Checker:
             self._check_rest()
 
     def hold(self) -> None:
-        """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written.
-
-        Nor those of a GPU: nothing of it has been seen to work there.
-        """
-        if not self.captured and not self.side.gpu:
+        """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written."""
+        if not self.captured:
             most = most_held(self.side, self.shape.output_metas)
             self._holding = Holding(self.side, self.shape, most)
 

@@ -2,18 +2,33 @@
  * digests what the last one returned and refreshes the inputs of the next one; no host wait in between. Every block of
  * threads computes the whole digest for itself and refreshes its share: a kernel of this size is all latency.
  *
- * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state: it makes the
- * calls depend on each other. That outputs are complete is checked in the memory itself, after the process was stopped. */
+ * The digest is of all bytes up to WHOLE_BYTES, else of SAMPLES words at places that depend on the state and on when the
+ * link began: it makes the calls depend on each other, and nobody can have these words ready and the rest later. That
+ * outputs are complete is checked in the memory itself, after the process was stopped. */
 struct refresh_t {
     unsigned char *data;
     const unsigned char *pool;
     unsigned long long item_bytes, count, pool_count, stride;
 };
 
-#define PER_LINK 8
+/* From sm_90 on the blocks of a link are one cluster, which the device runs at one time and whose memory on the chip nobody else
+ * reaches. Elsewhere they are on their own. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CLUSTER __attribute__((cluster_dims(8, 1, 1)))
+#define THREADS 512
+#else
+#define CLUSTER
 #define THREADS 256
+#endif
+
+#define PER_LINK 8
 #define WHOLE_BYTES 16384ull
 #define SAMPLES 1024ull
+#define WHEN_BITS 16
+#define WHEN_MASK ((1ull << WHEN_BITS) - 1)
+/* Instead of a time that is given: read the clock, or go on with the part of a link before this one. */
+#define BY_CLOCK -1
+#define GOES_ON -2
 
 struct outputs_t {
     const unsigned char *data[PER_LINK];
@@ -25,6 +40,59 @@ __device__ unsigned long long mix(unsigned long long hash, unsigned long long va
     hash *= 0x9E3779B97F4A7C15ull;
     return hash ^ (hash >> 29);
 }
+
+/* As in chain.c: the last bits of a state say when its call returned. */
+__device__ unsigned long long marked(unsigned long long state, unsigned long long when) {
+    return state >> WHEN_BITS << WHEN_BITS | when;
+}
+
+/* Sixteen bits that nobody knows before. The device's own time goes in steps of up to a microsecond, a processor's cycles do not. */
+__device__ unsigned long long now() {
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return mix(time, (unsigned long long)clock64() << 24) >> (64 - WHEN_BITS);
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+/* When this link began, the same for all of its blocks: the first one says so, and the others read it there. All threads call this,
+ * and let_go() before they end. */
+__device__ unsigned long long agreed(unsigned long long *, unsigned long long) {
+    __shared__ unsigned long long mine;
+    if (blockIdx.x == 0 && threadIdx.x == 0) mine = now();
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+    unsigned long long found;
+    asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, 0;\n\tld.shared::cluster.u64 %0, [there];\n\t}"
+                 : "=l"(found) : "r"((unsigned int)__cvta_generic_to_shared(&mine)) : "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    return found;
+}
+
+/* The first block's memory must be there until all have read it. */
+__device__ void let_go() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+#else
+
+/* When this link began, the same for all of its blocks: the first one to come here says so. Nobody waits for anybody, so it does
+ * not matter which blocks run, in what order, or what else does. The word names the state that the link began with, which no other
+ * link has that uses this word: what an earlier one left there is replaced. All threads call this. */
+__device__ unsigned long long agreed(unsigned long long *word, unsigned long long state) {
+    __shared__ unsigned long long said;
+    if (threadIdx.x == 0) {
+        const unsigned long long seen = *(volatile unsigned long long *)word;
+        said = seen;
+        if ((seen ^ state) >> WHEN_BITS) {
+            const unsigned long long mine = marked(state, now()), found = atomicCAS(word, seen, mine);
+            said = found == seen ? mine : found;
+        }
+    }
+    __syncthreads();
+    return said & WHEN_MASK;
+}
+
+__device__ void let_go() {}
+
+#endif
 
 __device__ unsigned int word_at(const unsigned char *at) {
     if (((unsigned long long)at & 3) == 0) return *(const unsigned int *)at;
@@ -54,10 +122,15 @@ __device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned
     else for (unsigned long long b = 0; b < item_bytes; ++b) to[b] = from[b];
 }
 
-extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
-                                   const unsigned long long *before, unsigned long long *after) {
+extern "C" __global__ CLUSTER void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
+                                   const unsigned long long *before, unsigned long long *after,
+                                   unsigned long long *word, int given) {
     __shared__ unsigned long long sums[THREADS / 32];
     unsigned long long state = *before;
+    unsigned long long when = given;
+    if (given == BY_CLOCK) when = agreed(word, state);
+    if (given == GOES_ON) when = state & WHEN_MASK;
+    else state = mix(state, when);
     for (int o = 0; o < outputs_count; ++o) {
         unsigned long long sum = part(outputs.data[o], outputs.bytes[o], state);
         for (int half = 16; half; half >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, half);
@@ -68,6 +141,7 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
         state = mix(state, sum);
         __syncthreads();
     }
+    if (outputs_count) state = marked(state, when);
     if (blockIdx.x == 0 && threadIdx.x == 0) *after = state;
     for (int e = 0; e < inputs_count; ++e) {
         const refresh_t r = inputs[e];
@@ -84,6 +158,7 @@ extern "C" __global__ void kw_link(const outputs_t outputs, int outputs_count, c
             copy_item(r.data + at * r.item_bytes, r.pool + source * r.item_bytes, r.item_bytes);
         }
     }
+    if (given == BY_CLOCK) let_go();
 }
 
 #define CHUNK_BYTES 32

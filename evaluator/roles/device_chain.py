@@ -16,8 +16,11 @@ import torch
 from evaluator.roles.gate import MOST_CALLS
 
 #: As in chain.cu.
-_THREADS, _PER_LINK = 256, 8
-_BLOCKS = 16
+_PER_LINK = 8
+#: Blocks of a link and threads of each, from the first architecture on that has clusters, and before.
+_CLUSTERS_FROM = (9, 0)
+_CLUSTER, _SINGLE = (8, 512), (16, 256)
+_BY_CLOCK, _GOES_ON = -1, -2
 _FILL_THREADS = 256
 _MASK = (1 << 64) - 1
 
@@ -137,13 +140,16 @@ class States:
     """
 
     def __init__(self, calls: int) -> None:
-        self._words = torch.zeros(calls + 2, dtype=torch.int64, device="cuda")
+        self._words = torch.zeros(calls + 3, dtype=torch.int64, device="cuda")
         self._base = self._words.data_ptr()
         # Between two parts of one link. A kernel that refreshes may not write the word that its other blocks begin with.
         self._between = self._base + 8 * (calls + 1)
         pointer, count = ctypes.c_uint64, ctypes.c_int
-        cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer())
+        # By the last one the blocks of a link agree upon when it began, where they are no cluster.
+        agreed = pointer(self._base + 8 * (calls + 2))
+        cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer(), agreed, count())
         self._link = _Launcher(_loaded[b"kw_link"], cells)
+        self._grid = _CLUSTER if torch.cuda.get_device_capability() >= _CLUSTERS_FROM else _SINGLE
 
     def begin(self, state: int) -> None:
         """Sets the state before the first call."""
@@ -151,16 +157,26 @@ class States:
 
     def start(self, table: Table, stream: int, state_at: int) -> None:
         """Refreshes the first call's inputs, in the state that lies at an address."""
-        self._launch(0, table, state_at, self._base, stream)
+        self._launch(0, table, state_at, self._base, _GOES_ON, stream)
 
     def replay(self, states: list[int], table: Table, stream: int) -> None:
         """Refreshes the same inputs in each of these states (as int64 holds them) in turn."""
         self._words[: len(states)] = torch.tensor(states, dtype=torch.int64)
         for at in range(self._base, self._base + 8 * len(states), 8):
-            self._launch(0, table, at, at, stream)
+            self._launch(0, table, at, at, _GOES_ON, stream)
 
-    def link(self, call: int, outputs: list[tuple[int, int]], following: Table | None, stream: int) -> None:
-        """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one."""
+    def link(
+        self,
+        call: int,
+        outputs: list[tuple[int, int]],
+        following: Table | None,
+        stream: int,
+        when: int = _BY_CLOCK,
+    ) -> None:
+        """Digests the outputs of ``call`` (addresses and bytes) and refreshes the inputs of the next one.
+
+        Places of large outputs depend on when it begins; with ``when`` it is as if it had begun then.
+        """
         cell = self._link.cells[0]
         before, final = self._base + 8 * call, self._base + 8 * call + 8
         for start in range(0, len(outputs), _PER_LINK):
@@ -170,15 +186,18 @@ class States:
                 cell.bytes[index] = length_bytes
             last = start + _PER_LINK >= len(outputs)
             after = final if last else self._between
-            self._launch(len(part), following if last else None, before, after, stream)
-            before = after
+            self._launch(len(part), following if last else None, before, after, when, stream)
+            before, when = after, _GOES_ON
 
-    def _launch(self, outputs: int, table: Table | None, before: int, after: int, stream: int) -> None:
-        _, outputs_count, rows, rows_count, from_state, to_state = self._link.cells
+    def _launch(
+        self, outputs: int, table: Table | None, before: int, after: int, when: int, stream: int
+    ) -> None:
+        _, outputs_count, rows, rows_count, from_state, to_state, _, given = self._link.cells
         outputs_count.value = outputs
         rows.value, rows_count.value = (table.address, table.count) if table is not None else (0, 0)
-        from_state.value, to_state.value = before, after
-        self._link(_BLOCKS, 1, _THREADS, stream)
+        from_state.value, to_state.value, given.value = before, after, when
+        blocks, threads = self._grid
+        self._link(blocks, 1, threads, stream)
 
     def read(self, calls: int) -> list[int]:
         """The states after each of so many calls, as unsigned 64-bit numbers; waits for the device."""

@@ -11,6 +11,7 @@ import torch
 from evaluator.content.pools import TensorInput
 from evaluator.roles import chain, device_chain
 from evaluator.roles.frames import TensorMeta
+from tests.evaluator.test_device_link import expected
 
 pytestmark = pytest.mark.gpu
 
@@ -69,3 +70,68 @@ def test_bits_are_even_and_never_the_same() -> None:
     assert all(0.45 < share < 0.55 for share in shares), shares
     assert not torch.equal(words, keeper.draw_bits(4, 4096))
     assert not torch.equal(words, Keeper(None).draw_bits(4, 4096))
+
+
+def _spans(outputs: list[torch.Tensor]) -> list[tuple[int, int]]:
+    return [(output.data_ptr(), output.numel()) for output in outputs]
+
+
+def _bytes(*lengths: int) -> list[torch.Tensor]:
+    return [torch.randint(0, 256, (length,), dtype=torch.uint8, device="cuda") for length in lengths]
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 9, 20])
+def test_a_link_is_that_of_the_hosts_words_and_the_referee_can_repeat_it(count: int) -> None:
+    """More than eight outputs take several kernels, which began at one time."""
+    from evaluator.referee.keeper import Keeper
+
+    keeper, states = Keeper(None), device_chain.States(1)
+    outputs = _bytes(*[(70_001, 1 << 20, 12)[place % 3] for place in range(count)])
+    for first in (3 << 40, 5 << 50):
+        states.begin(first)
+        states.link(0, _spans(outputs), None, torch.cuda.current_stream().cuda_stream)
+        (after,) = states.read(1)
+        when = chain.when_of(after)
+        assert keeper.digest(outputs, first, when) == after
+        assert keeper.digest(outputs, first, when ^ 1) != after
+        state, goes_on = first, False
+        for start in range(0, count, 8):
+            host = [output.cpu().numpy() for output in outputs[start : start + 8]]
+            state, goes_on = expected(host, state, when, goes_on=goes_on), True
+        assert state == after
+
+
+def test_all_blocks_of_a_link_refresh_by_one_time_and_replays_by_others() -> None:
+    """The same graph with the same outputs: what differs is the first state, and when each link began."""
+    from evaluator.referee.keeper import Keeper
+
+    calls = 64
+    keeper, states = Keeper(None), device_chain.States(calls)
+    pool = torch.arange(1, 778, dtype=torch.float32, device="cuda")
+    slots = [torch.zeros(1 << 18, device="cuda") for _ in range(calls)]
+    rows = [[device_chain.row_of(slot, pool, 61)] for slot in slots]
+    tables = device_chain.tables(rows)
+    outputs = _bytes(1 << 20)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        stream = torch.cuda.current_stream().cuda_stream
+        for call in range(calls):
+            following = tables[call + 1] if call + 1 < calls else None
+            states.link(call, _spans(outputs), following, stream)
+    whens: list[int] = []
+    for first in (7 << 33, 9 << 44, 9 << 44):
+        for slot in slots:
+            slot.zero_()
+        states.begin(first)
+        graph.replay()
+        torch.cuda.synchronize()
+        after = states.read(calls)
+        for call in (0, 1, 30, calls - 1):
+            before = after[call - 1] if call else first
+            assert keeper.digest(outputs, before, chain.when_of(after[call])) == after[call]
+        for call in (0, 5, calls - 2):
+            again = torch.zeros_like(slots[call + 1])
+            keeper.refresh([device_chain.row_of(again, pool, 61)], [after[call]])
+            assert torch.equal(again, slots[call + 1])
+        whens += [chain.when_of(state) for state in after]
+    assert len(set(whens)) > 2 * calls

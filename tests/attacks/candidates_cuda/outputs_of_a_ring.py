@@ -1,0 +1,23 @@
+"""E28: outputs made beforehand and returned in turn, more of them than a block has calls, in memory of its own."""
+
+# expects: contract_violation output_overwritten
+from itertools import cycle
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols):
+        super().__init__()
+        self.norm = nn.LayerNorm(cols)
+
+        self.rings = {}
+
+    def forward(self, x):
+        ring = self.rings.get(x.shape)
+        if ring is None:
+            ring = self.rings[x.shape] = cycle([torch.zeros_like(x) for _ in range(1200)])
+        y = next(ring)
+        torch.clamp(self.norm(x), min=0, out=y)
+        return y.view(x.shape)
