@@ -38,7 +38,7 @@ LEAST, MOST = 3, 8
 #: Half of an interval's width (log) at which a shape needs no more pairs. Replays of a graph are steadier.
 HALF_WIDTH, HALF_WIDTH_CAPTURED = 0.01, 0.005
 #: Time for all pairs, of so many shapes; beyond :data:`LEAST` no pair begins that would not end in time.
-_SECONDS, _SHAPES = 22.0, 8
+_SECONDS, _SHAPES = 20.0, 8
 #: A baseline that was ranked so many times as slow as the best one may be the best one, which so many rounds find out.
 _NEAR, _ROUNDS = 1.2, 5
 
