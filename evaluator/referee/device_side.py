@@ -372,7 +372,8 @@ class DeviceSide(Side):
         row, pool_bytes = block.report.addresses[call], self._memory().pool_bytes
         if all(address < pool_bytes or address & INPUT_MEMORY for address in row):
             return self.outputs(block, call)
-        request = {"shape": self.key, "held": number}
+        # Of the last block: the process has not got ready since, so it does not know yet what it has to keep.
+        request = {"shape": self.key, "held": number, "calls": [call]}
         report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
         self.process.freeze()
         return self._read(report.metas, report.addresses[0])

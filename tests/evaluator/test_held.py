@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from evaluator.errors import RoleReported
@@ -12,6 +14,7 @@ from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.sources import TaskSource
+from evaluator.timing.cores import on_core
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK, candidate
 
@@ -137,3 +140,31 @@ def test_a_view_of_an_input_may_change(core: RefereeCore) -> None:
     with checked(session, shape, twin(VIEW), calls=4) as checker:
         checker.hold()
         run(checker)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("length", "blocks"), [(3000, 1), (3000, 6), (40, _BLOCKS)])
+def test_on_a_gpu_a_ring_is_found_and_one_that_is_long_enough_is_not(
+    tmp_path: Path, length: int, blocks: int
+) -> None:
+    """In memory of its own, so that the process copies what is looked at; after one block it has not been told yet to keep it."""
+    core = RefereeCore("cuda", tmp_path, "landlock")
+    try:
+        session = core.session(TASK)
+        shape = session.open({})
+        ring = _RING.replace("range(40)", f"range({length})").replace("96)", "96, device='cuda')")
+        body = f"return torch.clamp(x * 1.5, min=0, out=ring[next(turn) % {length}])"
+        with (
+            core.fleet.device_lock.exclusive(),
+            on_core(core.fleet.core),
+            checked(session, shape, candidate(body, ring), calls=4) as checker,
+        ):
+            checker.hold()
+            if length < _CALLS * blocks:
+                with pytest.raises(Rejected) as rejected:
+                    run(checker, blocks)
+                assert rules(rejected) == ["output_overwritten"]
+            else:
+                run(checker, blocks)
+    finally:
+        core.close()
