@@ -89,7 +89,7 @@ def mode_source(mode: Mode, reference: str, title: str) -> str:
         without_docstring(section.text),
         *_options(mode),
         _OWN_COPY,
-        *([_COPIED] if mode.graphs else []),
+        *([COPIED] if mode.graphs else []),
         _model(mode, parameters),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -108,7 +108,7 @@ def own_copy(function):
     return copy
 '''
 
-_COPIED = '''\
+COPIED = '''\
 def copied(value):
     """The outputs in memory of their own: the next replay of the graph overwrites the graph's."""
     if isinstance(value, torch.Tensor):
