@@ -36,18 +36,24 @@ def parameters(node: ast.AST) -> Iterator[ast.arg]:
 def bound_inside(node: ast.AST) -> Iterator[str]:
     """Names that code binds anywhere inside, in whatever scope, except by parameters."""
     for item in ast.walk(node):
-        if isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Load):
-            yield item.id
-        elif isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield item.name
-        elif isinstance(item, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in item.names)
-        elif isinstance(item, (ast.Global, ast.Nonlocal)):
-            yield from item.names
-        elif isinstance(item, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and item.name:
-            yield item.name
-        elif isinstance(item, ast.MatchMapping) and item.rest:
-            yield item.rest
+        if isinstance(item, ast.Name):
+            if not isinstance(item.ctx, ast.Load):
+                yield item.id
+        elif not isinstance(item, ast.expr):
+            yield from _bound_by(item)
+
+
+def _bound_by(item: ast.AST) -> Iterable[str]:
+    """Names that a statement or a part of one binds other than by assigning."""
+    if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return (item.name,)
+    if isinstance(item, (ast.Import, ast.ImportFrom)):
+        return [alias.asname or alias.name.partition(".")[0] for alias in item.names]
+    if isinstance(item, (ast.Global, ast.Nonlocal)):
+        return item.names
+    if isinstance(item, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return (item.name,) if item.name else ()
+    return (item.rest,) if isinstance(item, ast.MatchMapping) and item.rest else ()
 
 
 def untouchable(unit: ast.AST) -> set[str]:
@@ -124,12 +130,13 @@ def without_dead_code(tree: ast.Module, module_names: frozenset[str]) -> None:
 
 def _mentions(node: ast.AST) -> Iterator[str]:
     """Every mention of a name, read or bound."""
-    yield from bound_inside(node)
     for item in ast.walk(node):
-        if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load):
+        if isinstance(item, ast.Name):
             yield item.id
         elif isinstance(item, ast.arg):
             yield item.arg
+        elif not isinstance(item, ast.expr):
+            yield from _bound_by(item)
 
 
 def _truth(test: ast.expr) -> bool | None:
@@ -206,20 +213,21 @@ class _Pruner(ast.NodeTransformer):
 
 def _drop_unread(unit: Function, module_names: frozenset[str]) -> bool:
     """Assignments and nested functions whose name is read nowhere in the unit."""
-    read = {
-        node.id for node in ast.walk(unit) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    read |= {
-        node.target.id
-        for node in ast.walk(unit)
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-    }
+    read: set[str] = set()
+    for node in ast.walk(unit):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            read.add(node.id)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            read.add(node.target.id)
+    bound = {name for statement in unit.body for name in bound_inside(statement)}
+    if bound <= read:
+        return False
     odd = untouchable(unit)
     arguments = {
         argument.arg for argument in (*unit.args.posonlyargs, *unit.args.args, *unit.args.kwonlyargs)
     }
     # A name that is bound somewhere in the function may not be so yet.
-    known = (module_names | BUILTINS | arguments) - set(bound_inside(ast.Module(unit.body, [])))
+    known = (module_names | BUILTINS | arguments) - bound
     dropper = _Dropper(read | odd, frozenset(known))
     unit.body = dropper.block(unit.body) or [ast.Pass()]
     return dropper.changed

@@ -57,17 +57,9 @@ _PLAIN = frozenset(
     " triton.language.constexpr staticmethod classmethod property object int float bool str".split()
 )
 _PLAIN_IMPORTS = frozenset({"torch", "torch.nn", "torch.nn.functional", *sys.stdlib_module_names})
-_ACTS = (
-    ast.Call,
-    ast.NamedExpr,
-    ast.Await,
-    ast.Yield,
-    ast.YieldFrom,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_ACTS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, *_COMPREHENSIONS)
 
 
 def normal_form(source: str) -> str | None:
@@ -119,15 +111,19 @@ def _top(module: str) -> str:
 
 
 def _squeeze_texts(tree: ast.Module) -> None:
-    if edits_texts(tree):
+    texts = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_native(node.value)
+    ]
+    if not texts or edits_texts(tree):
         return
     pieces = {
         id(piece) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in ast.walk(node)
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
-            if is_native(node.value):
-                node.value = squeezed(node.value)
+    for node in texts:
+        if id(node) not in pieces:
+            node.value = squeezed(str(node.value))
 
 
 class _File:
@@ -316,13 +312,10 @@ class _File:
     def _rename(self, statements: Iterable[ast.stmt], reached: Mapping[str, ast.stmt]) -> None:
         """Numbers for names of the file's own choice: one to one, so that what was different stays different."""
         shadowed = {argument.arg for argument in parameters(self._tree)}
-        for statement in self._tree.body:
-            for node in ast.walk(statement):
-                if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                    shadowed.update(bound_inside(node))
-                elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                    for inner in node.body:
-                        shadowed.update(bound_inside(inner))
+        for scope in _scopes(self._tree):
+            # The name of a function or class itself belongs to the module.
+            for part in ast.iter_child_nodes(scope):
+                shadowed.update(bound_inside(part))
         fixed = {*shadowed, *self._asked_by_text, *_ROOTS}
         names: dict[str, str] = {}
         for name, statement in reached.items():
@@ -338,9 +331,9 @@ class _File:
         renamer = _Renamer(names)
         for statement in statements:
             for unit, method in units(ast.Module([statement], [])):
-                inner = _Renamer(self._locals(unit, method))
+                local = _Renamer(self._locals(unit, method))
                 for part in (*_own_parameters(unit), *unit.body):
-                    inner.visit(part)
+                    local.visit(part)
             renamer.visit(statement)
 
     def _locals(self, unit: Function, method: bool) -> dict[str, str]:
@@ -397,6 +390,15 @@ class _Renamer(ast.NodeTransformer):
         if node.asname in self._names:
             node.asname = None
         return node
+
+
+def _scopes(node: ast.AST) -> Iterator[ast.AST]:
+    """The outermost functions, classes and comprehensions: what they bind inside is no name of the module's."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*_DEFINITIONS, *_COMPREHENSIONS)):
+            yield child
+        else:
+            yield from _scopes(child)
 
 
 def _own_parameters(function: Function) -> list[ast.arg]:

@@ -174,7 +174,7 @@ DIFFERENT = {
     "another C text": swapped("    return a", '    puts("a  // b");\n    return a'),
     "a third C text": swapped("    return a", '    puts("a // c");\n    return a'),
     "a placeholder": swapped("[SOURCE]", "[SOURCE.replace('/* adds */', 'x')]"),
-    "another placeholder": swapped("[SOURCE]", "[SOURCE.replace('/* adds */', 'x')]", ("/* adds */", "/* subs */")),
+    "another placeholder": swapped("/* adds */", "/* subs */", ("[SOURCE]", "[SOURCE.replace('/* adds */', 'x')]")),
     "a global that is asked for by name": swapped("WARPS = 4\n", "WARPS = 4\nhidden = 5\n", ("=WARPS", "=globals()['hidden']")),
     "another one": swapped("WARPS = 4\n", "WARPS = 4\nhidden = 6\n", ("=WARPS", "=globals()['hidden']")),
     "what is evaluated": swapped("num_warps=WARPS", "num_warps=eval('rest')"),
@@ -183,6 +183,8 @@ DIFFERENT = {
     "other tunables": swapped("WARPS = 4\n", "WARPS = 4\nTUNABLES = {'WARPS': [4, 16]}\n"),
     "another module by the same name": swapped("import torch.nn as nn", "import torch.nn.utils as nn"),
     "a name that hides an import": swapped("bias=None", "bias=None, torch=None"),
+    "an import beside one that is hidden": swapped("bias=None", "bias=None, torch=None", ("torch.empty_like", "nn.functional.relu")),
+    "what hides an import": swapped("bias=None", "bias=None, torch=None", ("torch.empty_like", "torch.nn.functional.relu")),
     "a method called as its local": swapped("def forward(self, x):\n        return x / 2", "def left(self, x):\n        left = x / 2\n        return left"),
     "another so": swapped("def forward(self, x):\n        return x / 2", "def right(self, x):\n        right = x / 2\n        return right"),
 }  # fmt: skip
