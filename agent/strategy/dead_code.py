@@ -10,6 +10,8 @@ import builtins
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from agent.bundle.sections import bound_names, used_names
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BUILTINS = frozenset(dir(builtins))
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -126,6 +128,15 @@ def without_dead_code(tree: ast.Module, module_names: frozenset[str]) -> None:
             changed |= _drop_unread(unit, module_names)
         if not changed:
             return
+
+
+def drop_main_guard(tree: ast.Module) -> None:
+    """A candidate is imported: what it does as a program, nobody runs."""
+    for guard in [one for one in tree.body if isinstance(one, ast.If) and not one.orelse]:
+        if ast.unparse(guard.test) == "__name__ == '__main__'":
+            others = (name for one in tree.body if one is not guard for name in used_names(one))
+            if not set(bound_names(guard)) & set(others):
+                tree.body.remove(guard)
 
 
 def _mentions(node: ast.AST) -> Iterator[str]:

@@ -11,17 +11,16 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agent.bundle.sections import bound_names, used_names
+from agent.strategy.canonical_names import COMPREHENSIONS, CanonicalNames, in_text_order, own_parameters
 from agent.strategy.dead_code import (
     BUILTINS,
     Function,
-    bound_inside,
+    drop_main_guard,
     parameters,
     surely_harmless,
-    units,
-    untouchable,
     without_dead_code,
 )
 from agent.strategy.native_text import edits_texts, is_native, squeezed
@@ -57,16 +56,14 @@ _PLAIN = frozenset(
     " triton.language.constexpr staticmethod classmethod property object int float bool str".split()
 )
 _PLAIN_IMPORTS = frozenset({"torch", "torch.nn", "torch.nn.functional", *sys.stdlib_module_names})
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_ACTS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, *_COMPREHENSIONS)
+_ACTS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, *COMPREHENSIONS)
 
 
 def normal_form(source: str) -> str | None:
     """The text that all alike files share, or None for what is no Python."""
     try:
         tree = ast.parse(source)
-        _drop_main_guard(tree)
+        drop_main_guard(tree)
         if _looks_at_itself(tree, source):
             return ast.unparse(tree)
         _squeeze_texts(tree)
@@ -95,15 +92,6 @@ def _looks_at_itself(tree: ast.Module, source: str) -> bool:
                 if _top(module or "") in _SELF_LOOKING_MODULES or any(alias.name == "*" for alias in names):
                     return True
     return False
-
-
-def _drop_main_guard(tree: ast.Module) -> None:
-    """A candidate is imported: what it does as a program, nobody runs."""
-    for guard in [one for one in tree.body if isinstance(one, ast.If) and not one.orelse]:
-        if ast.unparse(guard.test) == "__name__ == '__main__'":
-            others = (name for one in tree.body if one is not guard for name in used_names(one))
-            if not set(bound_names(guard)) & set(others):
-                tree.body.remove(guard)
 
 
 def _top(module: str) -> str:
@@ -140,7 +128,6 @@ class _File:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and not is_native(node.value)
             for word in re.findall(r"\w+", node.value)
         }
-        self._keywords = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
 
     def _count_names(self) -> None:
         """How often each module-level name is bound; importing the same thing again is no other binding."""
@@ -181,7 +168,7 @@ class _File:
             staying = {id(one) for one in (*acting, *moved.values())}
             acting = [one for one in body if id(one) in staying]
         if "ModelNew" not in self._bindings or not self._in_order(body, defined):
-            self._rename(body, {})
+            self._names().rename(body, {})
             return body
         unreached = [
             one
@@ -189,10 +176,15 @@ class _File:
             if not self._may_go(one, frozenset(self._bindings)) and one not in acting
         ]
         reached = _reached([*acting, *unreached], defined)
-        self._rename([*acting, *reached.values()], reached)
+        self._names().rename([*acting, *reached.values()], reached)
         imports = [one for one in reached.values() if isinstance(one, (ast.Import, ast.ImportFrom))]
         others = [one for one in reached.values() if not isinstance(one, (ast.Import, ast.ImportFrom))]
         return [*_unique(sorted(imports, key=ast.unparse)), *acting, *_unique(others)]
+
+    def _names(self) -> CanonicalNames:
+        return CanonicalNames(
+            self._tree, self._bindings, self._paths, {*self._asked_by_text, *_ROOTS}, self._name_of
+        )
 
     def _is_definition(self, statement: ast.stmt) -> bool:
         """Whether a statement does nothing but bind a name, once in the file, to what does not depend on what was done."""
@@ -242,7 +234,7 @@ class _File:
         """Those that are evaluated."""
         if self._later:
             return []
-        found = [item.annotation for item in _own_parameters(function) if item.annotation is not None]
+        found = [item.annotation for item in own_parameters(function) if item.annotation is not None]
         return [*found, *([function.returns] if function.returns is not None else [])]
 
     def _name_of(self, node: ast.expr) -> str:
@@ -308,109 +300,6 @@ class _File:
             and all(isinstance(item, ast.Constant) or self._name_of(item) in _PLAIN for item in adorned)
             and not any(isinstance(item, ast.Call) and item.keywords for item in function.decorator_list)
         )
-
-    def _rename(self, statements: Iterable[ast.stmt], reached: Mapping[str, ast.stmt]) -> None:
-        """Numbers for names of the file's own choice: one to one, so that what was different stays different."""
-        shadowed = {argument.arg for argument in parameters(self._tree)}
-        for scope in _scopes(self._tree):
-            # The name of a function or class itself belongs to the module.
-            for part in ast.iter_child_nodes(scope):
-                shadowed.update(bound_inside(part))
-        fixed = {*shadowed, *self._asked_by_text, *_ROOTS}
-        names: dict[str, str] = {}
-        for name, statement in reached.items():
-            if name in fixed or name.startswith("__"):
-                continue
-            if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                # `torch.nn` for `nn`, unless `torch` is something else here.
-                top = _top(self._paths[name])
-                if top not in shadowed and self._paths.get(top, top) == top and self._bindings[top] < 2:
-                    names[name] = self._paths[name]
-            else:
-                names[name] = f"g{len(names)}_"
-        renamer = _Renamer(names)
-        for statement in statements:
-            for unit, method in units(ast.Module([statement], [])):
-                local = _Renamer(self._locals(unit, method))
-                for part in (*_own_parameters(unit), *unit.body):
-                    local.visit(part)
-            renamer.visit(statement)
-
-    def _locals(self, unit: Function, method: bool) -> dict[str, str]:
-        """New names for the locals of a function and of what lies in it, numbered as they appear."""
-        free: set[str] = set()
-        held: set[str] = set()
-        for node in ast.walk(unit):
-            if isinstance(node, Function):
-                known = all(self._name_of(item) == "triton.jit" for item in node.decorator_list)
-                target = free if known and not (method and node is unit) else held
-                target.update(item.arg for item in _own_parameters(node))
-            elif isinstance(node, ast.Lambda):
-                free.update(argument.arg for argument in parameters(node.args))
-        # Whoever calls may name a parameter; nobody outside can name a local.
-        held |= free & (self._keywords | self._asked_by_text)
-        inside = {name for statement in unit.body for name in bound_inside(statement)}
-        chosen = (inside | free) - held - untouchable(unit) - set(self._bindings) - BUILTINS
-        names: dict[str, str] = {}
-        for node in _in_text_order(unit):
-            name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
-            if isinstance(node, Function) and node is not unit:
-                name = node.name
-            if name in chosen and not name.startswith("__"):
-                names.setdefault(name, f"v{len(names)}_")
-        return names
-
-
-class _Renamer(ast.NodeTransformer):
-    """Replaces names wherever they stand; attributes and keywords are no names."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        node.id = self._names.get(node.id, node.id)
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        self.generic_visit(node)  # its annotation
-        node.arg = self._names.get(node.arg, node.arg)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        self.generic_visit(node)
-        node.name = self._names.get(node.name, node.name)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        self.generic_visit(node)
-        node.name = self._names.get(node.name, node.name)
-        return node
-
-    def visit_alias(self, node: ast.alias) -> ast.alias:
-        if node.asname in self._names:
-            node.asname = None
-        return node
-
-
-def _scopes(node: ast.AST) -> Iterator[ast.AST]:
-    """The outermost functions, classes and comprehensions: what they bind inside is no name of the module's."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (*_DEFINITIONS, *_COMPREHENSIONS)):
-            yield child
-        else:
-            yield from _scopes(child)
-
-
-def _own_parameters(function: Function) -> list[ast.arg]:
-    spec = function.args
-    every = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
-    return [item for item in every if item is not None]
-
-
-def _in_text_order(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _in_text_order(child)
 
 
 def _acts(value: ast.AST) -> bool:
@@ -503,7 +392,7 @@ def _reached(acting: Sequence[ast.stmt], defined: Mapping[str, ast.stmt]) -> dic
 
 def _mentioned(statement: ast.stmt) -> list[str]:
     own = list(bound_names(statement))
-    return [*(node.id for node in _in_text_order(statement) if isinstance(node, ast.Name)), *own]
+    return [*(node.id for node in in_text_order(statement) if isinstance(node, ast.Name)), *own]
 
 
 def _unique(statements: Iterable[ast.stmt]) -> list[ast.stmt]:
