@@ -88,14 +88,14 @@ def mode_source(mode: Mode, reference: str, title: str) -> str:
         "import types\n\nimport torch",
         without_docstring(section.text),
         *_options(mode),
-        _OWN_COPY,
+        OWN_COPY,
         *([COPIED] if mode.graphs else []),
         _model(mode, parameters),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-_OWN_COPY = '''\
+OWN_COPY = '''\
 def own_copy(function):
     """The same function with a code object of its own: torch.compile keeps its cache and its limits there."""
     code = getattr(function, "__code__", None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.candidates import Candidate
+from agent.compiler import channels_last
 from agent.compiler.capture import capture
 from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
@@ -45,14 +46,15 @@ CUDA_EXTRACTIONS = (Extraction("inductor Triton", "generated kernels with one la
 
 
 class CompilerProposer:
-    """Origin `compiler`: extracted kernels first, because they can win; then the modes, which cannot lose by much."""
+    """Origin `compiler`: extracted kernels and another layout first, because they can win; then the modes, which cannot lose by much."""
 
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most six candidates; what could not be made is told in an event and costs nothing else."""
+        """Yield at most eight candidates; what could not be made is told in an event and costs nothing else."""
         seen: set[str] = set()
         yield from self._extracted(context, seen)
+        yield from self._channels_last(context)
         if not self._modes_needed(context):
             return
         for mode in modes(context.device):
@@ -64,6 +66,20 @@ class CompilerProposer:
             if source not in seen:
                 seen.add(source)
                 yield Candidate(source, self.origin, mode.label, note=mode.words)
+
+    def _channels_last(self, context: ProposalContext) -> Iterator[Candidate]:
+        """Another layout is no baseline's, so it can win, but only where a library has kernels for it."""
+        if not channels_last.holds_images(context.task.source):
+            return
+        for compiled, label in channels_last.LABELS.items():
+            try:
+                source = channels_last.channels_last_source(
+                    context.task.source, context.task.name, compiled=compiled
+                )
+            except ProposalFailed as error:
+                self._tell(context, label, str(error))
+                return
+            yield Candidate(source, self.origin, label, note=channels_last.NOTE)
 
     def _modes_needed(self, context: ProposalContext) -> bool:
         """Whether the modes enter as candidates of their own.
