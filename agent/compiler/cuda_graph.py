@@ -12,6 +12,8 @@ from agent.compiler.modes import COPIED
 from agent.errors import AssemblyError, ProposalFailed
 
 LABEL = "CUDA graph"
+#: As the referee calls it.
+BASELINE = "cuda_graph"
 NOTE = "the reference's own kernels, replayed as a CUDA graph; inputs and outputs copied"
 _OWN_NAMES = frozenset({"ModelNew", "MOST_GRAPHS", "copied", "tensors_in", "form_of"})
 

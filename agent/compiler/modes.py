@@ -25,6 +25,7 @@ class Mode:
         options: settings by Inductor's dotted names.
         graphs: outputs live in a CUDA graph's memory and must be copied out.
         words: what a reader should know, one clause.
+        baseline: how the referee's names of baselines begin that this is the same as.
     """
 
     label: str
@@ -32,6 +33,7 @@ class Mode:
     options: dict[str, bool | int | str] = field(default_factory=dict)
     graphs: bool = False
     words: str = ""
+    baseline: str = "compile_"
 
 
 CPU_MODES = (
@@ -47,12 +49,13 @@ CPU_MODES = (
 
 CUDA_MODES = (
     Mode("compile dynamic", True, words="one code for all sizes"),
-    Mode("compile default", False, words="code for exactly the sizes at hand"),
+    Mode("compile default", False, words="code for exactly the sizes at hand", baseline="compile_default"),
     Mode(
         "compile max-autotune",
         False,
         {"max_autotune": True, "coordinate_descent_tuning": True},
         words="kernels and their launch settings chosen by measurement",
+        baseline="compile_max_autotune",
     ),
     Mode(
         "compile reduce-overhead",
@@ -60,6 +63,7 @@ CUDA_MODES = (
         {"triton.cudagraphs": True},
         graphs=True,
         words="replayed as a CUDA graph, outputs copied out of its memory",
+        baseline="compile_reduce_overhead",
     ),
 )
 
