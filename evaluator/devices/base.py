@@ -47,13 +47,25 @@ class Caps:
     bytes_per_s: float
     operation_s: float
 
-    def allow(self, *, held_bytes: int, written_bytes: int, flops: int, operations: int, passes: int) -> bool:
-        """Whether a shape of these figures stays within; ``passes`` is how often the forward pass's work is done."""
+    def allow(
+        self,
+        *,
+        held_bytes: int,
+        written_bytes: int,
+        flops: int,
+        operations: int,
+        passes: int,
+        share: float = 1.0,
+    ) -> bool:
+        """Whether a shape of these figures stays within; ``passes`` is how often the forward pass's work is done.
+
+        With ``share`` only that part of memory and time is allowed.
+        """
         # What is written was read, too.
         seconds = (
             flops / self.flops_per_s + 2 * written_bytes / self.bytes_per_s + operations * self.operation_s
         )
-        return held_bytes <= self.held_bytes and passes * seconds <= self.call_s
+        return held_bytes <= share * self.held_bytes and passes * seconds <= share * self.call_s
 
 
 class Device(Protocol):

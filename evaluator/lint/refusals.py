@@ -34,6 +34,12 @@ _KNOWN = (
         "put what it reads into the file, or draw it in get_inputs() and __init__",
     ),
     (
+        r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver",
+        "needs_gpu",
+        "it asks for a GPU by itself, without which it fails",
+        "leave device= out (inputs and weights are moved to where they are needed), or look at it on a GPU (--device cuda)",
+    ),
+    (
         r"ModuleNotFoundError|ImportError|No module named",
         "needs_package",
         "it imports a package that is not there",

@@ -31,6 +31,7 @@ class Outcome:
         inputs: shape and dtype of each input tensor.
         arguments: what the constructor got, as text.
         outputs: shape and dtype of each output tensor.
+        state: shape and dtype of each parameter and buffer.
         nbytes: of inputs, state and outputs together.
         seconds: what it took.
     """
@@ -40,6 +41,7 @@ class Outcome:
     inputs: tuple[tuple[tuple[int, ...], str], ...] = ()
     arguments: str = ""
     outputs: tuple[tuple[tuple[int, ...], str], ...] = ()
+    state: tuple[tuple[tuple[int, ...], str], ...] = ()
     nbytes: int = 0
     seconds: float = 0.0
 
@@ -117,9 +119,14 @@ class Probe:
         made = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         return Outcome(
             True,
-            inputs=tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors),
+            inputs=_forms(tensors),
             arguments=repr(self._arguments)[:1000],
-            outputs=tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in made),
+            outputs=_forms(made),
+            state=_forms(state),
             nbytes=sum(tensor.numel() * tensor.element_size() for tensor in (*state, *tensors, *made)),
             seconds=time.monotonic() - started,
         )
+
+
+def _forms(tensors: list[torch.Tensor]) -> tuple[tuple[tuple[int, ...], str], ...]:
+    return tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors)

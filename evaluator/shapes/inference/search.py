@@ -17,6 +17,10 @@ _SLOW_SECONDS = 0.15
 _MOST_STEP = 4096
 #: Steps above the file's size at which one that divides another size gives itself away.
 _LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
+_SETTING = (
+    "it is a setting, no size: inputs and weights keep their shapes whatever it is (as a keyword parameter of "
+    "get_init_inputs() it would be varied)"
+)
 #: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
 _FAKE_SLOW_SECONDS, _REAL_QUICKER = 0.08, 4
 
@@ -33,6 +37,9 @@ class Search:
         self._base: Values = {knob.name: knob.default for knob in knobs}
         self._sizes = [knob for knob in knobs if isinstance(knob.default, int)]
         self._dtypes = [knob for knob in knobs if isinstance(knob.default, str)]
+        self._of_inputs = {knob.name for knob in knobs if "get_inputs" in knob.functions}
+        #: Names of two axes of which one at its smallest forbids the other at its largest.
+        self._limiting: list[tuple[Axis, Axis]] = []
         self.found = Found()
 
     # -- one call ----------------------------------------------------------------------------------------------
@@ -87,6 +94,8 @@ class Search:
         for knob in self._sizes:
             if self._changes_nothing(knob, start):
                 self.found.fixed[knob.name] = "it changes values only, no shape and no constructor argument"
+            elif self._is_setting(knob, start):
+                self.found.fixed[knob.name] = _SETTING
             elif not self._free((knob.name,), int(knob.default), most_step=1):
                 waiting.append(knob)
         # Ties before rules of divisibility: one half of a tie may run by itself at a few lucky sizes.
@@ -99,6 +108,7 @@ class Search:
         for axis in self.found.axes:
             self._bound(axis)
         self._corners()
+        self._tell_limits()
         RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
         return self.found
 
@@ -107,6 +117,22 @@ class Search:
         return all(
             self._same(self._at((knob.name,), value), start) for value in (default + 1, 2 * default + 2)
         )
+
+    def _is_setting(self, knob: Knob, start: Outcome) -> bool:
+        """Whether a constant goes to the constructor alone and shapes neither inputs nor weights: a stride, an axis.
+
+        What has to divide a size, as heads do, is none: beyond a value that fails others work.
+        """
+        if knob.origin == "parameter" or knob.name in self._of_inputs:
+            return False
+        default = int(knob.default)
+        other = self._at((knob.name,), default + 1)
+        if not other.works:
+            above = (*(default + 1 + count for count in _LOOKED_AT), 2 * default)
+            if any(self._works((knob.name,), value) for value in above):
+                return False
+            other = self._at((knob.name,), max(default - 1, 0))
+        return other.works and (other.inputs, other.state) == (start.inputs, start.state)
 
     @staticmethod
     def _same(after: Outcome, start: Outcome) -> bool:
@@ -254,13 +280,38 @@ class Search:
             if not wrong or self._probe.late:
                 break
             pairs = [(low, high) for low in lows for high in highs if low != high]
-            if not any(self._settle(*pair, at_low) for at_low in (False, True) for pair in pairs):
+            settled = any(self._part(*pair) for pair in itertools.combinations(lows, 2))
+            settled = settled or any(
+                self._settle(*pair, at_low) for at_low in (False, True) for pair in pairs
+            )
+            if not settled:
                 self._shrink(wrong[0])
         self._check_choices()
 
     def _moderate(self, axis: Axis) -> int:
         """All sizes at their largest at once would only overflow."""
         return min(axis.high, max(4 * axis.default, 4 * axis.step))
+
+    def _part(self, first: int, second: int) -> bool:
+        """Raises one of two axes that fail where both are at their smallest; false if these do not.
+
+        An input keeps its range where the other shapes weights only, such as a window.
+        """
+        axes = self.found.axes
+        raised, kept = (axes[second], axes[first]) if self._window(axes[second]) else (axes[first], axes[second])
+        both = {first: axes[first].low, second: axes[second].low}
+        if self._probe(self._corner(both)).works:
+            return False
+        before = raised.low
+        raised.low = self._lowest(raised, self._corner(both))
+        self.found.sentences.append(
+            f"{raised.names[0]} starts at {raised.low}, since a smaller one fails where {kept.names[0]} is {kept.low}"
+        )
+        return raised.low != before
+
+    def _window(self, axis: Axis) -> bool:
+        """Whether an axis shapes weights and no input."""
+        return axis.names[0] not in self._of_inputs
 
     def _settle(self, low: int, high: int, at_low: bool) -> bool:
         """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.
@@ -272,9 +323,15 @@ class Search:
         base = {index: self.found.axes[index].low for index in others} if at_low else {}
         if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
             return False
-        # Both keep some room: the large one up to four times the file's size where the small one at its own allows it.
+        # Each alone must work beside these others, or they are to blame.
+        alone = ({low: small.low, high: large.default}, {low: small.default, high: self._moderate(large)})
+        if not all(self._probe(self._corner({**base, **pair})).works for pair in alone[: 2 if at_low else 0]):
+            return False
+        # Both keep some room: the large one up to four times the file's size where the small one at its own allows it. What
+        # shapes weights only, such as a window, leaves the room to the inputs.
         top = large.default
-        for value in (4 * large.default, 2 * large.default):
+        roomy = not self._window(large) or self._window(small)
+        for value in (4 * large.default, 2 * large.default) if roomy else ():
             if (
                 value <= large.high
                 and self._probe(self._corner({**base, low: small.default, high: value})).works
@@ -284,11 +341,17 @@ class Search:
         before = (small.low, large.high)
         large.high = top
         small.low = self._lowest(small, self._corner({**base, high: top}))
-        self.found.sentences.append(
-            f"{small.names[0]} and {large.names[0]} limit each other: {small.names[0]} starts at {small.low} and "
-            f"{large.names[0]} ends at {large.high}, so that every pair works"
-        )
+        if (small, large) not in self._limiting:
+            self._limiting.append((small, large))
         return before != (small.low, large.high)
+
+    def _tell_limits(self) -> None:
+        """Says which axes limit each other, with the bounds that they have in the end."""
+        for small, large in self._limiting:
+            self.found.sentences.append(
+                f"{small.names[0]} and {large.names[0]} limit each other: {small.names[0]} starts at {small.low} and "
+                f"{large.names[0]} ends at {large.high}, so that every pair works"
+            )
 
     def _shrink(self, corner: dict[int, int]) -> None:
         """No pair explains a corner that fails: the bound whose retreat to the file's size mends it does so."""
