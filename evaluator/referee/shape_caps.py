@@ -15,6 +15,7 @@ from evaluator.roles.process import RoleProcess
 from evaluator.shapes.space import Dims, IntegerDim, Space
 
 _SECONDS = 60.0
+_FIGURES = ("held_bytes", "written_bytes", "flops", "operations", "outputs")
 #: A gradient takes about twice what the forward pass does.
 _BACKWARD = 3
 
@@ -108,6 +109,6 @@ class ShapeCaps:
 
 def _numbers(figures: Any) -> dict[str, int]:
     try:
-        return {name: int(figures[name]) for name in ("held_bytes", "written_bytes", "flops", "operations")}
+        return {name: int(figures[name]) for name in _FIGURES}
     except (KeyError, TypeError, ValueError, OverflowError):
         raise ProtocolViolation("task_rejected", "the task's process sent no valid costs") from None
