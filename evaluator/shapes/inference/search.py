@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+from evaluator.shapes.inference.corners import Corners, lowest
 from evaluator.shapes.inference.found import MOST_BYTES, Axis, Found
 from evaluator.shapes.inference.knobs import DTYPES, Knob
 from evaluator.shapes.inference.probing import Outcome, Probe, Values
@@ -18,7 +19,7 @@ _MOST_STEP = 4096
 #: Steps above the file's size at which one that divides another size gives itself away.
 _LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
 _SETTING = (
-    "it is a setting, no size: inputs and weights keep their shapes whatever it is (as a keyword parameter of "
+    "a setting and no size, since inputs and weights keep their shapes whatever its value (as a keyword parameter of "
     "get_init_inputs() it would be varied)"
 )
 #: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
@@ -38,8 +39,6 @@ class Search:
         self._sizes = [knob for knob in knobs if isinstance(knob.default, int)]
         self._dtypes = [knob for knob in knobs if isinstance(knob.default, str)]
         self._of_inputs = {knob.name for knob in knobs if "get_inputs" in knob.functions}
-        #: Names of two axes of which one at its smallest forbids the other at its largest.
-        self._limiting: list[tuple[Axis, Axis]] = []
         self.found = Found()
 
     # -- one call ----------------------------------------------------------------------------------------------
@@ -107,8 +106,7 @@ class Search:
             self.found.choices[knob.name] = tuple(dict.fromkeys((knob.default, *works)))
         for axis in self.found.axes:
             self._bound(axis)
-        self._corners()
-        self._tell_limits()
+        Corners(self._probe, self._base, self.found, self._of_inputs).check()
         RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
         return self.found
 
@@ -121,18 +119,24 @@ class Search:
     def _is_setting(self, knob: Knob, start: Outcome) -> bool:
         """Whether a constant goes to the constructor alone and shapes neither inputs nor weights: a stride, an axis.
 
-        What has to divide a size, as heads do, is none: beyond a value that fails others work.
+        What has to divide a size, as heads do, is none (beyond a value that fails others work), nor is what is a dimension
+        of the output itself, such as how many of the largest are taken.
         """
         if knob.origin == "parameter" or knob.name in self._of_inputs:
             return False
         default = int(knob.default)
-        other = self._at((knob.name,), default + 1)
-        if not other.works:
+        value = default + 1
+        if not self._works((knob.name,), value):
             above = (*(default + 1 + count for count in _LOOKED_AT), 2 * default)
-            if any(self._works((knob.name,), value) for value in above):
+            if any(self._works((knob.name,), further) for further in above):
                 return False
-            other = self._at((knob.name,), max(default - 1, 0))
-        return other.works and (other.inputs, other.state) == (start.inputs, start.state)
+            value = max(default - 1, 0)
+        other = self._at((knob.name,), value)
+        return (
+            other.works
+            and (other.inputs, other.state) == (start.inputs, start.state)
+            and (default, value) not in _moved(start, other)
+        )
 
     @staticmethod
     def _same(after: Outcome, start: Outcome) -> bool:
@@ -218,7 +222,7 @@ class Search:
     # -- bounds ------------------------------------------------------------------------------------------------
 
     def _bound(self, axis: Axis) -> None:
-        axis.low = self._lowest(axis)
+        axis.low = lowest(self._probe, axis, self._base)
         axis.high = axis.default
         start = self._at(axis.names, axis.default)
         for growth in _GROWTHS:
@@ -235,23 +239,6 @@ class Search:
                 self.found.sentences.append(f"{axis.names[0]}: {words}")
             return
 
-    def _lowest(self, axis: Axis, base: Values | None = None) -> int:
-        """The least multiple that works, if all above it do."""
-        bad, good = 0, axis.default // axis.step
-        while good - bad > 1:
-            # The least of all is tried first: it is legal more often than not.
-            least = bad == 0 and good == axis.default // axis.step
-            middle = 1 if least else (bad + good) // 2
-            # A size of 1 may work alone, since it is spread over whatever it meets.
-            between = {min(2, good), (1 + good) // 2} if least else set()
-            if all(self._works(axis.names, size * axis.step, base) for size in (middle, *between)):
-                good = middle
-                if middle == 1:
-                    break
-            else:
-                bad = middle
-        return good * axis.step
-
     def _highest(self, axis: Axis, top: int, most_bytes: int) -> int:
         good, bad = axis.high // axis.step, top // axis.step
         while bad - good > max(1, good // 16):
@@ -263,129 +250,11 @@ class Search:
                 bad = middle
         return good * axis.step
 
-    # -- corners -----------------------------------------------------------------------------------------------
 
-    def _corner(self, axes: dict[int, int]) -> Values:
-        return self.found.corner(self._base, axes)
-
-    def _corners(self) -> None:
-        """Bounds found alone must hold together: a size that another one limits gets a bound for both."""
-        axes = self.found.axes
-        for _ in range(2 * len(axes)):
-            lows = {index: axis.low for index, axis in enumerate(axes)}
-            highs = {index: self._moderate(axis) for index, axis in enumerate(axes)}
-            mixed = [highs, *({**highs, index: lows[index]} for index in lows)]
-            mixed += [lows, *({**lows, index: highs[index]} for index in lows)]
-            wrong = [corner for corner in mixed if not self._probe(self._corner(corner)).works]
-            if not wrong or self._probe.late:
-                break
-            pairs = [(low, high) for low in lows for high in highs if low != high]
-            settled = any(self._part(*pair) for pair in itertools.combinations(lows, 2))
-            settled = settled or any(
-                self._settle(*pair, at_low) for at_low in (False, True) for pair in pairs
-            )
-            if not settled:
-                self._shrink(wrong[0])
-        self._check_choices()
-
-    def _moderate(self, axis: Axis) -> int:
-        """All sizes at their largest at once would only overflow."""
-        return min(axis.high, max(4 * axis.default, 4 * axis.step))
-
-    def _part(self, first: int, second: int) -> bool:
-        """Raises one of two axes that fail where both are at their smallest; false if these do not.
-
-        An input keeps its range where the other shapes weights only, such as a window.
-        """
-        axes = self.found.axes
-        raised, kept = (axes[second], axes[first]) if self._window(axes[second]) else (axes[first], axes[second])
-        both = {first: axes[first].low, second: axes[second].low}
-        if self._probe(self._corner(both)).works:
-            return False
-        before = raised.low
-        raised.low = self._lowest(raised, self._corner(both))
-        self.found.sentences.append(
-            f"{raised.names[0]} starts at {raised.low}, since a smaller one fails where {kept.names[0]} is {kept.low}"
-        )
-        return raised.low != before
-
-    def _window(self, axis: Axis) -> bool:
-        """Whether an axis shapes weights and no input."""
-        return axis.names[0] not in self._of_inputs
-
-    def _settle(self, low: int, high: int, at_low: bool) -> bool:
-        """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.
-
-        The other axes are as in the file, or at their smallest.
-        """
-        small, large = self.found.axes[low], self.found.axes[high]
-        others = [index for index in range(len(self.found.axes)) if index not in (low, high)]
-        base = {index: self.found.axes[index].low for index in others} if at_low else {}
-        if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
-            return False
-        # Each alone must work beside these others, or they are to blame.
-        alone = ({low: small.low, high: large.default}, {low: small.default, high: self._moderate(large)})
-        if not all(self._probe(self._corner({**base, **pair})).works for pair in alone[: 2 if at_low else 0]):
-            return False
-        # Both keep some room: the large one up to four times the file's size where the small one at its own allows it. What
-        # shapes weights only, such as a window, leaves the room to the inputs.
-        top = large.default
-        roomy = not self._window(large) or self._window(small)
-        for value in (4 * large.default, 2 * large.default) if roomy else ():
-            if (
-                value <= large.high
-                and self._probe(self._corner({**base, low: small.default, high: value})).works
-            ):
-                top = value
-                break
-        before = (small.low, large.high)
-        large.high = top
-        small.low = self._lowest(small, self._corner({**base, high: top}))
-        if (small, large) not in self._limiting:
-            self._limiting.append((small, large))
-        return before != (small.low, large.high)
-
-    def _tell_limits(self) -> None:
-        """Says which axes limit each other, with the bounds that they have in the end."""
-        for small, large in self._limiting:
-            self.found.sentences.append(
-                f"{small.names[0]} and {large.names[0]} limit each other: {small.names[0]} starts at {small.low} and "
-                f"{large.names[0]} ends at {large.high}, so that every pair works"
-            )
-
-    def _shrink(self, corner: dict[int, int]) -> None:
-        """No pair explains a corner that fails: the bound whose retreat to the file's size mends it does so."""
-        for index, axis in enumerate(self.found.axes):
-            if self._probe(self._corner({**corner, index: axis.default})).works:
-                if corner[index] <= axis.default:
-                    axis.low = self._lowest(axis, self._corner(corner))
-                else:
-                    axis.high = axis.default
-                return
-        for axis in self.found.axes:
-            axis.low, axis.high = max(axis.low, axis.default // 2 // axis.step * axis.step), axis.default
-
-    def _check_choices(self) -> None:
-        """What divides another size at the file's value must divide every size: the others step by all of them."""
-        for name, values in self.found.choices.items():
-            for axis in self.found.axes:
-                step = axis.step
-                for value in values:
-                    while (
-                        isinstance(value, int)
-                        and step < axis.default
-                        and not self._probe(
-                            {**self._corner({}), name: value} | dict.fromkeys(axis.names, axis.default + step)
-                        ).works
-                    ):
-                        step = next(
-                            (s for s in range(step + 1, axis.default + 1) if s % step == 0 and axis.default % s == 0),
-                            axis.default,
-                        )  # fmt: skip
-                if step != axis.step:
-                    axis.step = step
-                    axis.low = -(-axis.low // step) * step
-                    axis.high = axis.high // step * step
+def _moved(before: Outcome, after: Outcome) -> set[tuple[int, int]]:
+    """Dimensions of the outputs, before and after."""
+    pairs = zip(before.outputs, after.outputs, strict=False)
+    return {pair for (old, _), (new, _) in pairs for pair in zip(old, new, strict=False)}
 
 
 def _divisors(size: int, most: int) -> list[int]:
