@@ -51,7 +51,18 @@ class Corners:
         return self._found.corner(self._base, axes)
 
     def check(self) -> None:
-        """Narrows bounds and steps until the corners work, and says which sizes limit each other."""
+        """Narrows bounds and steps until the corners work, and says which sizes limit each other.
+
+        Raises:
+            TimeOver: the time was over before.
+        """
+        try:
+            self._narrow()
+            self._check_choices()
+        finally:
+            self._tell_limits()
+
+    def _narrow(self) -> None:
         axes = self._found.axes
         for _ in range(2 * len(axes)):
             lows = {index: axis.low for index, axis in enumerate(axes)}
@@ -59,7 +70,7 @@ class Corners:
             mixed = [highs, *({**highs, index: lows[index]} for index in lows)]
             mixed += [lows, *({**lows, index: highs[index]} for index in lows)]
             wrong = [corner for corner in mixed if not self._probe(self._corner(corner)).works]
-            if not wrong or self._probe.late:
+            if not wrong:
                 break
             pairs = [(low, high) for low in lows for high in highs if low != high]
             settled = any(self._part(*pair) for pair in itertools.combinations(lows, 2))
@@ -68,8 +79,6 @@ class Corners:
             )
             if not settled:
                 self._shrink(wrong[0])
-        self._check_choices()
-        self._tell_limits()
 
     def _moderate(self, axis: Axis) -> int:
         """All sizes at their largest at once would only overflow."""
@@ -85,8 +94,7 @@ class Corners:
             (axes[second], axes[first]) if self._window(axes[second]) else (axes[first], axes[second])
         )
         both = {first: axes[first].low, second: axes[second].low}
-        # After the deadline everything fails.
-        if self._probe(self._corner(both)).works or self._probe.late:
+        if self._probe(self._corner(both)).works:
             return False
         before = raised.low
         raised.low = lowest(self._probe, raised, self._corner(both))
@@ -107,8 +115,7 @@ class Corners:
         small, large = self._found.axes[low], self._found.axes[high]
         others = [index for index in range(len(self._found.axes)) if index not in (low, high)]
         base = {index: self._found.axes[index].low for index in others} if at_low else {}
-        together = self._probe(self._corner({**base, low: small.low, high: self._moderate(large)}))
-        if together.works or self._probe.late:
+        if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
             return False
         # Each alone must work beside these others, or they are to blame.
         alone = ({low: small.low, high: large.default}, {low: small.default, high: self._moderate(large)})

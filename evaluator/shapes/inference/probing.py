@@ -21,6 +21,10 @@ Values = dict[str, int | str]
 _MOST_WORDS = 240
 
 
+class TimeOver(Exception):
+    """The deadline has passed: nothing new is tried, so what was not tried is not known."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one call came to.
@@ -88,12 +92,16 @@ class Probe:
         return model, list(inputs)
 
     def __call__(self, values: Values, *, fake: bool | None = None, again: bool = False) -> Outcome:
-        """Tries some sizes; what was tried before is not tried again, unless `again` asks for it."""
+        """Tries some sizes; what was tried before is not tried again, unless `again` asks for it.
+
+        Raises:
+            TimeOver: it would have to be tried, and the time is over.
+        """
         fake = self.fake if fake is None else fake
         key = (fake, *sorted(values.items()))
         if again or key not in self._kept:
             if self.late:
-                return Outcome(False, "the time for inference is over")
+                raise TimeOver
             self._kept[key] = self._run(values, fake=fake)
         return self._kept[key]
 

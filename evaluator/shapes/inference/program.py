@@ -9,6 +9,7 @@ import sys
 import time
 import types
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from evaluator.shapes.inference.knobs import FUNCTIONS, Knob, Rebuilt, Unreadable, rebuild
@@ -33,7 +34,7 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
     import torch
 
     from evaluator.shapes.inference import exporting
-    from evaluator.shapes.inference.probing import Probe
+    from evaluator.shapes.inference.probing import Probe, TimeOver
     from evaluator.shapes.inference.search import Search, Unusable
 
     # Fake tensors log a traceback for each size that an operator refuses, which is what is looked for here.
@@ -71,7 +72,8 @@ def infer(text: str, deadline: float, *, with_export: bool = True) -> dict[str, 
         and found.axes
         and time.monotonic() - started < min(_EXPORT_UNTIL_SECONDS, deadline - started)
     ):
-        exported = exporting.confirm(probe, base, found)
+        with suppress(TimeOver):
+            exported = exporting.confirm(probe, base, found)
     return {
         "ok": True,
         "reason": "",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 
 from evaluator.shapes.inference.corners import Corners, lowest
 from evaluator.shapes.inference.found import MOST_BYTES, Axis, Found
 from evaluator.shapes.inference.knobs import DTYPES, Knob
-from evaluator.shapes.inference.probing import Outcome, Probe, Values
+from evaluator.shapes.inference.probing import Outcome, Probe, TimeOver, Values
 from evaluator.shapes.inference.real_runs import RealRuns
 
 #: Largest legal size that is proposed, as a multiple of the one in the file. The sampler caps memory by itself.
@@ -22,6 +23,7 @@ _SETTING = (
     "a setting and no size, since inputs and weights keep their shapes whatever its value (as a keyword parameter of "
     "get_init_inputs() it would be varied)"
 )
+_NOT_TRIED = "the time for inference was over before its sizes were tried"
 #: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
 _FAKE_SLOW_SECONDS, _REAL_QUICKER = 0.08, 4
 
@@ -86,9 +88,33 @@ class Search:
         """The free sizes with their bounds.
 
         Raises:
-            Unusable: the task does not run as it is.
+            Unusable: the task does not run as it is, or not in time.
         """
-        start = self._start()
+        try:
+            start = self._start()
+        except TimeOver:
+            raise Unusable("the task does not run in time at the sizes in its file") from None
+        with suppress(TimeOver):
+            self._find(start)
+            for axis in self.found.axes:
+                self._bound(axis)
+            Corners(self._probe, self._base, self.found, self._of_inputs).check()
+            RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
+        if self._probe.late:
+            self._give_up_rest()
+        return self.found
+
+    def _give_up_rest(self) -> None:
+        """After the deadline: what was not tried is not varied."""
+        for axis in [axis for axis in self.found.axes if axis.low == axis.high]:
+            self.found.axes.remove(axis)
+            self.found.fixed |= dict.fromkeys(axis.names, _NOT_TRIED)
+        free = {name for axis in self.found.axes for name in axis.names}
+        known = free | self.found.choices.keys() | self.found.fixed.keys()
+        self.found.fixed |= {name: _NOT_TRIED for name in self._base if name not in known}
+
+    def _find(self, start: Outcome) -> None:
+        """Which sizes are free, which move together, and which take one of a few values."""
         waiting: list[Knob] = []
         for knob in self._sizes:
             if self._changes_nothing(knob, start):
@@ -104,11 +130,6 @@ class Search:
         for knob in self._dtypes:
             works = tuple(name for name in DTYPES[:2] if self._at((knob.name,), name).works)
             self.found.choices[knob.name] = tuple(dict.fromkeys((knob.default, *works)))
-        for axis in self.found.axes:
-            self._bound(axis)
-        Corners(self._probe, self._base, self.found, self._of_inputs).check()
-        RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
-        return self.found
 
     def _changes_nothing(self, knob: Knob, start: Outcome) -> bool:
         default = int(knob.default)
@@ -222,8 +243,8 @@ class Search:
     # -- bounds ------------------------------------------------------------------------------------------------
 
     def _bound(self, axis: Axis) -> None:
+        axis.low = axis.high = axis.default
         axis.low = lowest(self._probe, axis, self._base)
-        axis.high = axis.default
         start = self._at(axis.names, axis.default)
         for growth in _GROWTHS:
             top = max(_power_of_two(growth * axis.default), 2 * axis.step) // axis.step * axis.step
