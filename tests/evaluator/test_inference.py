@@ -259,6 +259,16 @@ def test_a_recurrent_module_is_probed_with_real_tensors(tools: RefereeCore) -> N
     assert any("slower than real ones" in sentence for sentence in inferred.sentences), inferred.sentences
 
 
+def test_a_long_recurrent_module_is_not_unrolled_for_minutes(tools: RefereeCore) -> None:
+    """Export takes each of 6 layers apart at each of 600 steps."""
+    text = LINEAR.replace("nn.Linear(in_features, out_features)", "nn.LSTM(in_features, out_features, 6)")
+    text = text.replace("return self.linear(x).unflatten(1, (-1, 8)).sum(-1)", "return self.linear(x)[0]")
+    text = text.replace("torch.randn(batch_size,", "torch.randn(600, batch_size,")
+    inferred = infer(tools, text)
+    assert inferred.ok and {"batch_size", "in_features", "out_features"} <= set(inferred.space), inferred
+    assert any("torch.export takes longer" in sentence for sentence in inferred.sentences), inferred.sentences
+
+
 def test_data_dependent_code_is_probed_with_real_tensors(tools: RefereeCore) -> None:
     text = LINEAR.replace(
         "return self.linear(x)", "x = x * int(x.sum().item() < 1e30)\n        return self.linear(x)"

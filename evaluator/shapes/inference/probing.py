@@ -5,7 +5,10 @@ Runs in a disposable process, which the task's code shares.
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,10 +22,17 @@ from evaluator.shapes.inference.knobs import Knob
 
 Values = dict[str, int | str]
 _MOST_WORDS = 240
+#: Fake tensors take a recurrent layer apart step by step, which lasts minutes where real ones take a second: after so long a
+#: call on them is broken off, unless the task is too large to be tried for real.
+_FAKE_SECONDS, _FAKE_ONLY_BYTES = 3.0, 1 << 28
 
 
 class TimeOver(Exception):
     """The deadline has passed: nothing new is tried, so what was not tried is not known."""
+
+
+class TooSlow(BaseException):
+    """Something was broken off; no Exception, so that the task's own handlers let it pass."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +123,17 @@ class Probe:
                 if fake:
                     with FakeTensorMode(allow_non_fake_inputs=True):
                         model, inputs = self.make(values)
-                        outputs = model(*inputs)
+                        is_small = (
+                            _bytes([*model.parameters(), *model.buffers(), *inputs]) <= _FAKE_ONLY_BYTES
+                        )
+                        with broken_off(_FAKE_SECONDS) if is_small else nullcontext():
+                            outputs = model(*inputs)
                 else:
                     model, inputs = self.make(values)
                     outputs = model(*inputs)
+        except TooSlow:
+            words = f"they take longer than {_FAKE_SECONDS:.0f} s"
+            return Outcome(False, words, seconds=time.monotonic() - started)
         except Exception as error:  # noqa: BLE001
             # Whatever the user's code raises at sizes that it was not written for is an answer, not a fault.
             lines = [line for line in str(error).splitlines() if line.strip()] or [""]
@@ -131,9 +148,36 @@ class Probe:
             arguments=repr(self._arguments)[:1000],
             outputs=_forms(made),
             state=_forms(state),
-            nbytes=sum(tensor.numel() * tensor.element_size() for tensor in (*state, *tensors, *made)),
+            nbytes=_bytes([*state, *tensors, *made]),
             seconds=time.monotonic() - started,
         )
+
+
+def _bytes(tensors: Sequence[Any]) -> int:
+    return sum(
+        leaf.numel() * leaf.element_size() for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)
+    )
+
+
+@contextmanager
+def broken_off(seconds: float) -> Iterator[None]:
+    """Raises :class:`TooSlow` after some seconds; in the main thread of a process that is not shared."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TooSlow
+
+    started = time.monotonic()
+    before = signal.signal(signal.SIGALRM, ring)
+    # One around it goes on counting.
+    left = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
+    if 0 < left < seconds:
+        signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        yield
+    finally:
+        rest = max(left - (time.monotonic() - started), 1e-3) if left else 0.0
+        signal.setitimer(signal.ITIMER_REAL, rest)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _forms(tensors: list[torch.Tensor]) -> tuple[tuple[tuple[int, ...], str], ...]:
