@@ -88,6 +88,13 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
             f"it did not answer in time{where}: {said}",
             "make the reference faster, or lower max of its dimensions",
         )
+    if failure.word == "out_of_memory" and failure.sentence.startswith("no shape of the task stays"):
+        return LintFinding(
+            "too_large",
+            "error",
+            f"none of its shapes is small and quick enough to be judged here: {said}",
+            "look at it on a larger device (--device cuda), or make the module smaller",
+        )
     if failure.word == "out_of_memory":
         return LintFinding(
             "too_large",

@@ -139,6 +139,15 @@ def test_what_costs_much_is_looked_at_in_smaller_shapes(referee: Referee) -> Non
     assert all(1 < shape["rows"] <= 12 for shape in report["shapes"]), report["shapes"]
 
 
+def test_a_task_without_a_quick_shape_is_too_large_for_the_device() -> None:
+    failure = RoleFailure(
+        "out_of_memory", "no shape of the task stays within this device's share of memory and time"
+    )
+    finding = finding_of(failure)
+    assert finding.rule == "too_large" and "small and quick enough" in finding.sentence
+    assert "memory:" not in finding.sentence and "--device cuda" in finding.mending
+
+
 def test_a_task_is_linted_once_for_a_machine(tmp_path: Path) -> None:
     store, task = ReportStore(tmp_path / "lint"), TaskSource("task", "text")
     place: dict[str, Any] = {"device": "cpu", "torch": "1"}

@@ -8,6 +8,10 @@ from evaluator.shapes.inference.found import Axis, Found
 from evaluator.shapes.inference.probing import Probe, Values
 
 
+#: What a call on real tensors may take at a corner.
+_REAL_SECONDS = 1.0
+
+
 def lowest(probe: Probe, axis: Axis, base: Values) -> int:
     """The least multiple that works, if all above it do."""
     bad, good = 0, axis.default // axis.step
@@ -81,7 +85,12 @@ class Corners:
                 self._shrink(wrong[0])
 
     def _moderate(self, axis: Axis) -> int:
-        """All sizes at their largest at once would only overflow."""
+        """All sizes at their largest at once would only overflow, or last minutes on real tensors, each of them."""
+        if (
+            not self._probe.fake
+            and self._probe(self._base).seconds * 4 ** len(self._found.axes) > _REAL_SECONDS
+        ):
+            return axis.default
         return min(axis.high, max(4 * axis.default, 4 * axis.step))
 
     def _part(self, first: int, second: int) -> bool:
