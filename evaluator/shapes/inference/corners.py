@@ -7,7 +7,6 @@ import itertools
 from evaluator.shapes.inference.found import Axis, Found
 from evaluator.shapes.inference.probing import Probe, Values
 
-
 #: What a call on real tensors may take at a corner.
 _REAL_SECONDS = 1.0
 
