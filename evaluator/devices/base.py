@@ -39,6 +39,7 @@ class Caps:
         flops_per_s: multiplications and additions in float32.
         bytes_per_s: read or written.
         operation_s: of one operation of torch, whatever it computes.
+        judging_bytes: memory of the same kind that judging takes for one element of an output, whatever its dtype.
     """
 
     held_bytes: int
@@ -46,14 +47,29 @@ class Caps:
     flops_per_s: float
     bytes_per_s: float
     operation_s: float
+    judging_bytes: int = 0
 
-    def allow(self, *, held_bytes: int, written_bytes: int, flops: int, operations: int, passes: int) -> bool:
-        """Whether a shape of these figures stays within; ``passes`` is how often the forward pass's work is done."""
+    def allow(
+        self,
+        *,
+        held_bytes: int,
+        written_bytes: int,
+        flops: int,
+        operations: int,
+        outputs: int,
+        passes: int,
+        share: float = 1.0,
+    ) -> bool:
+        """Whether a shape of these figures stays within; ``passes`` is how often the forward pass's work is done.
+
+        With ``share`` only that part of memory and time is allowed.
+        """
+        held_bytes += outputs * self.judging_bytes
         # What is written was read, too.
         seconds = (
             flops / self.flops_per_s + 2 * written_bytes / self.bytes_per_s + operations * self.operation_s
         )
-        return held_bytes <= self.held_bytes and passes * seconds <= self.call_s
+        return held_bytes <= share * self.held_bytes and passes * seconds <= share * self.call_s
 
 
 class Device(Protocol):

@@ -28,8 +28,9 @@ class CpuDevice:
     def __init__(self) -> None:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.memory_limit_bytes = min(16 << 30, total // 2)
-        # An eighth of what a process may use, and about two cores' rates.
-        self.caps = Caps(self.memory_limit_bytes // 8, 1.0, 3e10, 5e9, 5e-6)
+        # An eighth of what a process may use, and about two cores' rates. The referee shares that memory and keeps of each
+        # output what is right, the tolerance, and what came, in float64.
+        self.caps = Caps(self.memory_limit_bytes // 8, 1.0, 3e10, 5e9, 5e-6, judging_bytes=4 * 8)
 
     def clock(self) -> Clock | None:
         """Not read: a virtual machine is told a constant."""

@@ -34,6 +34,12 @@ _KNOWN = (
         "put what it reads into the file, or draw it in get_inputs() and __init__",
     ),
     (
+        r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver",
+        "needs_gpu",
+        "it asks for a GPU by itself, without which it fails",
+        "leave device= out (inputs and weights are moved to where they are needed), or look at it on a GPU (--device cuda)",
+    ),
+    (
         r"ModuleNotFoundError|ImportError|No module named",
         "needs_package",
         "it imports a package that is not there",
@@ -81,6 +87,13 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
             "error",
             f"it did not answer in time{where}: {said}",
             "make the reference faster, or lower max of its dimensions",
+        )
+    if failure.word == "out_of_memory" and failure.sentence.startswith("no shape of the task stays"):
+        return LintFinding(
+            "too_large",
+            "error",
+            f"none of its shapes is small and quick enough to be judged here: {said}",
+            "look at it on a larger device (--device cuda), or make the module smaller",
         )
     if failure.word == "out_of_memory":
         return LintFinding(

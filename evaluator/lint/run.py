@@ -89,8 +89,8 @@ def _of_rules(probes: list[Probe], until_s: float) -> list[LintFinding]:
 
 def _at_equal_sizes(session: TaskSession) -> list[LintFinding]:
     """What shows only where sizes are equal that are equal in the file."""
-    equal = space.as_equal_as_the_file(session.space)
-    if equal is None or not session.drawn.fitting([equal], space.CAP_BYTES):
+    equal = space.as_equal_as_the_file(session)
+    if equal is None:
         return []
     try:
         with session.trial(equal) as opened:

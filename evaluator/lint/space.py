@@ -15,6 +15,10 @@ from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, defaults
 
 #: Inputs of the shapes at which rules look, at most.
 CAP_BYTES = 4 << 20
+#: Share of what a call may take that one of lint takes where it can: it is repeated in float64, which some operators (3-D
+#: convolutions on a CPU) do a hundred times slower; and what usual sizes are divided by until it does.
+QUICK = 1 / 32
+_DIVISORS = (1, 2, 4)
 #: Usual size of a dimension by their number, and each one's share of it in the first two shapes: all different, so that
 #: only what is tied in the task is equal in both.
 _USUAL_SIZE, _USUAL_OF_MANY = {1: 30, 2: 26, 3: 18, 4: 14}, 11
@@ -29,10 +33,13 @@ def typical(session: TaskSession) -> list[Dims]:
         RoleFailure: no shape of the task fits.
     """
     space = session.space
-    wanted = [_near(space, turn) for turn in range(len(_SHARES))]
-    distinct = list({freeze_dims(dims): dims for dims in wanted}.values())
-    if not any(isinstance(dim, IntegerDim) for dim in space.values()):
-        return distinct
+    for divisor in _DIVISORS:
+        wanted = [_near(space, turn, divisor) for turn in range(len(_SHARES))]
+        distinct = list({freeze_dims(dims): dims for dims in wanted}.values())
+        if not any(isinstance(dim, IntegerDim) for dim in space.values()):
+            return distinct
+        if session.drawn.fitting(distinct, CAP_BYTES, QUICK) == distinct:
+            return distinct
     fitting = session.drawn.fitting(distinct, CAP_BYTES)
     if not fitting:
         fitting = session.drawn.sample("visible", CAP_BYTES)[:2] or session.drawn.sample("visible")[:1]
@@ -43,8 +50,9 @@ def typical(session: TaskSession) -> list[Dims]:
     return fitting
 
 
-def _near(space: Space, turn: int) -> Dims:
-    usual = _USUAL_SIZE.get(sum(isinstance(dim, IntegerDim) for dim in space.values()), _USUAL_OF_MANY)
+def _near(space: Space, turn: int, divisor: int = 1) -> Dims:
+    count = sum(isinstance(dim, IntegerDim) for dim in space.values())
+    usual = _USUAL_SIZE.get(count, _USUAL_OF_MANY) / divisor
     shape: Dims = {}
     for index, (name, dim) in enumerate(space.items()):
         if isinstance(dim, ChoiceDim):
@@ -56,9 +64,14 @@ def _near(space: Space, turn: int) -> Dims:
     return shape
 
 
-def as_equal_as_the_file(space: Space) -> Dims | None:
-    """A small shape in which sizes are equal that are equal at the defaults; None where none are."""
-    shape = _near(space, 0)
+def as_equal_as_the_file(session: TaskSession) -> Dims | None:
+    """A small shape in which sizes are equal that are equal at the defaults; None where none are, or none is quick."""
+    wanted = [_as_equal(session.space, divisor) for divisor in _DIVISORS]
+    return next(iter(session.drawn.fitting([dims for dims in wanted if dims], CAP_BYTES, QUICK)), None)
+
+
+def _as_equal(space: Space, divisor: int) -> Dims | None:
+    shape = _near(space, 0, divisor)
     first: dict[int, float] = {}
     for name, dim in space.items():
         if isinstance(dim, IntegerDim):
@@ -80,8 +93,8 @@ def corners(session: TaskSession, seen: list[Dims]) -> list[Dims]:
         if isinstance(dim, ChoiceDim):
             wanted = [{**seen[0], name: value} for value in dim.values] + wanted
     known = {freeze_dims(dims) for dims in seen}
-    distinct = {freeze_dims(dims): dims for dims in wanted if freeze_dims(dims) not in known}
-    return list(distinct.values())[:_MOST_CORNERS]
+    distinct = list({freeze_dims(dims): dims for dims in wanted if freeze_dims(dims) not in known}.values())
+    return (session.drawn.fitting(distinct, CAP_BYTES, QUICK) or distinct[:1])[:_MOST_CORNERS]
 
 
 def check_declared(session: TaskSession) -> Iterator[LintFinding]:

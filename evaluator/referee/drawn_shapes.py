@@ -72,9 +72,9 @@ class DrawnShapes:
             self._samplers[cap] = Sampler(self._space, self._sha256, limits)
         return self._samplers[cap]
 
-    def fitting(self, shapes: list[Dims], cap_bytes: int) -> list[Dims]:
-        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within the device's caps."""
-        fits = self._caps.fit(shapes, cap_bytes) if shapes else []
+    def fitting(self, shapes: list[Dims], cap_bytes: int, share: float = 1.0) -> list[Dims]:
+        """Those whose inputs stay below ``cap_bytes`` and whose calls stay within a share of the device's caps."""
+        fits = self._caps.fit(shapes, cap_bytes, share) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
 
     def choose(

@@ -15,6 +15,7 @@ from evaluator.roles.process import RoleProcess
 from evaluator.shapes.space import Dims, IntegerDim, Space
 
 _SECONDS = 60.0
+_FIGURES = ("held_bytes", "written_bytes", "flops", "operations", "outputs")
 #: A gradient takes about twice what the forward pass does.
 _BACKWARD = 3
 
@@ -45,7 +46,7 @@ class ShapeCaps:
         self._dims = {"input_dims": input_dims, "init_dims": init_dims}
         self._caps = caps
         self._passes = _BACKWARD if backward else 1
-        self._allowed: dict[tuple[tuple[str, Any], ...], bool] = {}
+        self._costs: dict[tuple[tuple[str, Any], ...], dict[str, int] | None] = {}
         self._sizes: dict[tuple[tuple[str, Any], ...], int | None] = {}
 
     def sizes(self, shapes: list[Dims]) -> list[int | None]:
@@ -66,29 +67,29 @@ class ShapeCaps:
             for dims, size in zip(shapes, self.sizes(shapes), strict=True)
         ]
 
-    def fit(self, shapes: list[Dims], cap_bytes: int) -> list[bool]:
-        """Whether a shape is small and its call stays within the device's caps, as far as fake tensors can tell."""
+    def fit(self, shapes: list[Dims], cap_bytes: int, share: float = 1.0) -> list[bool]:
+        """Whether a shape is small and its call stays within the device's caps, as far as fake tensors can tell.
+
+        Args:
+            shapes: of the task.
+            cap_bytes: of all inputs together.
+            share: of the caps that a call may take.
+        """
         small = self.small(shapes, cap_bytes)
         new = [
             dims
             for dims, is_small in zip(shapes, small, strict=True)
-            if is_small and freeze_dims(dims) not in self._allowed
+            if is_small and freeze_dims(dims) not in self._costs
         ]
         for dims, figures in zip(new, self._ask(runner.COSTS, new) if new else [], strict=True):
-            self._allowed[freeze_dims(dims)] = figures is None or self._within(figures)
+            self._costs[freeze_dims(dims)] = None if figures is None else _numbers(figures)
         return [
-            is_small and self._allowed[freeze_dims(dims)]
+            is_small and self._within(self._costs[freeze_dims(dims)], share)
             for dims, is_small in zip(shapes, small, strict=True)
         ]
 
-    def _within(self, figures: Any) -> bool:
-        try:
-            numbers = {
-                name: int(figures[name]) for name in ("held_bytes", "written_bytes", "flops", "operations")
-            }
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise ProtocolViolation("task_rejected", "the task's process sent no valid costs") from None
-        return self._caps.allow(**numbers, passes=self._passes)
+    def _within(self, numbers: dict[str, int] | None, share: float) -> bool:
+        return numbers is None or self._caps.allow(**numbers, passes=self._passes, share=share)
 
     def _ask(self, operation: int, shapes: list[Dims]) -> list[Any]:
         answer = self._process.request_json(operation, {"shapes": shapes, **self._dims}, _SECONDS)
@@ -104,3 +105,10 @@ class ShapeCaps:
             if isinstance(dim, IntegerDim):
                 elements *= max(int(dims[name]), 1)
         return elements * 16 <= cap_bytes
+
+
+def _numbers(figures: Any) -> dict[str, int]:
+    try:
+        return {name: int(figures[name]) for name in _FIGURES}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ProtocolViolation("task_rejected", "the task's process sent no valid costs") from None

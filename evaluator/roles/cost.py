@@ -59,8 +59,8 @@ def of_call(
         most_operations: after so many the count ends, and the call has as many.
 
     Returns:
-        ``held_bytes`` (weights, inputs, outputs and the largest of what lies between), ``written_bytes``, ``flops`` and
-        ``operations``.
+        ``held_bytes`` (weights, inputs, outputs and the largest of what lies between), ``written_bytes``, ``flops``,
+        ``operations`` and ``outputs`` (elements of all of them).
     """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -82,6 +82,7 @@ def of_call(
         "written_bytes": count.written_bytes,
         "flops": count.flops,
         "operations": count.operations,
+        "outputs": sum(leaf.numel() for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)),
     }
 
 

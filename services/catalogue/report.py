@@ -13,7 +13,7 @@ from evaluator.shapes.inference.declaring import told
 
 _STATES = {
     "sound": "registered",
-    "marked": "registered, with remarks",
+    "marked": "registered with remarks",
     "refused": "refused",
     "unknown": "could not be looked at",
 }

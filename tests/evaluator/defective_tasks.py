@@ -306,6 +306,18 @@ def get_init_inputs():
         """,
         "needs_files", "error", "files",
     ),
+    "inputs_on_a_gpu": _whole(
+        """
+        class Model(nn.Module):
+            def forward(self, x):
+                return x.square()
+        def get_inputs():
+            return [torch.randn(6, 5, device="cuda")]
+        def get_init_inputs():
+            return []
+        """,
+        "needs_gpu", "error", "asks for a GPU",
+    ),
     "package_that_is_not_there": _whole(
         "from no_such_package_anywhere import Model\n", "needs_package", "error", "package"
     ),

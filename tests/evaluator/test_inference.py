@@ -181,6 +181,63 @@ def test_a_size_of_one_that_is_spread_over_others_is_no_lower_bound(tools: Refer
     assert rows.low <= 6 and rows.high <= longest.low
 
 
+WINDOW = _task("""
+    rows, channels, length = 6, 8, 40
+    filters = 12
+    window = 5
+    step = 2
+    margins = (1, 3)
+    axis = 1
+
+    class Model(nn.Module):
+        def __init__(self, channels, filters, window, step, margins, axis):
+            super().__init__()
+            self.slide = nn.Conv1d(channels, filters, window, stride=step)
+            self.margins, self.axis = margins, axis
+
+        def forward(self, x):
+            return self.slide(nn.functional.pad(x, self.margins)).cumsum(self.axis)
+
+    def get_inputs():
+        return [torch.randn(rows, channels, length)]
+
+    def get_init_inputs():
+        return [channels, filters, window, step, margins, axis]
+""")
+
+
+def test_a_setting_of_the_module_is_no_size(tools: RefereeCore) -> None:
+    """A stride, a padding and an axis shape neither inputs nor weights; a window does, and leaves inputs their range."""
+    inferred = infer(tools, WINDOW)
+    assert set(inferred.space) == {"rows", "channels", "length", "filters", "window"}
+    assert set(inferred.fixed) == {"step", "margins_1", "axis"}
+    assert all("a setting" in reason for reason in inferred.fixed.values())
+    length, window = _integer(inferred, "length"), _integer(inferred, "window")
+    assert length.low + 4 >= window.high == 5 and length.low < 5
+    assert _integer(inferred, "rows").low == 1
+    limits = [sentence for sentence in inferred.sentences if "limit each other" in sentence]
+    assert limits == [limits[0]] and limits[0].startswith("length and window"), inferred.sentences
+
+
+def test_what_is_a_dimension_of_the_output_is_a_size(tools: RefereeCore) -> None:
+    text = WINDOW.replace(".cumsum(self.axis)", ".topk(self.axis, dim=1)[0]")
+    inferred = infer(tools, text.replace("axis = 1", "axis = 3"))
+    assert _integer(inferred, "axis").default == 3 and "step" in inferred.fixed
+
+
+def test_two_sizes_that_fail_only_together_part_at_their_smallest(tools: RefereeCore) -> None:
+    """What is trimmed leaves length + window - 5 elements, so that 2 and 1, each of which works alone, leave none."""
+    text = WINDOW.replace(
+        "nn.Conv1d(channels, filters, window, stride=step)",
+        "nn.ConvTranspose1d(channels, filters, window, padding=step)",
+    )
+    text = text.replace("window = 5", "window = 4").replace("nn.functional.pad(x, self.margins)", "x")
+    inferred = infer(tools, text)
+    assert (_integer(inferred, "length").low, _integer(inferred, "window").low) == (2, 4)
+    assert "window starts at 4, since a smaller one fails where length is 2" in inferred.sentences
+    assert not any("limit each other" in sentence for sentence in inferred.sentences)
+
+
 def test_a_constant_that_holds_no_plain_size_is_told(tools: RefereeCore) -> None:
     text = LINEAR.replace("in_features = 48", "config = {'in': 48}\ndtype = 'float32'")
     text = text.replace(
@@ -200,6 +257,16 @@ def test_a_recurrent_module_is_probed_with_real_tensors(tools: RefereeCore) -> N
     inferred = infer(tools, text)
     assert {"batch_size", "in_features", "out_features", "size_0"} == set(inferred.space)
     assert any("slower than real ones" in sentence for sentence in inferred.sentences), inferred.sentences
+
+
+def test_a_long_recurrent_module_is_not_unrolled_for_minutes(tools: RefereeCore) -> None:
+    """Export takes each of 6 layers apart at each of 600 steps."""
+    text = LINEAR.replace("nn.Linear(in_features, out_features)", "nn.LSTM(in_features, out_features, 6)")
+    text = text.replace("return self.linear(x).unflatten(1, (-1, 8)).sum(-1)", "return self.linear(x)[0]")
+    text = text.replace("torch.randn(batch_size,", "torch.randn(600, batch_size,")
+    inferred = infer(tools, text)
+    assert inferred.ok and {"batch_size", "in_features", "out_features"} <= set(inferred.space), inferred
+    assert any("torch.export takes longer" in sentence for sentence in inferred.sentences), inferred.sentences
 
 
 def test_data_dependent_code_is_probed_with_real_tensors(tools: RefereeCore) -> None:

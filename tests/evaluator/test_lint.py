@@ -101,11 +101,51 @@ def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:
         ("RuntimeError: It looks like there is no internet connection and the repo is not cached", "needs_network"),
         ("'cols' cannot be varied: the file has no such size; there are: rows", "space_not_to_be_had"),
         ("the file declares DIMS, so its space is changed there", "space_not_to_be_had"),
+        ("RuntimeError: No CUDA GPUs are available", "needs_gpu"),
         ("RuntimeError: size mismatch", "fails"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_its_cause(sentence: str, rule: str) -> None:
     assert finding_of(RoleFailure("task_rejected", sentence)).rule == rule
+
+
+_COSTLY = """
+import torch
+import torch.nn as nn
+from kernelbench_tasks import Dim
+
+DIMS = {"rows": Dim(1, 512)}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x):
+        return self.convolution(x)
+
+def get_inputs(rows=32):
+    return [torch.randn(rows, 64, 32, 32)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_costs_much_is_looked_at_in_smaller_shapes(referee: Referee) -> None:
+    """A call at the usual 30 rows takes 2.3e9 operations in float32, and lint repeats it in float64."""
+    report = referee.lint(TaskSource("costly", _COSTLY))
+    assert report["ok"] and len(report["shapes"]) == 2
+    assert all(1 < shape["rows"] <= 12 for shape in report["shapes"]), report["shapes"]
+
+
+def test_a_task_without_a_quick_shape_is_too_large_for_the_device() -> None:
+    failure = RoleFailure(
+        "out_of_memory", "no shape of the task stays within this device's share of memory and time"
+    )
+    finding = finding_of(failure)
+    assert finding.rule == "too_large" and "small and quick enough" in finding.sentence
+    assert "memory:" not in finding.sentence and "--device cuda" in finding.mending
 
 
 def test_a_task_is_linted_once_for_a_machine(tmp_path: Path) -> None:

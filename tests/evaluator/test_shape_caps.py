@@ -16,8 +16,10 @@ from evaluator.referee.core import RefereeCore
 from evaluator.roles.cost import of_call
 from evaluator.sources import TaskSource
 
-_CAPS = Caps(held_bytes=1 << 30, call_s=1.0, flops_per_s=1e9, bytes_per_s=1e9, operation_s=1e-3)
-_NOTHING = {"held_bytes": 0, "written_bytes": 0, "flops": 0, "operations": 0, "passes": 1}
+_CAPS = Caps(
+    held_bytes=1 << 30, call_s=1.0, flops_per_s=1e9, bytes_per_s=1e9, operation_s=1e-3, judging_bytes=32
+)
+_NOTHING = {"held_bytes": 0, "written_bytes": 0, "flops": 0, "operations": 0, "outputs": 0, "passes": 1}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,8 @@ _NOTHING = {"held_bytes": 0, "written_bytes": 0, "flops": 0, "operations": 0, "p
     [
         ({}, True),
         ({"held_bytes": (1 << 30) + 1}, False),
+        ({"outputs": 1 << 25}, True),
+        ({"outputs": 1 << 25, "held_bytes": 1}, False),
         ({"flops": 9 * 10**8}, True),
         ({"flops": 9 * 10**8, "passes": 3}, False),
         ({"written_bytes": 6 * 10**8}, False),
@@ -33,6 +37,12 @@ _NOTHING = {"held_bytes": 0, "written_bytes": 0, "flops": 0, "operations": 0, "p
 )
 def test_each_figure_has_its_cap(figures: dict[str, int], allowed: bool) -> None:
     assert _CAPS.allow(**{**_NOTHING, **figures}) is allowed
+
+
+def test_a_share_of_the_caps_is_a_share_of_memory_and_of_time() -> None:
+    assert _CAPS.allow(**{**_NOTHING, "held_bytes": 1 << 29, "flops": 5 * 10**8}, share=0.5)
+    assert not _CAPS.allow(**{**_NOTHING, "held_bytes": (1 << 29) + 1}, share=0.5)
+    assert not _CAPS.allow(**{**_NOTHING, "flops": 6 * 10**8}, share=0.5)
 
 
 def test_nothing_needs_more_than_a_share_of_the_memory() -> None:
@@ -48,7 +58,7 @@ def test_a_call_is_counted_without_being_made() -> None:
 
     figures = of_call(lambda: nn.Linear(wide, 8, bias=False), inputs, 100)
     assert figures is not None
-    assert figures["flops"] == 2 * wide * wide * 8
+    assert figures["flops"] == 2 * wide * wide * 8 and figures["outputs"] == wide * 8
     assert figures["held_bytes"] == 4 * (wide * wide + 8 * wide + 2 * 8 * wide)
     assert figures["written_bytes"] == 4 * 8 * wide
 

@@ -66,6 +66,10 @@ def told(inferred: Mapping[str, Any]) -> list[str]:
         else:
             words = f"{dim['min']} to {dim['max']}"
             words += f", multiples of {dim['multiple_of']}" if dim["multiple_of"] > 1 else ""
+            words += f" ({dim['default']} in the file)"
         lines.append(f"{name} is {words}" + (f"; {', '.join(others)} moves with it" if others else ""))
-    lines += [f"{name} cannot be varied: {why}" for name, why in inferred["fixed"].items()]
+    alike: dict[str, list[str]] = {}
+    for name, why in inferred["fixed"].items():
+        alike.setdefault(why, []).append(name)
+    lines += [f"{', '.join(names)} cannot be varied: {why}" for why, names in alike.items()]
     return lines + list(inferred["sentences"])

@@ -331,17 +331,18 @@ class _Literals(ast.NodeTransformer):
 
     def _elements(self, node: ast.AST) -> ast.AST:
         if isinstance(node, (ast.Tuple, ast.List)):
-            node.elts = [self._replaced(part) for part in node.elts]
+            node.elts = [self._replaced(part, place) for place, part in enumerate(node.elts)]
         return node
 
-    def _replaced(self, node: ast.expr) -> ast.expr:
+    def _replaced(self, node: ast.expr, place: int = 0) -> ast.expr:
+        """A name for a size; in a shared constant that of its place there, since (1, 2) has no size at 0."""
         if isinstance(node, (ast.Tuple, ast.List)):
             self._elements(node)
             return node
         size = _size(node)
         if size is None or size < 2:
             return node
-        index = 0
+        index = place if self._tuples_only else 0
         while (name := f"{self._stem}_{index}") in self.found or name in self._taken:
             index += 1
         self.found[name] = size

@@ -5,7 +5,10 @@ Runs in a disposable process, which the task's code shares.
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,6 +22,17 @@ from evaluator.shapes.inference.knobs import Knob
 
 Values = dict[str, int | str]
 _MOST_WORDS = 240
+#: Fake tensors take a recurrent layer apart step by step, which lasts minutes where real ones take a second: after so long a
+#: call on them is broken off, unless the task is too large to be tried for real.
+_FAKE_SECONDS, _FAKE_ONLY_BYTES = 3.0, 1 << 28
+
+
+class TimeOver(Exception):
+    """The deadline has passed: nothing new is tried, so what was not tried is not known."""
+
+
+class TooSlow(BaseException):
+    """Something was broken off; no Exception, so that the task's own handlers let it pass."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,7 @@ class Outcome:
         inputs: shape and dtype of each input tensor.
         arguments: what the constructor got, as text.
         outputs: shape and dtype of each output tensor.
+        state: shape and dtype of each parameter and buffer.
         nbytes: of inputs, state and outputs together.
         seconds: what it took.
     """
@@ -40,6 +55,7 @@ class Outcome:
     inputs: tuple[tuple[tuple[int, ...], str], ...] = ()
     arguments: str = ""
     outputs: tuple[tuple[tuple[int, ...], str], ...] = ()
+    state: tuple[tuple[tuple[int, ...], str], ...] = ()
     nbytes: int = 0
     seconds: float = 0.0
 
@@ -86,12 +102,16 @@ class Probe:
         return model, list(inputs)
 
     def __call__(self, values: Values, *, fake: bool | None = None, again: bool = False) -> Outcome:
-        """Tries some sizes; what was tried before is not tried again, unless `again` asks for it."""
+        """Tries some sizes; what was tried before is not tried again, unless `again` asks for it.
+
+        Raises:
+            TimeOver: it would have to be tried, and the time is over.
+        """
         fake = self.fake if fake is None else fake
         key = (fake, *sorted(values.items()))
         if again or key not in self._kept:
             if self.late:
-                return Outcome(False, "the time for inference is over")
+                raise TimeOver
             self._kept[key] = self._run(values, fake=fake)
         return self._kept[key]
 
@@ -103,10 +123,17 @@ class Probe:
                 if fake:
                     with FakeTensorMode(allow_non_fake_inputs=True):
                         model, inputs = self.make(values)
-                        outputs = model(*inputs)
+                        is_small = (
+                            _bytes([*model.parameters(), *model.buffers(), *inputs]) <= _FAKE_ONLY_BYTES
+                        )
+                        with broken_off(_FAKE_SECONDS) if is_small else nullcontext():
+                            outputs = model(*inputs)
                 else:
                     model, inputs = self.make(values)
                     outputs = model(*inputs)
+        except TooSlow:
+            words = f"they take longer than {_FAKE_SECONDS:.0f} s"
+            return Outcome(False, words, seconds=time.monotonic() - started)
         except Exception as error:  # noqa: BLE001
             # Whatever the user's code raises at sizes that it was not written for is an answer, not a fault.
             lines = [line for line in str(error).splitlines() if line.strip()] or [""]
@@ -117,9 +144,41 @@ class Probe:
         made = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         return Outcome(
             True,
-            inputs=tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors),
+            inputs=_forms(tensors),
             arguments=repr(self._arguments)[:1000],
-            outputs=tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in made),
-            nbytes=sum(tensor.numel() * tensor.element_size() for tensor in (*state, *tensors, *made)),
+            outputs=_forms(made),
+            state=_forms(state),
+            nbytes=_bytes([*state, *tensors, *made]),
             seconds=time.monotonic() - started,
         )
+
+
+def _bytes(tensors: Sequence[Any]) -> int:
+    return sum(
+        leaf.numel() * leaf.element_size() for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)
+    )
+
+
+@contextmanager
+def broken_off(seconds: float) -> Iterator[None]:
+    """Raises :class:`TooSlow` after some seconds; in the main thread of a process that is not shared."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TooSlow
+
+    started = time.monotonic()
+    before = signal.signal(signal.SIGALRM, ring)
+    # One around it goes on counting.
+    left = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
+    if 0 < left < seconds:
+        signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        yield
+    finally:
+        rest = max(left - (time.monotonic() - started), 1e-3) if left else 0.0
+        signal.setitimer(signal.ITIMER_REAL, rest)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _forms(tensors: list[torch.Tensor]) -> tuple[tuple[tuple[int, ...], str], ...]:
+    return tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 
+from evaluator.shapes.inference.corners import Corners, lowest
 from evaluator.shapes.inference.found import MOST_BYTES, Axis, Found
 from evaluator.shapes.inference.knobs import DTYPES, Knob
-from evaluator.shapes.inference.probing import Outcome, Probe, Values
+from evaluator.shapes.inference.probing import Outcome, Probe, TimeOver, Values
 from evaluator.shapes.inference.real_runs import RealRuns
 
 #: Largest legal size that is proposed, as a multiple of the one in the file. The sampler caps memory by itself.
@@ -17,6 +19,11 @@ _SLOW_SECONDS = 0.15
 _MOST_STEP = 4096
 #: Steps above the file's size at which one that divides another size gives itself away.
 _LOOKED_AT = (1, 2, 3, 4, 5, 6, 7)
+_SETTING = (
+    "a setting and no size, since inputs and weights keep their shapes whatever its value (as a keyword parameter of "
+    "get_init_inputs() it would be varied)"
+)
+_NOT_TRIED = "the time for inference was over before its sizes were tried"
 #: Fake tensors take some modules apart (recurrent ones call by call); from here on real ones may be quicker, so many times.
 _FAKE_SLOW_SECONDS, _REAL_QUICKER = 0.08, 4
 
@@ -33,6 +40,7 @@ class Search:
         self._base: Values = {knob.name: knob.default for knob in knobs}
         self._sizes = [knob for knob in knobs if isinstance(knob.default, int)]
         self._dtypes = [knob for knob in knobs if isinstance(knob.default, str)]
+        self._of_inputs = {knob.name for knob in knobs if "get_inputs" in knob.functions}
         self.found = Found()
 
     # -- one call ----------------------------------------------------------------------------------------------
@@ -80,13 +88,39 @@ class Search:
         """The free sizes with their bounds.
 
         Raises:
-            Unusable: the task does not run as it is.
+            Unusable: the task does not run as it is, or not in time.
         """
-        start = self._start()
+        try:
+            start = self._start()
+        except TimeOver:
+            raise Unusable("the task does not run in time at the sizes in its file") from None
+        with suppress(TimeOver):
+            self._find(start)
+            for axis in self.found.axes:
+                self._bound(axis)
+            Corners(self._probe, self._base, self.found, self._of_inputs).check()
+            RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
+        if self._probe.late:
+            self._give_up_rest()
+        return self.found
+
+    def _give_up_rest(self) -> None:
+        """After the deadline: what was not tried is not varied."""
+        for axis in [axis for axis in self.found.axes if axis.low == axis.high]:
+            self.found.axes.remove(axis)
+            self.found.fixed |= dict.fromkeys(axis.names, _NOT_TRIED)
+        free = {name for axis in self.found.axes for name in axis.names}
+        known = free | self.found.choices.keys() | self.found.fixed.keys()
+        self.found.fixed |= {name: _NOT_TRIED for name in self._base if name not in known}
+
+    def _find(self, start: Outcome) -> None:
+        """Which sizes are free, which move together, and which take one of a few values."""
         waiting: list[Knob] = []
         for knob in self._sizes:
             if self._changes_nothing(knob, start):
                 self.found.fixed[knob.name] = "it changes values only, no shape and no constructor argument"
+            elif self._is_setting(knob, start):
+                self.found.fixed[knob.name] = _SETTING
             elif not self._free((knob.name,), int(knob.default), most_step=1):
                 waiting.append(knob)
         # Ties before rules of divisibility: one half of a tie may run by itself at a few lucky sizes.
@@ -96,16 +130,33 @@ class Search:
         for knob in self._dtypes:
             works = tuple(name for name in DTYPES[:2] if self._at((knob.name,), name).works)
             self.found.choices[knob.name] = tuple(dict.fromkeys((knob.default, *works)))
-        for axis in self.found.axes:
-            self._bound(axis)
-        self._corners()
-        RealRuns(self._probe, self._base, self.found, self._dtypes).confirm()
-        return self.found
 
     def _changes_nothing(self, knob: Knob, start: Outcome) -> bool:
         default = int(knob.default)
         return all(
             self._same(self._at((knob.name,), value), start) for value in (default + 1, 2 * default + 2)
+        )
+
+    def _is_setting(self, knob: Knob, start: Outcome) -> bool:
+        """Whether a constant goes to the constructor alone and shapes neither inputs nor weights: a stride, an axis.
+
+        What has to divide a size, as heads do, is none (beyond a value that fails others work), nor is what is a dimension
+        of the output itself, such as how many of the largest are taken.
+        """
+        if knob.origin == "parameter" or knob.name in self._of_inputs:
+            return False
+        default = int(knob.default)
+        value = default + 1
+        if not self._works((knob.name,), value):
+            above = (*(default + 1 + count for count in _LOOKED_AT), 2 * default)
+            if any(self._works((knob.name,), further) for further in above):
+                return False
+            value = max(default - 1, 0)
+        other = self._at((knob.name,), value)
+        return (
+            other.works
+            and (other.inputs, other.state) == (start.inputs, start.state)
+            and (default, value) not in _moved(start, other)
         )
 
     @staticmethod
@@ -192,8 +243,8 @@ class Search:
     # -- bounds ------------------------------------------------------------------------------------------------
 
     def _bound(self, axis: Axis) -> None:
-        axis.low = self._lowest(axis)
-        axis.high = axis.default
+        axis.low = axis.high = axis.default
+        axis.low = lowest(self._probe, axis, self._base)
         start = self._at(axis.names, axis.default)
         for growth in _GROWTHS:
             top = max(_power_of_two(growth * axis.default), 2 * axis.step) // axis.step * axis.step
@@ -209,23 +260,6 @@ class Search:
                 self.found.sentences.append(f"{axis.names[0]}: {words}")
             return
 
-    def _lowest(self, axis: Axis, base: Values | None = None) -> int:
-        """The least multiple that works, if all above it do."""
-        bad, good = 0, axis.default // axis.step
-        while good - bad > 1:
-            # The least of all is tried first: it is legal more often than not.
-            least = bad == 0 and good == axis.default // axis.step
-            middle = 1 if least else (bad + good) // 2
-            # A size of 1 may work alone, since it is spread over whatever it meets.
-            between = {min(2, good), (1 + good) // 2} if least else set()
-            if all(self._works(axis.names, size * axis.step, base) for size in (middle, *between)):
-                good = middle
-                if middle == 1:
-                    break
-            else:
-                bad = middle
-        return good * axis.step
-
     def _highest(self, axis: Axis, top: int, most_bytes: int) -> int:
         good, bad = axis.high // axis.step, top // axis.step
         while bad - good > max(1, good // 16):
@@ -237,92 +271,11 @@ class Search:
                 bad = middle
         return good * axis.step
 
-    # -- corners -----------------------------------------------------------------------------------------------
 
-    def _corner(self, axes: dict[int, int]) -> Values:
-        return self.found.corner(self._base, axes)
-
-    def _corners(self) -> None:
-        """Bounds found alone must hold together: a size that another one limits gets a bound for both."""
-        axes = self.found.axes
-        for _ in range(2 * len(axes)):
-            lows = {index: axis.low for index, axis in enumerate(axes)}
-            highs = {index: self._moderate(axis) for index, axis in enumerate(axes)}
-            mixed = [highs, *({**highs, index: lows[index]} for index in lows)]
-            mixed += [lows, *({**lows, index: highs[index]} for index in lows)]
-            wrong = [corner for corner in mixed if not self._probe(self._corner(corner)).works]
-            if not wrong or self._probe.late:
-                break
-            pairs = [(low, high) for low in lows for high in highs if low != high]
-            if not any(self._settle(*pair, at_low) for at_low in (False, True) for pair in pairs):
-                self._shrink(wrong[0])
-        self._check_choices()
-
-    def _moderate(self, axis: Axis) -> int:
-        """All sizes at their largest at once would only overflow."""
-        return min(axis.high, max(4 * axis.default, 4 * axis.step))
-
-    def _settle(self, low: int, high: int, at_low: bool) -> bool:
-        """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.
-
-        The other axes are as in the file, or at their smallest.
-        """
-        small, large = self.found.axes[low], self.found.axes[high]
-        others = [index for index in range(len(self.found.axes)) if index not in (low, high)]
-        base = {index: self.found.axes[index].low for index in others} if at_low else {}
-        if self._probe(self._corner({**base, low: small.low, high: self._moderate(large)})).works:
-            return False
-        # Both keep some room: the large one up to four times the file's size where the small one at its own allows it.
-        top = large.default
-        for value in (4 * large.default, 2 * large.default):
-            if (
-                value <= large.high
-                and self._probe(self._corner({**base, low: small.default, high: value})).works
-            ):
-                top = value
-                break
-        before = (small.low, large.high)
-        large.high = top
-        small.low = self._lowest(small, self._corner({**base, high: top}))
-        self.found.sentences.append(
-            f"{small.names[0]} and {large.names[0]} limit each other: {small.names[0]} starts at {small.low} and "
-            f"{large.names[0]} ends at {large.high}, so that every pair works"
-        )
-        return before != (small.low, large.high)
-
-    def _shrink(self, corner: dict[int, int]) -> None:
-        """No pair explains a corner that fails: the bound whose retreat to the file's size mends it does so."""
-        for index, axis in enumerate(self.found.axes):
-            if self._probe(self._corner({**corner, index: axis.default})).works:
-                if corner[index] <= axis.default:
-                    axis.low = self._lowest(axis, self._corner(corner))
-                else:
-                    axis.high = axis.default
-                return
-        for axis in self.found.axes:
-            axis.low, axis.high = max(axis.low, axis.default // 2 // axis.step * axis.step), axis.default
-
-    def _check_choices(self) -> None:
-        """What divides another size at the file's value must divide every size: the others step by all of them."""
-        for name, values in self.found.choices.items():
-            for axis in self.found.axes:
-                step = axis.step
-                for value in values:
-                    while (
-                        isinstance(value, int)
-                        and step < axis.default
-                        and not self._probe(
-                            {**self._corner({}), name: value} | dict.fromkeys(axis.names, axis.default + step)
-                        ).works
-                    ):
-                        step = next(
-                            (s for s in range(step + 1, axis.default + 1) if s % step == 0 and axis.default % s == 0),
-                            axis.default,
-                        )  # fmt: skip
-                if step != axis.step:
-                    axis.step = step
-                    axis.low = -(-axis.low // step) * step
-                    axis.high = axis.high // step * step
+def _moved(before: Outcome, after: Outcome) -> set[tuple[int, int]]:
+    """Dimensions of the outputs, before and after."""
+    pairs = zip(before.outputs, after.outputs, strict=False)
+    return {pair for (old, _), (new, _) in pairs for pair in zip(old, new, strict=False)}
 
 
 def _divisors(size: int, most: int) -> list[int]:
