@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from evaluator.shapes.inference.found import Axis, Found
-from evaluator.shapes.inference.probing import Probe, Values
+from evaluator.shapes.inference.probing import Probe, Values, moved
 
 #: What a call on real tensors may take at a corner.
 _REAL_SECONDS = 1.0
@@ -112,8 +112,15 @@ class Corners:
         return raised.low != before
 
     def _window(self, axis: Axis) -> bool:
-        """Whether an axis shapes weights and no input."""
-        return axis.names[0] not in self._of_inputs
+        """Whether an axis shapes weights alone: no input, and it is no dimension of an output, as how many are taken of the largest is."""
+        if axis.names[0] in self._of_inputs:
+            return False
+        value = axis.default + axis.step
+        changed = self._probe(self._base | dict.fromkeys(axis.names, value))
+        if not changed.works:
+            value = axis.default - axis.step
+            changed = self._probe(self._base | dict.fromkeys(axis.names, value))
+        return (axis.default, value) not in moved(self._probe(self._base), changed)
 
     def _settle(self, low: int, high: int, at_low: bool) -> bool:
         """Parts two axes of which one at its smallest forbids the other at its largest; false if these do not.

@@ -45,7 +45,7 @@ class Outcome:
         inputs: shape and dtype of each input tensor.
         arguments: what the constructor got, as text.
         outputs: shape and dtype of each output tensor.
-        state: shape and dtype of each parameter and buffer.
+        state: shape and dtype of each parameter, buffer and other tensor that a module holds.
         nbytes: of inputs, state and outputs together.
         seconds: what it took.
     """
@@ -139,7 +139,7 @@ class Probe:
             lines = [line for line in str(error).splitlines() if line.strip()] or [""]
             words = f"{type(error).__name__}: {lines[0]}"[:_MOST_WORDS]
             return Outcome(False, words, seconds=time.monotonic() - started)
-        state = [*model.parameters(), *model.buffers()]
+        state = _held_by(model)
         tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
         made = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         return Outcome(
@@ -182,3 +182,20 @@ def broken_off(seconds: float) -> Iterator[None]:
 
 def _forms(tensors: list[torch.Tensor]) -> tuple[tuple[tuple[int, ...], str], ...]:
     return tuple((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors)
+
+
+def _held_by(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters, buffers and tensors that are plain attributes."""
+    plain = (leaf for part in model.modules() for leaf in tree_leaves(list(vars(part).values())))
+    kept = (
+        *model.parameters(),
+        *model.buffers(),
+        *(leaf for leaf in plain if isinstance(leaf, torch.Tensor)),
+    )
+    return list({id(tensor): tensor for tensor in kept}.values())
+
+
+def moved(before: Outcome, after: Outcome) -> set[tuple[int, int]]:
+    """Dimensions of the outputs, before and after."""
+    pairs = zip(before.outputs, after.outputs, strict=False)
+    return {pair for (old, _), (new, _) in pairs for pair in zip(old, new, strict=False)}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from evaluator.shapes.inference.corners import Corners, lowest
 from evaluator.shapes.inference.found import MOST_BYTES, Axis, Found
 from evaluator.shapes.inference.knobs import DTYPES, Knob
-from evaluator.shapes.inference.probing import Outcome, Probe, TimeOver, Values
+from evaluator.shapes.inference.probing import Outcome, Probe, TimeOver, Values, moved
 from evaluator.shapes.inference.real_runs import RealRuns
 
 #: Largest legal size that is proposed, as a multiple of the one in the file. The sampler caps memory by itself.
@@ -156,7 +156,7 @@ class Search:
         return (
             other.works
             and (other.inputs, other.state) == (start.inputs, start.state)
-            and (default, value) not in _moved(start, other)
+            and (default, value) not in moved(start, other)
         )
 
     @staticmethod
@@ -270,12 +270,6 @@ class Search:
             else:
                 bad = middle
         return good * axis.step
-
-
-def _moved(before: Outcome, after: Outcome) -> set[tuple[int, int]]:
-    """Dimensions of the outputs, before and after."""
-    pairs = zip(before.outputs, after.outputs, strict=False)
-    return {pair for (old, _), (new, _) in pairs for pair in zip(old, new, strict=False)}
 
 
 def _divisors(size: int, most: int) -> list[int]:
