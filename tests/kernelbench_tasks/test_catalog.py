@@ -55,7 +55,7 @@ def other_weights(module: ModuleType, model: torch.nn.Module) -> dict[str, torch
     """Another value for each entry of the state dict that is a weight; tables keep theirs and are left out."""
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     found: dict[str, torch.Tensor] = {}
-    for _ in range(4):
+    for _ in range(16):  # a single number may come out near the one before several times
         redraw(module, model)
         for name, tensor in model.state_dict().items():
             if name not in found and not is_close(tensor, kept[name]):
