@@ -1,7 +1,6 @@
 """The reference with its images channels-last: the same operations, other strides, outputs laid out as the reference's.
 
-Convolution libraries have kernels for channels innermost that are often faster: on two AVX-512 cores diffusion_attention_block
-took 2.5 ms instead of 8.0, compiled besides 1.6 instead of 7.4. torch.compile leaves the layout as it comes on a CPU.
+Convolution libraries have kernels for channels innermost that may be faster, and torch.compile leaves the layout as it comes on a CPU.
 Conversions of inputs and outputs are part of the call. What a reference returns need not be contiguous, so the first call at
 a set of inputs asks the reference itself, with its weights as they came.
 """
@@ -12,9 +11,9 @@ import ast
 import re
 
 from agent.bundle.sections import cut
-from agent.compiler.forward import forward_parameters, without_docstring
+from agent.compiler.forward import cut_apart, forward_parameters, without_docstring
 from agent.compiler.modes import OWN_COPY
-from agent.errors import AssemblyError, ProposalFailed
+from agent.errors import AssemblyError
 
 LABELS = {False: "channels-last", True: "channels-last, compiled"}
 NOTE = "images and weights of convolutions channels-last, outputs as the reference lays them out"
@@ -48,14 +47,8 @@ def channels_last_source(reference: str, title: str, *, compiled: bool) -> str:
     Raises:
         ProposalFailed: if the reference does not define a class Model with a plain forward.
     """
-    try:
-        section = cut(reference, "Model")
-    except AssemblyError as error:
-        raise ProposalFailed(str(error)) from error
+    section = cut_apart(reference, _OWN_NAMES)
     parameters = forward_parameters(section.text)
-    taken = {name for name in section.names if name in _OWN_NAMES and section.names[name] != name}
-    if taken:
-        raise ProposalFailed(f"the reference uses the name {sorted(taken)[0]} itself")
     signature = ", ".join(p.name + (f"={p.default}" if p.default else "") for p in parameters)
     arguments = (
         "(" + "".join(f"{p.name}, " for p in parameters).rstrip(" " if len(parameters) == 1 else ", ") + ")"

@@ -1,8 +1,8 @@
 """A module replayed as a CUDA graph that is captured by hand: one launch a call instead of one for each kernel.
 
 Where launches take longer than kernels do, the reference as a graph is the best that a user could have had without any new
-kernel, and what every candidate is timed against: a bundle of Inductor's kernels came out at 0.6 to 0.8 of it on an H200. As a
-candidate it cannot be much faster than that; it stands in where nothing else is. Kernels of one's own in a graph can be.
+kernel, and what every candidate is timed against. As a candidate it cannot be much faster than that; it stands in where nothing
+else is. Kernels of one's own in a graph can be.
 
 A graph is no answer inside somebody else's capture, under autograd, autocast or a tracer, or for inputs that are not
 tensors on the current GPU: there the module's own `forward` runs.
@@ -13,8 +13,7 @@ from __future__ import annotations
 import ast
 
 from agent.bundle.renaming import rename
-from agent.bundle.sections import cut
-from agent.compiler.forward import forward_parameters, without_docstring
+from agent.compiler.forward import cut_apart, forward_parameters, without_docstring
 from agent.compiler.modes import COPIED
 from agent.errors import AssemblyError, ProposalFailed
 
@@ -36,17 +35,14 @@ def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
     Raises:
         ProposalFailed: if there is no such class with a plain forward, or it has graphs of its own.
     """
-    try:
-        section = cut(source, root)
-        text = section.text
-        if root == "ModelNew":
-            text = rename(text, {"ModelNew": "Launched"})
-    except AssemblyError as error:
-        raise ProposalFailed(str(error)) from error
-    base = "Launched" if root == "ModelNew" else root
-    taken = set(section.names) & (_OWN - {root})
-    if taken:
-        raise ProposalFailed(f"the source uses the name {sorted(taken)[0]} itself")
+    section = cut_apart(source, _OWN, root)
+    text, base = section.text, root
+    if root == "ModelNew":
+        base = "Launched"
+        try:
+            text = rename(text, {root: base})
+        except AssemblyError as error:
+            raise ProposalFailed(str(error)) from error
     if any(word in text for word in ("CUDAGraph", "cudagraph", "cuda.graph", "make_graphed_callables")):
         raise ProposalFailed("it makes CUDA graphs itself")
     parameters = forward_parameters(text, base)
@@ -126,7 +122,7 @@ def captured(forward, inputs):
                 result = forward(*fixed)
     except torch.OutOfMemoryError:
         raise
-    except Exception:
+    except Exception:  # whatever cannot be captured: it waits for the device, or calls what may not be captured
         return False
     return targets, graph, result
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 from dataclasses import dataclass
 
-from agent.errors import ProposalFailed
+from agent.bundle.sections import Section, cut
+from agent.errors import AssemblyError, ProposalFailed
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,23 @@ class Parameter:
 
     name: str
     default: str
+
+
+def cut_apart(source: str, own: Set[str], root: str = "Model") -> Section:
+    """What class `root` needs of a file, for a candidate file that adds the names `own` to it.
+
+    Raises:
+        ProposalFailed: if there is no such class, or it uses one of these names for something else.
+    """
+    try:
+        section = cut(source, root)
+    except AssemblyError as error:
+        raise ProposalFailed(str(error)) from error
+    # A module that is imported under its own name means the same in both.
+    taken = {name for name, path in section.names.items() if name in own - {root} and path != name}
+    if taken:
+        raise ProposalFailed(f"the source uses the name {min(taken)} itself")
+    return section
 
 
 def forward_parameters(section: str, root: str = "Model") -> list[Parameter]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.bundle.sections import cut
-from agent.compiler.forward import Parameter, forward_parameters, without_docstring
-from agent.errors import AssemblyError, ProposalFailed
+from agent.compiler.forward import Parameter, cut_apart, forward_parameters, without_docstring
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,8 @@ def mode_source(mode: Mode, reference: str, title: str) -> str:
     Raises:
         ProposalFailed: if the reference does not define a class Model with a plain forward.
     """
-    try:
-        section = cut(reference, "Model")
-    except AssemblyError as error:
-        raise ProposalFailed(str(error)) from error
+    section = cut_apart(reference, {"ModelNew", "OPTIONS", "own_copy", "copied"})
     parameters = forward_parameters(section.text)
-    taken = set(section.names) & {"ModelNew", "OPTIONS", "own_copy", "copied"}
-    if taken:
-        raise ProposalFailed(f"the reference uses the name {sorted(taken)[0]} itself")
     parts = [
         f'"""{" ".join(title.split())[:60]}, compiled by torch.compile: {mode.words}."""'.replace("\\", ""),
         "import types\n\nimport torch",
