@@ -16,6 +16,7 @@ from services.commands.optimize import optimize
 from services.commands.replay import replay
 from services.commands.resume import resume
 from services.commands.serve import serve
+from services.commands.verify import verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,6 +35,7 @@ app.command()(evaluate_batch)
 app.command()(lint)
 app.command()(shapes)
 app.command()(profile)
+app.command()(verify)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)

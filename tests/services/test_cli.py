@@ -44,6 +44,7 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "jobs",
         "watch",
         "fetch",
+        "verify",
     ],
 )
 def test_help_teaches(tmp_path: Path, command: str) -> None:
