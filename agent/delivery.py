@@ -117,7 +117,10 @@ def _plan(
 
 def _assembled(spec: JobSpec, portfolio: Portfolio, domain: Domain, call: Call) -> str:
     members = [member.candidate for member in portfolio.members]
-    return assemble(spec.task.name, spec.task.source, members, portfolio.leaves, domain, call, spec.device)
+    where = portfolio.winner.verdict.get("environment")
+    return assemble(
+        spec.task.name, spec.task.source, members, portfolio.leaves, domain, call, spec.device, where
+    )
 
 
 def _without_fallback(winner: Candidate, why: str) -> str:

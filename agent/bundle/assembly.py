@@ -18,7 +18,13 @@ from agent.errors import AssemblyError
 
 _RULE = "# " + "-" * 117
 _TEMPLATE = Path(__file__).parent / "templates" / "drop_in.py.template"
-_IMPORTS = {"inspect": "inspect", "threading": "threading", "torch": "torch", "warnings": "warnings"}
+_IMPORTS = {
+    "inspect": "inspect",
+    "threading": "threading",
+    "functools": "functools",
+    "torch": "torch",
+    "warnings": "warnings",
+}
 # What makes a module compute something else in training mode than in eval mode, in which the referee judges.
 _MODE_DEPENDENT = re.compile(
     r"training|[Dd]ropout|BatchNorm|batch_norm|InstanceNorm|instance_norm|RReLU|rrelu|LSTM|GRU|RNN|Multihead"
@@ -26,6 +32,8 @@ _MODE_DEPENDENT = re.compile(
 )
 _OWN = (
     "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
+    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
+    "_is_compiling _is_tracing _is_autocasting "
     "_leaf _constructor_values _plain _state_of _judged _wants_gradient _share"
 ).split()
 
@@ -121,6 +129,7 @@ def assemble(
     domain: Domain,
     call: Call,
     device: str,
+    environment: Mapping[str, Any] | None = None,
 ) -> str:
     """The text of optimized.py.
 
@@ -132,6 +141,7 @@ def assemble(
         domain: what the members were judged on; its places are `input_places(call)`.
         call: from `read_call`.
         device: "cpu" or "cuda".
+        environment: of the verdicts, so that the file can say when it runs elsewhere.
 
     Raises:
         AssemblyError: if the parts cannot be put into one module.
@@ -163,7 +173,7 @@ def assemble(
         parts += [_member_text(index, section)]
     parts += [
         _tables(members, sections),
-        _dispatcher(len(members) + 2, reference.text, leaves, domain, call, device),
+        _dispatcher(len(members) + 2, reference.text, leaves, domain, call, device, environment or {}),
     ]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
@@ -203,7 +213,8 @@ def _member_text(index: int, section: Section) -> str:
         f"except Exception as error:\n"
         f"    Member{index} = None\n"
         f"    _member{index}_error = error\n"
-        f'    warnings.warn(f"kernelwright: member {index} cannot be loaded here ({{error}})", RuntimeWarning)\n'
+        f'    warnings.warn(f"kernelwright: member {index} cannot be loaded here ({{error}}); the reference is used in its '
+        f'place. Install what it needs, or find out more with `kernelwright verify`", RuntimeWarning)\n'
     )
 
 
@@ -220,7 +231,13 @@ def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
 
 
 def _dispatcher(
-    number: int, reference_text: str, leaves: Leaves, domain: Domain, call: Call, device: str
+    number: int,
+    reference_text: str,
+    leaves: Leaves,
+    domain: Domain,
+    call: Call,
+    device: str,
+    environment: Mapping[str, Any],
 ) -> str:
     internal = internal_places(call, domain.dims)
     renamed = dict(zip(call.names, internal, strict=True))
@@ -237,6 +254,7 @@ def _dispatcher(
         device=device,
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
+        judged_with=_judged_with(environment, device),
         eval_only=bool(_MODE_DEPENDENT.search(reference_text)),
         constructor_names=guards.constructor_names,
         constructor_guard=guards.constructor_body,
@@ -251,6 +269,12 @@ def _dispatcher(
         call_names=call.forwarded,
         run_names=run,
     )
+
+
+def _judged_with(environment: Mapping[str, Any], device: str) -> str:
+    """What the file says when it is not there, as a dictionary in Python; a CPU's name changes with its virtual machine."""
+    names = ("torch", "device_name") if device == "cuda" else ("torch",)
+    return repr({name: _one_line(str(environment[name])) for name in names if environment.get(name)})
 
 
 def _extra_guards(call: Call, domain: Domain, internal: Sequence[str]) -> list[str]:

@@ -114,7 +114,7 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         lines += _refuse(
             f"type({place}) is not {kind} or len({place}) != {length}", "an input has another structure"
         )
-    for tensor in domain.tensors:
+    for index, tensor in enumerate(domain.tensors):
         place = tensor.place
         lines += _refuse(f"type({place}) is not torch.Tensor", "an input is not a plain tensor")
         lines += _refuse(f"not {place}.is_{device}", "an input is on another device")
@@ -125,6 +125,8 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
             f"not {place}.is_contiguous() or {place}.data_ptr() % ALIGNMENT_BYTES",
             "an input has another layout",
         )
+        if any("complex" in row[index] for row in domain.dtypes):
+            lines += _refuse(f"{place}.is_conj()", "an input is conjugated, which its memory does not show")
     if len(domain.dtypes) == 1:  # the usual case, and twice as quick to check as the set
         pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
         others = " or ".join(f"{tensor.place}.dtype != torch.{name}" for tensor, name in pairs)

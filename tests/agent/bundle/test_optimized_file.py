@@ -152,7 +152,7 @@ def test_weights_exist_once(optimized: ModuleType) -> None:
     model = optimized.ModelNew(64)
     with torch.no_grad():
         model(*inputs())
-    member = model._kw_dispatch.built[0]
+    member = model._kw_dispatch.known[0][0][0].__self__
     assert member.weight.data_ptr() == model.weight.data_ptr()
     assert member.shift.data_ptr() == model.shift.data_ptr()
 
