@@ -6,6 +6,7 @@ AgentError
 ├── AnswersAwaited          a batch has no answers yet (the job is `waiting`, and goes on when it is run again)
 ├── AssemblyError           the winner cannot be turned into optimized.py
 ├── UnreadableBundle        a bundle is not there, damaged or edited
+├── CannotApply             a bundle does not go into the user's model
 └── StoreCorrupt            a job folder holds something that is not ours
 """
 
@@ -47,3 +48,7 @@ class StoreCorrupt(AgentError):
 
 class UnreadableBundle(AgentError):
     """This is no bundle, or not a whole one; the message says what is wrong with it and what to do."""
+
+
+class CannotApply(AgentError):
+    """The bundle could not be put into the model; the message says why and what to do."""

@@ -11,6 +11,7 @@ from evaluator.commands.lint import lint
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
+from services.commands.apply import apply
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
 from services.commands.replay import replay
@@ -36,6 +37,7 @@ app.command()(lint)
 app.command()(shapes)
 app.command()(profile)
 app.command()(verify)
+app.command()(apply)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)

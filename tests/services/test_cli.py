@@ -45,6 +45,7 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "watch",
         "fetch",
         "verify",
+        "apply",
     ],
 )
 def test_help_teaches(tmp_path: Path, command: str) -> None:

@@ -306,8 +306,8 @@ def test_a_saved_module_and_a_saved_state_come_back(optimized: ModuleType) -> No
 
 def test_threads_may_share_it_while_another_changes_the_weights(tmp_path: Path) -> None:
     """Every answer is that of the old weights or of the new ones, and the members are built once for each."""
-    builds = MEMBER.replace("calls = []", "calls = []\nbuilds = []").replace(
-        "self.packed = None", "self.packed = None\n        builds.append(1)"
+    builds = MEMBER.replace("calls = []", "import time\n\ncalls = []\nbuilds = []\npause_s = 0.0").replace(
+        "self.packed = None", "self.packed = None\n        builds.append(1)\n        time.sleep(pause_s)", 1
     )
     module = imported(tmp_path, optimized_text([Candidate(builds, "human", "counts")]))
     model = module.ModelNew(64)
@@ -339,17 +339,40 @@ def test_threads_may_share_it_while_another_changes_the_weights(tmp_path: Path) 
     assert not wrong
     with torch.no_grad():
         right(module, model, x, residual)
+    module.pause_s = 0.2  # long enough for all four to find it stale
     built = len(module.builds)
-    threads = [threading.Thread(target=lambda: model(x, residual)) for _ in range(4)]
     with torch.no_grad():
         model.weight.add_(1.0)
+
+    def use_once() -> None:
+        with torch.no_grad():
+            model(x, residual)
+
+    threads = [threading.Thread(target=use_once) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    with torch.no_grad():
-        model(x, residual)
     assert len(module.builds) == built + 1, "four threads that find it stale build it once"
+
+
+def test_weights_that_change_while_a_member_is_built_for_the_old_ones_are_noticed(tmp_path: Path) -> None:
+    meanwhile = MEMBER.replace("calls = []", "calls = []\nmeanwhile = []") + (
+        "\n    def train(self, mode=True):\n        if meanwhile:\n            meanwhile.pop()()\n        return super().train(mode)\n"
+    )
+    module = imported(tmp_path, optimized_text([Candidate(meanwhile, "human", "slow to build")]))
+    model = module.ModelNew(64)
+    x, residual = inputs()
+
+    def replace() -> None:
+        model.weight = torch.nn.Parameter(torch.randn(64))
+
+    with torch.no_grad():
+        model.weight.add_(1.0)
+        module.meanwhile.append(replace)
+        model(x, residual)
+        assert not module.meanwhile
+        right(module, model, x, residual)
 
 
 def test_a_member_that_calls_the_module_while_it_is_built_does_not_hang(tmp_path: Path) -> None:
