@@ -15,6 +15,7 @@ from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
 from agent.errors import AssemblyError
 from agent.judging import judge_phase, raise_if_stopped
+from agent.platforms import of_one_platform
 from agent.portfolio import Entry, Portfolio, build_portfolio
 from agent.providers.account import account
 from agent.spec import JobSpec
@@ -61,7 +62,9 @@ def deliver(
     """
     if not entries:
         return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
-    left = list(entries)
+    left = of_one_platform(entries)
+    if len(left) < len(entries):
+        _log.warning("%s: %d verdicts of another platform are left out", spec.name, len(entries) - len(left))
     reason = "no accepted candidate is worth delivering: each is slower than the best baseline"
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)

@@ -43,8 +43,17 @@ class Change:
 
 def fingerprint(environment: Mapping[str, Any]) -> str:
     """16 hex digits that name the platform of a verdict's environment."""
-    parts = json.dumps([environment.get(name) for name in _PARTS], default=str)
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+    parts = [environment.get(name) for name in _PARTS]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+
+
+def platform(environment: Mapping[str, Any]) -> str:
+    """The same for the platform whichever card of its type it is: figures may be ranked together where this is the same.
+
+    Another driver, power limit, torch, Triton, version of the referee, or number of a CPU's threads makes another platform.
+    """
+    parts = [environment.get(name) for name in _PARTS if name not in ("gpu_uuid", "threads")]
+    return hashlib.sha256(json.dumps([*parts, type_of(environment)], default=str).encode()).hexdigest()[:16]
 
 
 def type_of(environment: Mapping[str, Any]) -> str:

@@ -52,6 +52,14 @@ def kept(work_dir: Path, kind: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("schema") == SCHEMA else None
 
 
+def digest(work_dir: Path, kind: str) -> str | None:
+    """16 hex digits that name the ceilings kept here, for measurements made beside them; None where there are none."""
+    value = kept(work_dir, kind)
+    if value is None:
+        return None
+    return hashlib.sha256(json.dumps(value["rates"], sort_keys=True).encode()).hexdigest()[:16]
+
+
 def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any]:
     """The ceilings of a device, measured now if nobody did before or if asked to (20 s on a GPU, 10 s on two cores).
 
