@@ -510,7 +510,6 @@ def test_a_captured_graph_holds_the_member_and_sees_new_inputs(on_gpu: ModuleTyp
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
-        assert ran(on_gpu, lambda: None) is False
         before = len(on_gpu.calls)
         out = model(x, residual)
         assert len(on_gpu.calls) == before + 1
