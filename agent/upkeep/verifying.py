@@ -274,7 +274,7 @@ def _result(
         return REGRESSED, f"optimized.py is no longer accepted here; {said}"
     if ratio is None:
         return UNMEASURED, "none of the recorded shapes was timed here"
-    what = "what the evidence says" if same_terms else "the best baseline here"
+    what = "the recorded speedup" if same_terms else "as fast as the best baseline here"
     interval = f"{ratio[0]:.3f} [{ratio[1]:.3f}, {ratio[2]:.3f}] times {what}"
     slower = [shape for shape in shapes if shape.status == "slower"]
     if slower or ratio[2] < 1 - max_regression:
@@ -292,7 +292,7 @@ def _result(
             UNMEASURED,
             f"too noisy to tell a fall of {max_regression:.1%}: over all shapes {interval}; {advice}",
         )
-    return HOLDS, f"holds: over all shapes {interval}"
+    return HOLDS, f"over all shapes {interval}"
 
 
 def _remarks(

@@ -56,11 +56,11 @@ def verify(
         ):
             row = bar.add_task("starting", total=None)
 
-            def show(progress: dict[str, Any]) -> None:
+            def tell(progress: dict[str, Any]) -> None:
                 total = progress["total"] or None
                 bar.update(row, description=progress["text"], completed=progress["done"], total=total)
 
-            found = measure(read, referee, max_regression=allowed, effort=effort, on_progress=show)
+            found = measure(read, referee, max_regression=allowed, effort=effort, on_progress=tell)
     except (UnreadableBundle, EvaluatorError) as error:
         _say.print(f"could not be measured: {error}", markup=False, highlight=False)
         raise typer.Exit(EXITS["unmeasured"]) from None
@@ -68,7 +68,7 @@ def verify(
         json.dump(found.as_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        _print(Console(), read.job, found)
+        show(Console(), found)
     raise typer.Exit(EXITS[found.result])
 
 
@@ -83,7 +83,8 @@ def share(text: str) -> float:
     return value
 
 
-def _print(console: Console, job: str, found: Verification) -> None:
+def show(console: Console, found: Verification) -> None:
+    """The result for people."""
     color = {"holds": "green", "regressed": "red"}.get(found.result, "yellow")
     console.print(f"[bold {color}]{found.result}[/]: ", end="")
     for sentence in found.sentences:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from agent.upkeep.reading import ReadBundle, Recorded, read_bundle
 from agent.upkeep.verifying import conclude
 from evaluator.sources import TaskSource
+from services.commands.verify import show
 from tests.agent.upkeep.bundles import row, write
 from tests.services.service import ROOT, WRONG, Service
 
@@ -117,6 +121,21 @@ def test_another_torch_is_named_and_compared() -> None:
     found = conclude(bundle(2.0, torch="2.11", driver="580"), [verdict(2.0)], 0.02)
     assert found.against == "evidence"
     assert found.changes == ("driver 580 -> unknown", "torch 2.11 -> 2.13")
+
+
+def test_people_see_the_shapes_and_what_changed() -> None:
+    console = Console(width=160, file=io.StringIO(), color_system=None)
+    odd = replace(bundle(2.0, 2.0, torch="2.11"), job="[red]x")
+    show(console, conclude(odd, [verdict(2.0, 1.5)], 0.02))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "regressed",
+        "slower at 1 of 2 shapes",
+        "changed: torch 2.11 -> 2.13",
+        "1.50x (1.49-1.51)",
+        "slower, stale",
+    ):
+        assert words in text
 
 
 def test_kernels_that_no_longer_run_are_told() -> None:
