@@ -136,7 +136,7 @@ def fitting(
     why = "its constructor takes what could not be found out; give --arguments as a JSON list"
     for arguments in itertools.islice(_arguments(request, task, module), _MOST_ARGUMENTS):
         try:
-            made = optimized.ModelNew(*arguments)
+            made = _without_memory(optimized, arguments)
         except Exception as error:
             why = f"ModelNew{tuple(arguments)!r} ends in {type(error).__name__}: {str(error)[:200]}"
             continue
@@ -145,6 +145,16 @@ def fitting(
             return arguments, found
         why = problem
     raise CannotApply(f"optimized.py does not fit {request['module']!r}: {why}")
+
+
+def _without_memory(optimized: ModuleType, arguments: list[Any]) -> nn.Module:
+    """A ModelNew to look at: some of the sizes that are tried may be larger than the machine."""
+    try:
+        with torch.device("meta"):
+            made: nn.Module = optimized.ModelNew(*arguments)
+    except (RuntimeError, NotImplementedError):  # tables and the like have no meta form
+        made = optimized.ModelNew(*arguments)
+    return made
 
 
 def _arguments(request: dict[str, Any], task: ModuleType, module: nn.Module) -> Iterator[list[Any]]:

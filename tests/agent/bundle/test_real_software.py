@@ -247,6 +247,24 @@ def test_parameters_that_lie_otherwise_are_copied_for_the_kernels(
         right(module, model, x, residual)
 
 
+def test_a_member_that_packs_weights_itself_gets_none_that_lie_otherwise(tmp_path: Path) -> None:
+    packs = RAW + (
+        "\n    @classmethod\n    def from_reference(cls, reference):\n"
+        "        made = cls(reference.weight.numel())\n"
+        "        made.packed = torch.as_strided(reference.weight.detach(), (reference.weight.numel(),), (1,)) * 2.0\n"
+        "        made.shift = reference.shift\n        return made\n"
+    )
+    module = imported(tmp_path, optimized_text([Candidate(packs, "llm", "packs raw memory")]))
+    model = module.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        assert ran(module, lambda: model(x, residual))
+        right(module, model, x, residual)
+        model.weight = torch.nn.Parameter(torch.randn(128)[::2])
+        assert not ran(module, lambda: model(x, residual))
+        right(module, model, x, residual)
+
+
 # --------------------------------------------------------------------------------------------- what people change
 
 
@@ -272,6 +290,22 @@ def test_a_submodule_that_is_replaced_or_watched_is_noticed(tmp_path: Path) -> N
         watched(x, residual)
         assert seen == [1]
         right(module, watched, x, residual)
+
+
+def test_parametrized_weights_are_the_reference_s(optimized: ModuleType) -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return 2.0 * weight
+
+    model = optimized.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        before = model(x, residual)
+        torch.nn.utils.parametrize.register_parametrization(model, "weight", Twice())
+        said = warned(lambda: model(x, residual))
+        assert len(said) <= 1
+        right(optimized, model, x, residual)
+        assert not torch.allclose(model(x, residual), before)
 
 
 def test_a_model_made_without_memory_gets_its_weights_later(optimized: ModuleType) -> None:
