@@ -8,10 +8,14 @@ import json
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from agent.bundle import domain
 from agent.bundle.assembly import Leaves, assemble, input_places, internal_places, read_call
@@ -121,3 +125,28 @@ def imported(folder: Path, text: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def inputs(rows: int = 32, cols: int = 64) -> list[torch.Tensor]:
+    """Inputs of `TASK`."""
+    return [torch.randn(rows, cols), torch.randn(rows, cols)]
+
+
+def ran(module: ModuleType, call: Callable[[], Any]) -> bool:
+    """Whether a member that counts its calls ran during the call."""
+    before = len(module.calls)
+    call()
+    return len(module.calls) > before
+
+
+def right(module: ModuleType, model: Any, *given: torch.Tensor) -> None:
+    """The module's answer is the reference's."""
+    torch.testing.assert_close(model(*given), module.Model.forward(model, *given))
+
+
+def warned(call: Callable[[], Any]) -> list[str]:
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(one.message) for one in caught]

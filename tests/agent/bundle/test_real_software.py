@@ -1,55 +1,24 @@
-"""The delivered file among everything that a real program does to a module: right results, whatever it is."""
+"""The delivered file among compilers, gradients, threads and all that people change about a module: right results."""
 
 from __future__ import annotations
 
-import copy
 import io
-import json
-import os
-import subprocess
-import sys
 import threading
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 from torch.autograd import forward_ad
 
 from agent.candidates import Candidate
-from tests.agent.bundle.building import MEMBER, TASK, imported, optimized_text
-
-# Reads the memory of its weights as it lies, as a kernel does.
-RAW = MEMBER.replace(
-    "self.packed = self.weight * self.factor",
-    "raw = torch.as_strided(self.weight.detach(), (self.weight.numel(),), (1,))\n            self.packed = raw * self.factor",
-)
+from tests.agent.bundle.building import MEMBER, TASK, imported, inputs, optimized_text, ran, right, warned
 
 
 @pytest.fixture(scope="module")
 def optimized(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return imported(tmp_path_factory.mktemp("optimized"), optimized_text())
-
-
-def inputs(rows: int = 32, cols: int = 64) -> list[torch.Tensor]:
-    return [torch.randn(rows, cols), torch.randn(rows, cols)]
-
-
-def ran(module: ModuleType, call: Callable[[], Any]) -> bool:
-    before = len(module.calls)
-    call()
-    return len(module.calls) > before
-
-
-def right(module: ModuleType, model: Any, *given: torch.Tensor) -> None:
-    """The module's answer is the reference's."""
-    torch.testing.assert_close(model(*given), module.Model.forward(model, *given))
-
-
-# ------------------------------------------------------------------------------------------ compilers and exporters
 
 
 def test_compiled_as_one_graph_it_gives_the_same_with_and_without_gradients(optimized: ModuleType) -> None:
@@ -99,9 +68,6 @@ def test_it_can_be_traced(optimized: ModuleType) -> None:
         traced = torch.jit.trace(model, tuple(inputs()))
     given = inputs(5)
     torch.testing.assert_close(traced(*given), optimized.Model.forward(model, *given))
-
-
-# -------------------------------------------------------------------------------------------------- differentiation
 
 
 def test_a_step_between_forward_and_backward_leaves_the_graph_alone(tmp_path: Path) -> None:
@@ -160,112 +126,6 @@ def test_functional_calls_see_the_parameters_that_they_are_given(optimized: Modu
     torch.testing.assert_close(gradients["weight"], 2.0 * x.sum(0))
     with torch.no_grad():
         assert ran(optimized, lambda: model(x, residual)), "none of it takes the member away"
-
-
-# ------------------------------------------------------------------------------------------- what lies in memory how
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: [torch.randn(1, 64).expand(32, 64), torch.randn(32, 64)],
-        lambda: [torch.randn(64, 32).t(), torch.randn(32, 64)],
-        lambda: [torch.randn(32 * 64).as_strided((32, 64), (32, 1)), torch.randn(32, 64)],
-        lambda: [torch.randn(32, 128)[:, ::2], torch.randn(32, 64)],
-        lambda: [torch.randn(64, 64)[::2], torch.randn(64, 64)[1::2]],
-        lambda: [value[3:35].view(32, 64) for value in (torch.randn(40, 64), torch.randn(40, 64))],
-        lambda: [torch.randn(1, 64), torch.randn(1, 64)],
-        lambda: [torch.randn(0, 64), torch.randn(0, 64)],
-        lambda: [torch.randn(32, 64), torch.randn(1, 64)],
-        lambda: [torch.randn(64), torch.randn(32, 64)],
-    ],
-    ids="expanded transposed overlapping every-second rows-apart slices one none broadcast vector".split(),
-)
-def test_views_and_tiny_sizes_give_what_the_reference_gives(
-    optimized: ModuleType, make: Callable[[], list[torch.Tensor]]
-) -> None:
-    model = optimized.ModelNew(64)
-    with torch.no_grad():
-        right(optimized, model, *make())
-        same = make()[0]
-        right(optimized, model, same, same)
-
-
-def test_more_elements_than_32_bits_can_count_are_outside(optimized: ModuleType) -> None:
-    """On the meta device: the guards read sizes alone, and answer before any memory is asked for."""
-    dims = {
-        "rows": {"min": 1, "max": 1 << 20, "multiple_of": 1, "default": 32},
-        "cols": {"min": 8, "max": 8192, "multiple_of": 1, "default": 64},
-    }
-    text = optimized_text(dims=dims).replace("not x.is_cpu", "False").replace("not residual.is_cpu", "False")
-    folder = Path(str(optimized.__file__)).parent
-    module = imported(folder, text)
-    model = module.ModelNew(8192)
-    for rows, inside in ((1 << 18, True), ((1 << 20) + 1, False)):
-        x = torch.empty(rows, 8192, device="meta")
-        said = module._outside(model._kw_dispatch.fixed, x, x)
-        assert (said is None) is inside, said
-    assert x.numel() > 2**31
-
-
-def test_conjugated_inputs_are_not_read_as_they_lie(tmp_path: Path) -> None:
-    task = TASK.replace('Choice("float32", "float64")', 'Choice("complex64")').replace(
-        'dtype="float32"', 'dtype="complex64"'
-    )
-    dims = {
-        "rows": {"min": 1, "max": 4096, "multiple_of": 1, "default": 32},
-        "cols": {"min": 8, "max": 1024, "multiple_of": 8, "default": 64},
-        "dtype": {"choices": ["complex64"], "default": "complex64"},
-    }
-    module = imported(tmp_path, optimized_text(task=task, dims=dims))
-    model = module.ModelNew(64)
-    x = torch.randn(32, 64, dtype=torch.complex64)
-    with torch.no_grad():
-        assert ran(module, lambda: model(x, x))
-        assert not ran(module, lambda: model(x.conj(), x))
-        assert "conjugated" in model.kernelwright_explain(x.conj(), x)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.randn(128)[::2],
-        lambda: torch.randn(65)[1:],
-        lambda: torch.randn(1).expand(64),
-    ],
-    ids=["every second", "unaligned", "expanded"],
-)
-def test_parameters_that_lie_otherwise_are_copied_for_the_kernels(
-    tmp_path: Path, make: Callable[[], torch.Tensor]
-) -> None:
-    module = imported(tmp_path, optimized_text([Candidate(RAW, "llm", "reads raw memory")]))
-    model = module.ModelNew(64)
-    x, residual = inputs()
-    with torch.no_grad():
-        model.weight = torch.nn.Parameter(make())
-        assert ran(module, lambda: model(x, residual))
-        right(module, model, x, residual)
-
-
-def test_a_member_that_packs_weights_itself_gets_none_that_lie_otherwise(tmp_path: Path) -> None:
-    packs = RAW + (
-        "\n    @classmethod\n    def from_reference(cls, reference):\n"
-        "        made = cls(reference.weight.numel())\n"
-        "        made.packed = torch.as_strided(reference.weight.detach(), (reference.weight.numel(),), (1,)) * 2.0\n"
-        "        made.shift = reference.shift\n        return made\n"
-    )
-    module = imported(tmp_path, optimized_text([Candidate(packs, "llm", "packs raw memory")]))
-    model = module.ModelNew(64)
-    x, residual = inputs()
-    with torch.no_grad():
-        assert ran(module, lambda: model(x, residual))
-        right(module, model, x, residual)
-        model.weight = torch.nn.Parameter(torch.randn(128)[::2])
-        assert not ran(module, lambda: model(x, residual))
-        right(module, model, x, residual)
-
-
-# --------------------------------------------------------------------------------------------- what people change
 
 
 def test_a_submodule_that_is_replaced_or_watched_is_noticed(tmp_path: Path) -> None:
@@ -421,206 +281,3 @@ def test_a_member_that_calls_the_module_while_it_is_built_does_not_hang(tmp_path
         model = module.ModelNew(64)
         assert ran(module, lambda: model(*inputs()))
         right(module, model, *inputs())
-
-
-# ------------------------------------------------------------------------------------------- where it was not judged
-
-
-def warned(call: Callable[[], Any]) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    return [str(one.message) for one in caught]
-
-
-def test_a_gpu_s_bundle_without_a_gpu_says_so_once(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    module = imported(tmp_path, optimized_text(device="cuda"))
-    models: list[Any] = []
-    said = warned(lambda: models.extend([module.ModelNew(64), copy.deepcopy(module.ModelNew(64))]))
-    assert len(said) == 1
-    assert "no GPU that torch can use" in said[0]
-    assert "kernelwright verify" in said[0]
-    with torch.no_grad():
-        assert not warned(lambda: right(module, models[0], *inputs()))
-    assert not module.calls
-
-
-def judged_with(folder: Path, version: str) -> ModuleType:
-    text = optimized_text().replace("JUDGED_WITH = {}", f"JUDGED_WITH = {{'torch': {version!r}}}")
-    assert version in text
-    return imported(folder, text)
-
-
-def test_another_torch_is_named_once(tmp_path: Path) -> None:
-    module = judged_with(tmp_path, "1.13.1")
-    said = warned(lambda: (module.ModelNew(64), module.ModelNew(64)))
-    assert len(said) == 1
-    assert "judged with torch 1.13.1" in said[0]
-    assert not warned(lambda: judged_with(tmp_path, torch.__version__).ModelNew(64))
-
-
-def test_another_gpu_is_named_once(tmp_path: Path) -> None:
-    module = judged_with(tmp_path, torch.__version__)
-    module.JUDGED_WITH["device_name"] = "NVIDIA H200"
-    said = warned(lambda: [module._tell_where(name) for name in ("NVIDIA H200", "NVIDIA L4", "NVIDIA L4")])
-    assert len(said) == 1
-    assert "NVIDIA H200, and this is NVIDIA L4" in said[0]
-
-
-PROGRAM = """
-import json, sys, torch
-before = set(sys.modules)
-import optimized
-loaded = set(sys.modules) - before
-with torch.no_grad():
-    model = optimized.ModelNew(64)
-    x = torch.randn(4, 64)
-    same = torch.allclose(model(x, x), optimized.Model.forward(model, x, x))
-print(json.dumps({"loaded": sorted(loaded), "same": same, "member": len(optimized.calls)}))
-"""
-
-
-def test_alone_in_a_folder_it_works_and_loads_next_to_nothing_beside_torch(tmp_path: Path) -> None:
-    """What takes long to import would show among the modules: torch's compiler alone takes seconds."""
-    (tmp_path / "optimized.py").write_text(optimized_text())
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-s", "-c", PROGRAM],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    found = json.loads(done.stdout)
-    assert found["same"]
-    assert found["member"] > 0
-    assert [name for name in found["loaded"] if name.startswith("torch._")] == []
-    assert len(found["loaded"]) <= 3, found["loaded"]
-
-
-# ------------------------------------------------------------------------------------------------------------ GPUs
-
-GPU_MEMBER = """
-import torch
-import torch.nn as nn
-
-calls = []
-
-
-class ModelNew(nn.Module):
-    def __init__(self, cols: int, factor: float = 2.0):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(cols))
-        self.register_buffer("shift", torch.zeros(cols))
-        self.factor = factor
-
-    def forward(self, x, residual):
-        calls.append(tuple(x.shape))
-        return torch.addcmul(self.shift + residual, x, self.weight * self.factor)
-"""
-
-
-@pytest.fixture
-def on_gpu(tmp_path: Path) -> ModuleType:
-    return imported(tmp_path, optimized_text([Candidate(GPU_MEMBER, "human", "on a GPU")], device="cuda"))
-
-
-def gpu_inputs(rows: int = 32, device: str = "cuda") -> list[torch.Tensor]:
-    return [value.to(device) for value in inputs(rows)]
-
-
-@pytest.mark.gpu
-def test_a_captured_graph_holds_the_member_and_sees_new_inputs(on_gpu: ModuleType) -> None:
-    model = on_gpu.ModelNew(64).cuda()
-    x, residual = gpu_inputs()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(stream):
-        model(x, residual)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        before = len(on_gpu.calls)
-        out = model(x, residual)
-        assert len(on_gpu.calls) == before + 1
-    x.copy_(torch.randn_like(x))
-    graph.replay()
-    torch.testing.assert_close(out, on_gpu.Model.forward(model, x, residual))
-
-
-@pytest.mark.gpu
-def test_a_first_call_inside_a_capture_takes_the_reference_and_the_next_one_the_member(
-    on_gpu: ModuleType,
-) -> None:
-    model = on_gpu.ModelNew(64).cuda()
-    x, residual = gpu_inputs()
-    with torch.no_grad():
-        on_gpu.Model.forward(model, x, residual)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = model(x, residual)
-        assert not on_gpu.calls
-        graph.replay()
-        torch.testing.assert_close(out, on_gpu.Model.forward(model, x, residual))
-        assert ran(on_gpu, lambda: model(x, residual))
-
-
-@pytest.mark.gpu
-def test_it_follows_the_current_stream_in_several_threads(on_gpu: ModuleType) -> None:
-    model = on_gpu.ModelNew(64).cuda()
-    wrong: list[int] = []
-
-    def use(number: int) -> None:
-        stream = torch.cuda.Stream()
-        with torch.no_grad(), torch.cuda.stream(stream):
-            for _ in range(200):
-                x = torch.full((512, 64), float(number), device="cuda")
-                torch.cuda._sleep(
-                    20_000
-                )  # the input is late: whoever does not wait for this stream reads something else
-                x.add_(1.0)
-                found = model(x, x)
-                expected = on_gpu.Model.forward(model, x, x)
-                if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
-                    wrong.append(number)
-
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-@pytest.mark.gpu
-def test_inputs_on_another_device_are_the_reference_s_to_refuse(on_gpu: ModuleType) -> None:
-    model = on_gpu.ModelNew(64).cuda()
-    with torch.no_grad():
-        assert ran(on_gpu, lambda: model(*gpu_inputs()))
-        with pytest.raises(RuntimeError, match="device"):
-            model(*inputs())
-        assert ran(on_gpu, lambda: model(*gpu_inputs()))
-        if torch.cuda.device_count() < 2:
-            return
-        other = copy.deepcopy(model).to("cuda:1")
-        right(on_gpu, other, *gpu_inputs(device="cuda:1"))
-        with torch.cuda.device(1):
-            assert ran(on_gpu, lambda: other(*gpu_inputs(device="cuda:1")))
-            with pytest.raises(RuntimeError, match="device"):
-                model(*gpu_inputs(device="cuda:1"))
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_it_compiles_as_one_graph_and_can_be_exported(on_gpu: ModuleType) -> None:
-    model, given = on_gpu.ModelNew(64).cuda(), gpu_inputs()
-    with torch.no_grad():
-        expected = on_gpu.Model.forward(model, *given)
-        compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
-        for _ in range(3):
-            torch.testing.assert_close(compiled(*given).clone(), expected)
-        torch.testing.assert_close(torch.export.export(model, tuple(given)).module()(*given), expected)
