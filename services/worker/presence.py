@@ -95,7 +95,7 @@ class Presence:
         return self._misfit(check)
 
     def _misfit(self, check: dict[str, Any]) -> str | None:
-        """Why this device is not what it says it is; a GPU whose ceilings nobody has measured is measured for that (20 s)."""
+        """Why this device is not what it says it is; a GPU whose ceilings nobody has measured is measured for that (half a minute)."""
         device = self._bench.device
         try:
             known = ceilings.kept(default_work_dir(), device)
