@@ -14,6 +14,7 @@ from agent.bundle.domain import Domain
 from agent.bundle.guards import internal_names, write_guards
 from agent.bundle.sections import Section, cut, indented, rename_collisions
 from agent.candidates import Candidate
+from agent.dispatch.tree import Node, python_lines
 from agent.errors import AssemblyError
 
 _RULE = "# " + "-" * 117
@@ -25,8 +26,8 @@ _MODE_DEPENDENT = re.compile(
     r"|Transformer|FractionalMaxPool|running_"
 )
 _OWN = (
-    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
-    "_leaf _constructor_values _plain _state_of _judged _wants_gradient _share"
+    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
+    "_constructor_values _plain _state_of _judged _wants_gradient _share"
 ).split()
 
 
@@ -46,21 +47,6 @@ class Call:
     forwarded: str
     defaults: tuple[str | None, ...]
     generic: bool
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """Which member runs where: `small` up to `limit` input elements, `large` above; None is the reference.
-
-    Attributes:
-        small: index into the members.
-        large: index into the members; equal to `small` when there is no limit.
-        limit: total elements of all input tensors, or None.
-    """
-
-    small: int | None = 0
-    large: int | None = 0
-    limit: int | None = None
 
 
 def read_call(task_source: str) -> Call:
@@ -117,7 +103,7 @@ def assemble(
     task_name: str,
     task_source: str,
     members: Sequence[Candidate],
-    leaves: Leaves,
+    tree: Node,
     domain: Domain,
     call: Call,
     device: str,
@@ -128,7 +114,7 @@ def assemble(
         task_name: for the heading.
         task_source: the reference; its class Model becomes the base class of ModelNew.
         members: accepted candidates, at least one.
-        leaves: which member runs where.
+        tree: which member runs where.
         domain: what the members were judged on; its places are `input_places(call)`.
         call: from `read_call`.
         device: "cpu" or "cuda".
@@ -163,7 +149,7 @@ def assemble(
         parts += [_member_text(index, section)]
     parts += [
         _tables(members, sections),
-        _dispatcher(len(members) + 2, reference.text, leaves, domain, call, device),
+        _dispatcher(members, reference.text, tree, domain, call, device),
     ]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
@@ -220,7 +206,7 @@ def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
 
 
 def _dispatcher(
-    number: int, reference_text: str, leaves: Leaves, domain: Domain, call: Call, device: str
+    members: Sequence[Candidate], reference_text: str, tree: Node, domain: Domain, call: Call, device: str
 ) -> str:
     internal = internal_places(call, domain.dims)
     renamed = dict(zip(call.names, internal, strict=True))
@@ -231,9 +217,12 @@ def _dispatcher(
     passed = "() if named else inputs" if call.generic else call.forwarded
     run = "*inputs" if call.generic else ", ".join(call.names[: domain.inputs])
     places = guards.tensor_places
+    lines = python_lines(
+        tree, guards.dims, [tensor.place for tensor in domain.tensors], lambda index: _remark(members, index)
+    )
     outer_places = places if call.generic else _places_outside(domain, renamed)
     return Template(_TEMPLATE.read_text()).substitute(
-        number=number,
+        number=len(members) + 2,
         device=device,
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
@@ -242,8 +231,7 @@ def _dispatcher(
         constructor_guard=guards.constructor_body,
         input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
         input_names=", ".join(internal),
-        leaf=_leaf_function(leaves, guards.elements, internal),
-        forward_leaf=f"_leaf({passed})" if leaves.limit is not None else leaves.small,
+        tree="\n".join(f"    {line}" for line in lines),
         model="Model",
         signature=call.signature,
         forward_input_names=passed,
@@ -282,17 +270,8 @@ def _places_outside(domain: Domain, renamed: dict[str, str]) -> str:
     return ", ".join(places)
 
 
-def _leaf_function(leaves: Leaves, elements: str, names: Sequence[str]) -> str:
-    """The function that picks a member by size; nothing when there is no choice."""
-    if leaves.limit is None:
-        return ""
-    return (
-        f"def _leaf({', '.join(names)}):\n"
-        '    """Index of the member for these inputs, None for the reference."""\n'
-        f"    if {elements} <= {int(leaves.limit)}:\n"
-        f"        return {leaves.small}\n"
-        f"    return {leaves.large}\n\n\n"
-    )
+def _remark(members: Sequence[Candidate], index: int | None) -> str:
+    return "the reference" if index is None else _one_line(members[index].label)
 
 
 def _one_line(text: str) -> str:

@@ -39,10 +39,10 @@ class Guards:
     Attributes:
         constructor_names: arguments of `_fixed_dims`.
         constructor_body: body lines of `_fixed_dims`, indented.
-        input_body: body lines of `_outside` before the final return, indented.
+        input_body: body lines of `_choose` before the tree, indented.
         dtypes: rows of INPUT_DTYPES, indented.
         tensor_places: expressions of the tensor inputs, joined by commas.
-        elements: expression that counts the elements of all tensor inputs.
+        dims: dimensions that the body has as local variables, with the variables' names.
         alignment_bytes: required alignment of an input's first byte.
     """
 
@@ -51,7 +51,7 @@ class Guards:
     input_body: str
     dtypes: str
     tensor_places: str
-    elements: str
+    dims: Mapping[str, str]
     alignment_bytes: int
 
 
@@ -74,14 +74,14 @@ def write_guards(domain: Domain, device: str) -> Guards:
     if not domain.tensors:
         raise AssemblyError("the task has no tensor input to dispatch on")
     places = [tensor.place for tensor in domain.tensors]
-    input_lines, _ = _input_lines(domain, device)
+    input_lines, bound = _input_lines(domain, device)
     return Guards(
         constructor_names=", ".join(_local(item.place) for item in domain.constructor),
         constructor_body=_indent(_constructor_lines(domain)),
         input_body=_indent(input_lines),
         dtypes=_indent([f"({_comma(f'torch.{name}' for name in row)})," for row in domain.dtypes]),
         tensor_places=", ".join(places),
-        elements=" + ".join(f"{place}.numel()" for place in places),
+        dims={dim: _local(dim) for dim in sorted(bound)},
         alignment_bytes=_ALIGNMENT_BYTES.get(device, 64),
     )
 

@@ -52,5 +52,6 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
         "shapes": shapes,
         "strata": {split: [one.stratum for one in part] for split, part in drawn.items()},
+        "processors": session.fleet.processors,
         "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
     }
