@@ -110,6 +110,16 @@ def choose_winner(entries: Sequence[Entry]) -> tuple[Entry, str, str] | None:
     return None
 
 
+def wins_everywhere(validations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether at every validation shape some candidate is confidently faster than the best baseline."""
+    best: dict[str, float] = {}
+    for verdict in validations:
+        for row in timed_rows(verdict):
+            key = dims_key(row["dims"])
+            best[key] = max(best.get(key, 0.0), float((row.get("ci95") or (0.0,))[0]))
+    return bool(best) and min(best.values()) > 1.0
+
+
 def eager_speedups(verdict: Mapping[str, Any]) -> dict[str, float]:
     """Speed of the plain reference at the process's own number of threads against the best baseline, by `dims_key`.
 

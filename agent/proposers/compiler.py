@@ -8,9 +8,11 @@ from typing import Any
 
 from agent.candidates import Candidate
 from agent.compiler.capture import capture
+from agent.compiler.graph import graph_source
 from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
+from agent.portfolio.entries import wins_everywhere
 from agent.proposers.base import ProposalContext
 
 
@@ -50,9 +52,11 @@ class CompilerProposer:
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most six candidates; what could not be made is told in an event and costs nothing else."""
+        """Yield at most eight candidates; what could not be made is told in an event and costs nothing else."""
         seen: set[str] = set()
         yield from self._extracted(context, seen)
+        if context.device == "cuda":
+            yield from self._graphs(context, seen)
         if not self._modes_needed(context):
             return
         for mode in modes(context.device):
@@ -64,6 +68,35 @@ class CompilerProposer:
             if source not in seen:
                 seen.add(source)
                 yield Candidate(source, self.origin, mode.label, note=mode.words)
+
+    def _graphs(self, context: ProposalContext, seen: set[str]) -> Iterator[Candidate]:
+        """The reference and the extracted kernels as CUDA graphs, where some shape is not won yet.
+
+        The first stands in where nothing wins: on a GPU the best baseline of small shapes is just that.
+        """
+        step = "compiler.graphs"
+        decided = context.store.step(step)
+        if not isinstance(decided, dict):
+            decided = {"entered": not wins_everywhere(self._validations(context))}
+            context.store.finish_step(step, decided)
+        if not decided["entered"]:
+            self._tell(context, "cuda graph", "not entered: every validation shape is won already")
+            return
+        extracted = context.store.step(f"compiler.extract.{CUDA_EXTRACTIONS[0].label}")
+        sources = [("cuda graph", context.task.source, "Model")]
+        if isinstance(extracted, dict) and "source" in extracted:
+            sources.append((f"{CUDA_EXTRACTIONS[0].label} in a cuda graph", extracted["source"], "ModelNew"))
+        for label, source, root in sources:
+            try:
+                made = graph_source(source, context.task.name, root)
+            except ProposalFailed as error:
+                self._tell(context, label, str(error))
+                continue
+            if made not in seen:
+                seen.add(made)
+                yield Candidate(
+                    made, self.origin, label, note="replayed as a CUDA graph, outputs copied out of it"
+                )
 
     def _modes_needed(self, context: ProposalContext) -> bool:
         """Whether the modes enter as candidates of their own.
