@@ -14,7 +14,7 @@ from agent.errors import ProposalFailed
 from tests.agent.compiler.extraction import run_program, task_text
 
 NAME = "matmul_bias_relu"
-MEMBER = '''
+MEMBER = """
 from __future__ import annotations
 
 import torch
@@ -29,7 +29,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor):
         return torch.relu(x @ self.weight + self.bias)
-'''
+"""
 
 WITHOUT_A_GPU = """
 import copy, json, pickle, torch, reference, candidate
