@@ -166,8 +166,8 @@ def test_the_report_says_which_member_runs_where_and_what_each_brings() -> None:
     words = " ".join(page.words.split())
     assert "chosen by 12 validation shapes" in words
     assert "98.7%" in words
-    assert "rows <= 64 </pre><script>alert(1)</script> 1.50x the best baseline over 3 shapes" in words
-    assert "cdcdcdcdcdcd llm no 1.023x" in words
+    assert "rows <= 64</pre><script>alert(1)</script>1.50x the best baseline over 3 shapes" in words
+    assert "cdcdcdcdcdcdllm no1.023x" in words
     assert "script" not in page.tags
 
 
