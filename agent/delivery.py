@@ -15,7 +15,7 @@ from agent.bundle.evidence import BundleContents
 from agent.bundle.guards import write_guards
 from agent.candidates import Candidate
 from agent.errors import AssemblyError
-from agent.judging import judge_phase, raise_if_stopped
+from agent.judging import further_verdicts, judge_phase, raise_if_stopped
 from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, timed_rows
 from agent.portfolio.cover import MOST_MEMBERS
 from agent.providers.account import account
@@ -219,6 +219,7 @@ def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[dict[st
             verdict = store.verdict(candidate.sha256, phase)
             if verdict is not None:
                 found.append({"phase": phase, **verdict})
+        found += [{"phase": "further", **one["verdict"]} for one in further_verdicts(store, candidate.sha256)]
     return tuple(found)
 
 

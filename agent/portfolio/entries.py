@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.bundle.domain import dims_key
@@ -21,12 +21,14 @@ class Entry:
     Attributes:
         candidate: the candidate.
         order: its place in the order of arrival.
-        verdict: its validation verdict.
+        verdict: its validation verdict; `shapes` holds the rows of further rounds, too.
+        asked: shapes of further rounds, by `dims_key`, whether or not they could be timed there.
     """
 
     candidate: Candidate
     order: int
     verdict: Mapping[str, Any]
+    asked: frozenset[str] = frozenset()
 
     @property
     def geomean(self) -> float:
@@ -108,6 +110,17 @@ def choose_winner(entries: Sequence[Entry]) -> tuple[Entry, str, str] | None:
             f"nothing was confidently faster than the best baseline; the best was {speed_text(best)}",
         )
     return None
+
+
+def with_further(entry: Entry, further: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """The entry with the rows of further rounds; none at all if it was rejected in one of them."""
+    verdicts = [one["verdict"] for one in further]
+    if any(verdict["verdict"] not in ("accepted", "not_judged") for verdict in verdicts):
+        return []
+    rows = [row for verdict in verdicts for row in timed_rows(verdict)]
+    asked = frozenset(dims_key(dims) for one in further for dims in one["asked"])
+    verdict = {**entry.verdict, "shapes": [*entry.verdict["shapes"], *rows]} if rows else entry.verdict
+    return [replace(entry, verdict=verdict, asked=asked)]
 
 
 def wins_everywhere(validations: Sequence[Mapping[str, Any]]) -> bool:
