@@ -17,6 +17,7 @@ from agent.portfolio.cover import MOST_MEMBERS, cover
 from agent.portfolio.entries import Entry, speed_text
 from agent.portfolio.growing import Grower
 from agent.portfolio.table import Table, tabulate
+from agent.strategy.clusters import Cluster, worst_group
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Portfolio:
         gains: of every validated candidate.
         efficiency: of what the tree picks against the best of all candidates at each timed shape, geometric mean.
         shapes: timed shapes.
+        goal: the group of shapes where what the tree picks gains least, for who goes on; None if none is clearly worse.
     """
 
     members: tuple[Entry, ...]
@@ -61,6 +63,7 @@ class Portfolio:
     gains: tuple[Gain, ...] = ()
     efficiency: float = 1.0
     shapes: int = 0
+    goal: Cluster | None = None
 
     @property
     def winner(self) -> Entry:
@@ -80,6 +83,14 @@ class Portfolio:
             "gains": [dataclasses.asdict(gain) for gain in self.gains],
             "efficiency": self.efficiency,
             "shapes": self.shapes,
+            "goal": None
+            if self.goal is None
+            else {
+                "where": self.goal.words,
+                "shapes": len(self.goal.shapes),
+                "geomean": self.goal.geomean,
+                "rest": self.goal.rest,
+            },
         }
 
 
@@ -139,6 +150,9 @@ def build_portfolio(
         ),
         efficiency=_efficiency(table, picked),
         shapes=len(points),
+        goal=worst_group(
+            [(dims, math.exp(log)) for dims, log in zip(table.shapes, _logs(table, picked), strict=True)]
+        ),
     )
     decision = _decision(portfolio)
     return replace(portfolio, decision=decision, reason=_reason(portfolio, decision))
@@ -162,14 +176,18 @@ def _by_weight(table: Table, picked: Sequence[int | None]) -> list[int]:
     return sorted(weights, key=lambda column: (-weights[column], table.entries[column].order))
 
 
-def _efficiency(table: Table, picked: Sequence[int | None]) -> float:
+def _logs(table: Table, picked: Sequence[int | None]) -> list[float]:
+    """Log speedup of what runs at each shape."""
     filled = table.filled
-    logs = [
-        table.reference[line] if column is None else filled[line, column]
+    return [
+        float(table.reference[line] if column is None else filled[line, column])
         for line, column in enumerate(picked)
     ]
-    best = np.maximum(filled.max(axis=1), table.reference)
-    return math.exp(float(table.weights @ (np.array(logs) - best)))
+
+
+def _efficiency(table: Table, picked: Sequence[int | None]) -> float:
+    best = np.maximum(table.filled.max(axis=1), table.reference)
+    return math.exp(float(table.weights @ (np.array(_logs(table, picked)) - best)))
 
 
 def _decision(portfolio: Portfolio) -> str:

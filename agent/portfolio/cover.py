@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agent.portfolio.entries import TIE
-from agent.portfolio.table import Array, Table
+from agent.portfolio.entries import TIE, Entry
+from agent.portfolio.table import Array, Table, tabulate
 
 #: Of a portfolio, the reference among them.
 MOST_MEMBERS = 8
@@ -49,6 +49,11 @@ def cover(table: Table, most: int = MOST_MEMBERS, always: Sequence[int] = ()) ->
             break
         members.append(best)
     return Cover(tuple(members), _marginal(table, filled, members), efficiency(table, members))
+
+
+def covering(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that a portfolio of these candidates would keep; what only they reach is what a user would get."""
+    return [entries[column] for column in cover(tabulate(entries)).members] if entries else []
 
 
 def efficiency(table: Table, members: Sequence[int]) -> float:

@@ -161,11 +161,13 @@ def test_the_report_says_which_member_runs_where_and_what_each_brings() -> None:
         "gains": [gain],
         "efficiency": 0.987,
         "shapes": 12,
+        "goal": {"where": "cols > 64", "shapes": 3, "geomean": 1.02, "rest": 1.9},
     }
     page = Page(bundle_files(replace(contents(), dispatch=dispatch))["report.html"])
     words = " ".join(page.words.split())
     assert "chosen by 12 validation shapes" in words
     assert "98.7%" in words
+    assert "Least is gained where cols > 64: 1.02x over 3 shapes, against 1.90x" in words
     assert "rows <= 64</pre><script>alert(1)</script>1.50x the best baseline over 3 shapes" in words
     assert "cdcdcdcdcdcdllm no1.023x" in words
     assert "script" not in page.tags

@@ -197,3 +197,5 @@ def test_what_each_candidate_brings_is_told() -> None:
     assert told["rules"][0]["where"] == "n <= 256"
     assert "1.45x the best baseline over 2 shapes" in told["rules"][0]["why"]
     assert told["efficiency"] == pytest.approx(1.0)
+    assert (told["goal"]["where"], told["goal"]["shapes"]) == ("n <= 100", 2)
+    assert told["goal"]["geomean"] == pytest.approx((1.4 * 1.5) ** 0.5)
