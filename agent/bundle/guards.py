@@ -116,7 +116,7 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         )
     for tensor in domain.tensors:
         place = tensor.place
-        lines += _refuse(f"type({place}) is not torch.Tensor", "an input is not a plain tensor")
+        lines += _refuse(f"type({place}) is not _Tensor", "an input is not a plain tensor")
         lines += _refuse(f"not {place}.is_{device}", "an input is on another device")
         if device == "cuda":
             current = "torch.cuda.current_device()"
@@ -127,7 +127,7 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         )
     if len(domain.dtypes) == 1:  # the usual case, and twice as quick to check as the set
         pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
-        others = " or ".join(f"{tensor.place}.dtype != torch.{name}" for tensor, name in pairs)
+        others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)
     else:
         others = f"({_comma(f'{tensor.place}.dtype' for tensor in domain.tensors)}) not in INPUT_DTYPES"
     lines += _refuse(others, "an input has another dtype")
