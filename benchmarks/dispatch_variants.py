@@ -40,6 +40,8 @@ class Operation:
         inputs: the axes of each input, by dimension.
         variants: makes the variants.
         most_elements: of all inputs together.
+        dtype: of all inputs.
+        inside: how many calls of the operation one call of a variant makes.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Operation:
     variants: Callable[[], list[Variant]]
     most_elements: int = 4 << 20
     dtype: torch.dtype = field(default=torch.float32)
+    inside: int = 1
 
     def make(self, shape: Mapping[str, int], device: str) -> list[torch.Tensor]:
         """Inputs of one shape."""
