@@ -175,7 +175,8 @@ class _Job:
 
     def _time_further(self, description: dict[str, Any]) -> None:
         """Time the contenders at more validation shapes, as long as that can change the choice and the budget allows it."""
-        further = [] if self.spec.shapes is not None else description.get("further") or []
+        own = "validation" in (self.spec.shapes or {})  # who names the shapes to choose by means those
+        further = [] if own else description.get("further") or []
         while self._may_go_on():
             asks = next_timings(self._entries(), further, self.spec.strategy.timings)
             if not asks:

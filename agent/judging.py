@@ -170,11 +170,11 @@ def _evaluate(
     splits, effort = PHASES[phase]
     splits = narrowed or splits
     shapes = given
+    if given is None and spec.shapes is not None:
+        shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
     if phase == "held_out":  # what the choice was made by is not held out
         asked = [dims for further in further_verdicts(store) for dims in further["asked"]]
-        shapes = {"validation": asked} if asked else None
-    if shapes is None and spec.shapes is not None:
-        shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
+        shapes = {**(shapes or {}), "validation": asked} if asked else shapes
     what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
     try:
         return referee.evaluate(
