@@ -27,7 +27,8 @@ _MODE_DEPENDENT = re.compile(
 )
 _OWN = (
     "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
-    "_constructor_values _plain _state_of _judged _wants_gradient _share"
+    "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_compiling _is_tracing "
+    "_is_autocasting _current_device"
 ).split()
 
 

@@ -26,6 +26,7 @@ _TAKEN = frozenset(
         "tensor",
         "version",
         "rest",
+        "here",
         "shapes",
     }
 )
@@ -114,13 +115,14 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         lines += _refuse(
             f"type({place}) is not {kind} or len({place}) != {length}", "an input has another structure"
         )
-    for tensor in domain.tensors:
+    for number, tensor in enumerate(domain.tensors):
         place = tensor.place
         lines += _refuse(f"type({place}) is not _Tensor", "an input is not a plain tensor")
         lines += _refuse(f"not {place}.is_{device}", "an input is on another device")
         if device == "cuda":
-            current = "torch.cuda.current_device()"
-            lines += _refuse(f"{place}.device.index != {current}", "an input is not on the current GPU")
+            if number == 0:  # only now: there may be no GPU
+                lines.append("here = _current_device()")
+            lines += _refuse(f"{place}.get_device() != here", "an input is not on the current GPU")
         lines += _refuse(
             f"not {place}.is_contiguous() or {place}.data_ptr() % ALIGNMENT_BYTES",
             "an input has another layout",

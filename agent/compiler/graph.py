@@ -86,7 +86,7 @@ def may_replay(module, inputs):
         return False
     for value in inputs:
         if type(value) is torch.Tensor:
-            if not value.is_cuda or value.device.index != torch.cuda.current_device():
+            if not value.is_cuda or value.get_device() != torch.cuda.current_device():
                 return False
         elif not isinstance(value, (bool, int, float, str, type(None))):
             return False
@@ -159,7 +159,8 @@ class ModelNew(BASE):
         key = [threading.get_ident(), self.training]
         for value in inputs:
             if isinstance(value, torch.Tensor):
-                key += (value.shape, value.stride(), value.dtype, value.device, raw_stream(value.device.index))
+                index = value.get_device()
+                key += (value.shape, value.stride(), value.dtype, index, raw_stream(index))
             else:
                 key += (type(value), value)
         key = tuple(key)

@@ -325,6 +325,31 @@ def test_names_of_the_parts_do_not_collide(tmp_path: Path) -> None:
     assert len(module.calls_1) == 1
 
 
+def test_a_member_s_own_names_are_not_the_dispatcher_s(tmp_path: Path) -> None:
+    """Both have an `_is_compiling`; the dispatcher's stands below the member's and would take its place."""
+    source = MEMBER.replace("calls = []", "calls = []\n_is_compiling = 2.0\n_Tensor = 1.0").replace(
+        "self.weight * self.factor", "self.weight * self.factor * _is_compiling / 2.0 * _Tensor"
+    )
+    module = imported(tmp_path, optimized_text([Candidate(source, "llm", "own names")]))
+    model = module.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        assert ran(module, lambda: model(x, residual))
+        torch.testing.assert_close(model(x, residual), module.Model.forward(model, x, residual))
+    assert not model._kw_dispatch.reason
+
+
+def test_a_file_for_a_gpu_runs_the_reference_where_there_is_none(tmp_path: Path) -> None:
+    text = optimized_text(device="cuda")
+    assert "here = _current_device()" in text
+    module = imported(tmp_path, text)
+    model = module.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        assert not ran(module, lambda: model(x, residual))
+        assert "device" in model.kernelwright_explain(x, residual)
+
+
 def test_arguments_named_like_the_dispatcher_s_own_variables(tmp_path: Path) -> None:
     task = TASK.replace("x: torch.Tensor, residual: torch.Tensor", "fixed: torch.Tensor, index: torch.Tensor")
     task = task.replace("x * self.weight", "fixed * self.weight").replace("+ residual", "+ index")
