@@ -70,7 +70,7 @@ def judge(core: RefereeCore, path: Path) -> dict[str, Any]:
         "findings": rules,
         "geomean_speedup": geomean,
         "reason": verdict["reason"],
-        "detail": verdict["detail"][-600:],
+        "detail": verdict["detail"].replace(f"{ROOT}/", "")[-600:],
         "as_announced": verdict["verdict"] in words and (rule is None or rule in rules) and not gains,
         "elapsed_s": time.monotonic() - started,
     }

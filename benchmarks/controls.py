@@ -3,6 +3,7 @@
     python -m benchmarks.controls --write
     python -m benchmarks.controls --device cuda --out FOLDER
     python -m benchmarks.controls --timed --sample 20
+    python -m benchmarks.controls --timed --part 1/4 --limit 250 --write     # tasks in an order that is drawn
 
 Each is judged at the shapes that the referee draws (the adversarial ones; with ``--timed`` the visible ones too, in
 blocks of chained calls whose drawn results are verified). One rejection is one too many.
@@ -11,6 +12,7 @@ blocks of chained calls whose drawn results are verified). One rejection is one 
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 import tempfile
@@ -43,7 +45,9 @@ def judge(core: RefereeCore, entry: corpus.Entry, splits: tuple[str, ...]) -> di
         "language": entry.language,
         "verdict": verdict["verdict"],
         "reason": verdict["reason"],
-        "detail": verdict["detail"][-1000:] if verdict["verdict"] != "accepted" else "",
+        "detail": verdict["detail"].replace(f"{ROOT}/", "")[-1000:]
+        if verdict["verdict"] != "accepted"
+        else "",
         "findings": [finding["rule"] for finding in verdict["findings"]],
         "worst_error_over_bound": max(
             (shape["error"]["max_ratio"] for shape in verdict["shapes"]), default=None
@@ -82,6 +86,7 @@ def main(
         str, typer.Option(help="Judge part i of n (`i/n`), for several of these beside each other.")
     ] = "1/1",
     sample: Annotated[int, typer.Option(help="Judge so many, drawn at random; 0 for all.")] = 0,
+    limit: Annotated[float, typer.Option(help="Begin no new one after so many seconds.")] = math.inf,
     timed: Annotated[bool, typer.Option(help="Time them at the visible shapes, too.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include what a compiler builds.")] = True,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
@@ -99,12 +104,20 @@ def main(
     if sample:
         drawn = random.sample(entries, min(sample, len(entries)))
         entries = sorted(drawn, key=lambda entry: (entry.task, entry.name))
+    elif limit < math.inf:
+        # Which are reached is drawn; to open a task is what takes long, so those of a task stay together.
+        random.shuffle(tasks)
+        entries.sort(key=lambda entry: (tasks.index(entry.task), entry.name))
     splits = ("visible", "adversarial") if timed else ("adversarial",)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         core = RefereeCore(device, Path(folder), "landlock")
         try:
             for number, entry in enumerate(entries, 1):
+                if time.monotonic() - started > limit:
+                    console.print(f"the time is up before {entry.name}")
+                    break
                 rows.append(judge(core, entry, splits))
                 if rows[-1]["verdict"] != "accepted" or number % 20 == 0:
                     console.print(
@@ -129,6 +142,8 @@ def main(
                 "splits": splits,
                 "part": part,
                 "sample": sample,
+                "limit_s": limit if limit < math.inf else None,
+                "of": len(entries),
                 "compiled": compiled,
             },
             "environment": {**environment(), **facts},

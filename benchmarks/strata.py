@@ -225,7 +225,7 @@ def write(path: Path, settings: dict[str, Any], where: dict[str, Any], rows: lis
     report = {"program": "benchmarks.strata", "settings": settings, "environment": where}
     report |= {"tasks": len(rows), "rows": sorted(rows, key=lambda row: (row["level"], row["task"]))}
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(report) + "\n", encoding="utf-8")
     part.replace(path)
 
 

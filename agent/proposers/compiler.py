@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from agent.candidates import Candidate
+from agent.compiler import channels_last, cuda_graph
 from agent.compiler.capture import capture
-from agent.compiler.graph import graph_source
 from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
@@ -47,74 +48,113 @@ CUDA_EXTRACTIONS = (Extraction("inductor Triton", "generated kernels with one la
 
 
 class CompilerProposer:
-    """Origin `compiler`: extracted kernels first, because they can win; then the modes, which cannot lose by much."""
+    """Origin `compiler`: extracted kernels and another layout first, because they can win; then the modes, which cannot lose by much."""
 
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most eight candidates; what could not be made is told in an event and costs nothing else."""
+        """Yield at most nine candidates; what could not be made is told in an event and costs nothing else."""
         seen: set[str] = set()
         yield from self._extracted(context, seen)
-        if context.device == "cuda":
-            yield from self._graphs(context, seen)
-        if not self._modes_needed(context):
-            return
-        for mode in modes(context.device):
+        yield from self._channels_last(context)
+        best = self._modes_needed(context)
+        for label, note, make in (*self._modes(context, best), *self._launched_together(context)):
             try:
-                source = mode_source(mode, context.task.source, context.task.name)
+                source = make()
             except ProposalFailed as error:
-                self._tell(context, mode.label, str(error))
+                self._tell(context, label, str(error))
                 continue
             if source not in seen:
                 seen.add(source)
-                yield Candidate(source, self.origin, mode.label, note=mode.words)
+                yield Candidate(source, self.origin, label, note=note)
 
-    def _graphs(self, context: ProposalContext, seen: set[str]) -> Iterator[Candidate]:
-        """The reference and the extracted kernels as CUDA graphs, where some shape is not won yet.
+    @staticmethod
+    def _modes(
+        context: ProposalContext, best: Sequence[str] | None
+    ) -> Iterator[tuple[str, str, Callable[[], str]]]:
+        """Label, note and maker of each mode that is one of the best baselines; None for all."""
 
-        The first stands in where nothing wins: on a GPU the best baseline of small shapes is just that.
-        """
+        def wanted(baseline: str) -> bool:
+            return best is None or any(name.startswith(baseline) for name in best)
+
+        text, title = context.task.source, context.task.name
+        if context.device == "cuda" and wanted(cuda_graph.BASELINE):
+            yield (cuda_graph.LABEL, cuda_graph.NOTE, partial(cuda_graph.cuda_graph_source, text, title))
+        for mode in modes(context.device):
+            if wanted(mode.baseline):
+                yield mode.label, mode.words, partial(mode_source, mode, text, title)
+
+    def _launched_together(self, context: ProposalContext) -> Iterator[tuple[str, str, Callable[[], str]]]:
+        """Label, note and maker of graphs where some shape is not won yet: of the extracted kernels, and of the reference."""
+        if context.device != "cuda":
+            return
         step = "compiler.graphs"
         decided = context.store.step(step)
         if not isinstance(decided, dict):
             decided = {"entered": not wins_everywhere(self._validations(context))}
             context.store.finish_step(step, decided)
         if not decided["entered"]:
-            self._tell(context, "cuda graph", "not entered: every validation shape is won already")
+            self._tell(context, cuda_graph.LABEL, "not entered: every validation shape is won already")
             return
-        extracted = context.store.step(f"compiler.extract.{CUDA_EXTRACTIONS[0].label}")
-        sources = [("cuda graph", context.task.source, "Model")]
-        if isinstance(extracted, dict) and "source" in extracted:
-            sources.append((f"{CUDA_EXTRACTIONS[0].label} in a cuda graph", extracted["source"], "ModelNew"))
-        for label, source, root in sources:
+        make, title = cuda_graph.cuda_graph_source, context.task.name
+        if any(name.startswith(cuda_graph.BASELINE) for name in self._best_baselines(context)):
+            yield cuda_graph.LABEL, cuda_graph.NOTE, partial(make, context.task.source, title)
+        extraction = CUDA_EXTRACTIONS[0].label
+        known = context.store.step(f"compiler.extract.{extraction}")
+        if isinstance(known, dict) and "source" in known:
+            note = "generated kernels, replayed as a CUDA graph; inputs and outputs copied"
+            yield f"{extraction} in a CUDA graph", note, partial(make, known["source"], title, "ModelNew")
+
+    def _channels_last(self, context: ProposalContext) -> Iterator[Candidate]:
+        """Another layout is no baseline's, so it can win, but only where a library has kernels for it."""
+        if not channels_last.holds_images(context.task.source):
+            return
+        for compiled, label in channels_last.LABELS.items():
             try:
-                made = graph_source(source, context.task.name, root)
+                source = channels_last.channels_last_source(
+                    context.task.source, context.task.name, compiled=compiled
+                )
             except ProposalFailed as error:
                 self._tell(context, label, str(error))
-                continue
-            if made not in seen:
-                seen.add(made)
-                yield Candidate(
-                    made, self.origin, label, note="replayed as a CUDA graph, outputs copied out of it"
-                )
+                return
+            yield Candidate(source, self.origin, label, note=channels_last.NOTE)
 
-    def _modes_needed(self, context: ProposalContext) -> bool:
-        """Whether the modes enter as candidates of their own.
+    def _modes_needed(self, context: ProposalContext) -> Sequence[str] | None:
+        """The baselines whose modes enter as candidates of their own; None for all, since nothing is known.
 
-        They are what every candidate is timed against, each compiled for exactly the shape, so as candidates they end
-        at 1.0x or below. They are entered to be delivered where nothing else is confidently faster.
+        They are what every candidate is timed against, each compiled for exactly the shape, so as candidates they end at 1.0x or
+        below. They are entered to be delivered where nothing else is confidently faster, and only those that were the best
+        baseline at some shape: to compile and judge the others takes minutes on a GPU, and none of them can come out first.
         """
         decided = context.store.step("compiler.modes")
         if not isinstance(decided, dict):
             best = max(map(_validated_lower_bound, self._validations(context)), default=0.0)
-            decided = {"entered": best <= 1.0, "best_lower_bound": best}
+            decided = {
+                "entered": best <= 1.0,
+                "best_lower_bound": best,
+                "baselines": self._best_baselines(context),
+            }
             context.store.finish_step("compiler.modes", decided)
             if not decided["entered"]:
                 reason = (
                     f"not entered: a candidate beats all of them on validation shapes (at least {best:.2f}x)"
                 )
                 self._tell(context, "torch.compile modes", reason)
-        return bool(decided["entered"])
+        if not decided["entered"]:
+            return ()
+        return cast("list[str]", decided.get("baselines")) or None
+
+    @staticmethod
+    def _best_baselines(context: ProposalContext) -> list[str]:
+        """Which baselines were the best one at a shape where a candidate was timed."""
+        found: set[str] = set()
+        for candidate in context.store.candidates():
+            for phase in ("screen", "validation"):
+                verdict = context.store.verdict(candidate.sha256, phase) or {}
+                found |= {
+                    row["best_baseline"] for row in verdict.get("shapes") or [] if row.get("best_baseline")
+                }
+        return sorted(found)
 
     def _worth_another(self, context: ProposalContext, extraction: Extraction) -> bool:
         """Whether a second form of the same kernels is worth its judging: not where something already wins."""

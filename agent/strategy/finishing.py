@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
-from agent.compiler.graph import graph_source
+from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import wins_everywhere
 from agent.strategy.ablation import Change, changes, first_paid, lesson, undo
@@ -54,12 +54,12 @@ class Finisher:
         if wins_everywhere([verdict for verdict in found if verdict.get("verdict") == "accepted"]):
             return
         try:
-            source = graph_source(winner.source, winner.label, "ModelNew")
+            source = cuda_graph_source(winner.source, winner.label, "ModelNew")
         except ProposalFailed as error:
             text = f"{winner.label} is not tried as a CUDA graph: {error}"
             context.store.event("proposer.finished", {"origin": self.origin, "text": text})
             return
-        yield Candidate(source, winner.origin, f"{winner.label} in a cuda graph", winner.sha256, winner.note)
+        yield Candidate(source, winner.origin, f"{winner.label} in a CUDA graph", winner.sha256, winner.note)
 
     def _ablations(self, context: ProposalContext) -> Iterator[Candidate]:
         accepted = {one.sha256: one for one in self._accepted(context, "finishing/ablate")}

@@ -1,14 +1,16 @@
 """Successive halving: a machine finds good numbers for a kernel, without a token.
 
 Many settings are timed shortly, the better part of them longer, and so on; only a few are timed at full length. With the
-default rungs 128 settings cost an eighth of timing all of them at full length, and at most a fifth.
+default rungs 128 settings cost a seventh of timing all of them at full length, and at most a fifth.
 
     rung            1      2      3      4
-    settings      128     32      8      4     a quarter goes on, at least `LAST`
+    settings      128     32      8      6     a quarter goes on, at least `LAST`
     length       1/32    1/8    1/2      1     of the full length
-    cost            4      4      4      4     full lengths, of 128; up to half as many again with ties
+    cost            4      4      4      6     full lengths, of 128; up to half as many again with ties
 
-A setting within `TIE` of the last that goes on goes on, too: at short lengths noise must not decide.
+A setting within `TIE` of the last that goes on goes on, too: at short lengths noise must not decide. Where a timing is long
+enough, settings take turns, a part of the length each, and are compared within a turn: what a neighbor slows meanwhile is all
+of them, not the one whose turn it was.
 
 This file knows nothing but Python's standard library, because it also travels as text into the sandbox, beside
 `sandboxed/tune_program.py`, where the timing is done.
@@ -16,7 +18,9 @@ This file knows nothing but Python's standard library, because it also travels a
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +29,10 @@ Setting = Mapping[str, Any]
 
 #: (share of the full length, share of the settings that goes on to the next rung).
 RUNGS: tuple[tuple[float, float], ...] = ((1 / 32, 1 / 4), (1 / 8, 1 / 4), (1 / 2, 1 / 4), (1.0, 0.0))
-LAST = 4
+LAST = 6
 TIE = 0.02
+#: Rungs of this length or longer are timed in so many turns.
+_TURNS_FROM, TURNS = 1 / 2, 8
 #: Ties that are carried along at most, as a share of a rung's places.
 _MOST_TIES = 0.5
 
@@ -36,7 +42,7 @@ Objective = Callable[[Setting, float], float | None]
 
 @dataclass(frozen=True)
 class Trial:
-    """One timing: which rung (from 0), which share of the full length, and microseconds, None for a failure."""
+    """One setting in one rung (from 0): which share of the full length it was timed, and microseconds, None for a failure."""
 
     rung: int
     share: float
@@ -88,12 +94,10 @@ def halve(
     first = _first_rung(len(left), rungs)
     for number, (share, goes_on) in enumerate(rungs[first:], start=first):
         timed: list[tuple[float, int, dict[str, Any]]] = []
-        for place, setting in enumerate(left):
-            if not keep():
-                break
-            elapsed_us = objective(setting, share)
-            trials.append(Trial(number, share, setting, elapsed_us))
-            if elapsed_us is not None and math.isfinite(elapsed_us) and elapsed_us > 0:
+        for place, (elapsed_us, part) in enumerate(_times(left, objective, share, keep)):
+            setting = left[place]
+            trials.append(Trial(number, part, setting, elapsed_us))
+            if elapsed_us is not None:
                 timed.append((elapsed_us, place, dict(setting)))
         if not timed:
             break
@@ -105,6 +109,42 @@ def halve(
     if best is None:
         return Tuned(None, None, tuple(trials))
     return Tuned(best[1], best[0], tuple(trials))
+
+
+def _times(
+    settings: Sequence[Setting], objective: Objective, share: float, keep: Callable[[], bool]
+) -> list[tuple[float | None, float]]:
+    """Microseconds of each setting (None if it does not work) and for which share it was timed; fewer if time runs out.
+
+    In turns, each in another order, the times of one turn are divided by their median; the median over turns counts.
+    """
+    turns = TURNS if share >= _TURNS_FROM and len(settings) > 1 else 1
+    rows: list[list[float | None]] = [[] for _ in settings]
+    for turn in range(turns):
+        places = [(place + turn) % len(settings) for place in range(len(settings))]
+        for place in places if turn % 2 == 0 else reversed(places):
+            if None in rows[place]:
+                continue
+            if not keep():
+                break
+            elapsed_us = objective(settings[place], share / turns)
+            works = elapsed_us is not None and math.isfinite(elapsed_us) and elapsed_us > 0
+            rows[place].append(elapsed_us if works else None)
+    begun = list(itertools.takewhile(bool, rows))
+    works_us = [[time for time in row if time is not None] for row in begun if None not in row]
+    # A turn that was cut short compares some with nobody.
+    whole = max(min(map(len, works_us), default=1), 1)
+    medians_us = [statistics.median(row[turn] for row in works_us) for turn in range(whole) if works_us]
+    told: list[tuple[float | None, float]] = []
+    for row in begun:
+        elapsed_us = None
+        if None not in row:
+            relative = statistics.median(
+                time / middle for time, middle in zip(row[:whole], medians_us, strict=True) if time
+            )
+            elapsed_us = relative * statistics.median(medians_us) if turns > 1 else row[0]
+        told.append((elapsed_us, share * len(row) / turns))
+    return told
 
 
 def _first_rung(count: int, rungs: Sequence[tuple[float, float]]) -> int:

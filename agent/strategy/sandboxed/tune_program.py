@@ -118,15 +118,12 @@ class Bench:
         return modules
 
     def timed(self, module: Any, inputs: list[Any], share: float) -> float:
-        """Median microseconds a call over a share of the full length.
-
-        At full length three samples at least; before, one will do, or what is slow would cost more than its share.
-        """
-        length_s, least = share * self.full_s, 3 if share >= 1 else 1
+        """Median microseconds a call over a share of the full length; of one sample where that takes longer already."""
+        length_s = share * self.full_s
         calls = max(1, round(1e-4 / max(self.sample(module, inputs, 1), 1e-7)))  # samples of 0.1 ms at least
         samples: list[float] = []
         spent_s = 0.0
-        while len(samples) < least or spent_s < length_s:
+        while not samples or spent_s < length_s:
             elapsed_s = self.sample(module, inputs, calls)
             samples.append(elapsed_s / calls)
             spent_s += elapsed_s

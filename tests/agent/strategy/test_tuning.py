@@ -50,6 +50,30 @@ def test_settings_that_do_not_work_are_dropped_and_never_win() -> None:
     assert halve(SETTINGS, lambda setting, share: None).setting is None
 
 
+def test_a_neighbor_who_comes_and_goes_decides_nothing() -> None:
+    """Timed one after the other at full length, whoever had the quiet half would have won."""
+    spent = 0.0
+
+    def objective(setting: Mapping[str, Any], share: float) -> float:
+        nonlocal spent
+        spent += share
+        return true_us(setting) * (1.5 if int(spent / 2) % 2 else 1.0)
+
+    best = min(map(true_us, SETTINGS))
+    near = sorted(SETTINGS, key=true_us)[:4]
+    found = halve(near, objective)
+    assert found.setting is not None and true_us(found.setting) == best
+    assert found.cost == 4.0
+    assert found.elapsed_us is not None and best <= found.elapsed_us <= 1.5 * best
+
+
+def test_what_is_cut_in_the_middle_of_its_turns_compares_whole_turns() -> None:
+    left = iter([True] * 11)
+    found = halve(SETTINGS[90:94], lambda setting, share: true_us(setting), keep=lambda: next(left, False))
+    assert found.setting == {"BLOCK": 11, "UNROLL": 3}
+    assert sum(trial.share for trial in found.trials) == 11 / 8
+
+
 def test_a_few_settings_are_timed_at_full_length_at_once() -> None:
     found = halve(SETTINGS[:4], lambda setting, share: true_us(setting))
     assert [trial.share for trial in found.trials] == [1.0] * 4

@@ -1,8 +1,8 @@
-"""A module replayed as a CUDA graph for each set of sizes, as a candidate source file.
+"""A module replayed as a CUDA graph that is captured by hand: one launch a call instead of one for each kernel.
 
-At some 20 to 60 us a call is bound by the host, and the best baseline there is the reference as a hand-captured graph: a kernel of
-one's own behind Python's launch came out at 0.6 to 0.8 of it on an H200. So the reference as a graph is worth having as what
-stands in where nothing wins, and a member as a graph is worth a try where kernels win and launches lose.
+Where launches take longer than kernels do, the reference as a graph is the best that a user could have had without any new
+kernel, and what every candidate is timed against: a bundle of Inductor's kernels came out at 0.6 to 0.8 of it on an H200. As a
+candidate it cannot be much faster than that; it stands in where nothing else is. Kernels of one's own in a graph can be.
 
 A graph is no answer inside somebody else's capture, under autograd, autocast or a tracer, or for inputs that are not
 tensors on the current GPU: there the module's own `forward` runs.
@@ -15,12 +15,17 @@ import ast
 from agent.bundle.renaming import rename
 from agent.bundle.sections import cut
 from agent.compiler.forward import forward_parameters, without_docstring
+from agent.compiler.modes import COPIED
 from agent.errors import AssemblyError, ProposalFailed
 
+LABEL = "CUDA graph"
+#: As the referee calls it.
+BASELINE = "cuda_graph"
+NOTE = "the reference's own kernels, replayed as a CUDA graph; inputs and outputs copied"
 _OWN = frozenset({"ModelNew", "Launched", "MOST_GRAPHS", "may_replay", "captured", "copied", "raw_stream"})
 
 
-def graph_source(source: str, title: str, root: str = "Model") -> str:
+def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
     """A candidate file that replays a module.
 
     Args:
@@ -59,6 +64,7 @@ def graph_source(source: str, title: str, root: str = "Model") -> str:
         "import threading\n\nimport torch",
         without_docstring(text),
         _FUNCTIONS,
+        COPIED,
         _MODEL.replace("BASE", base)
         .replace("SIGNATURE", signature)
         .replace("NAMES", names)
@@ -124,17 +130,6 @@ def captured(forward, inputs):
         return False
     return targets, graph, result
 
-
-def copied(value):
-    """The outputs in memory of their own: the next replay overwrites the graph's."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, (list, tuple)):
-        items = [copied(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return value
 '''
 
 _MODEL = '''\
