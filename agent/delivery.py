@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from evaluator.client import Referee
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3  # how many winners may turn out not to survive as one file
+_ATTEMPTS = 4  # how many plans may turn out not to survive as one file
+_ONE_MEMBER = 2  # beside the reference
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,14 @@ def deliver(
     """
     if not entries:
         return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
-    left = list(entries)
+    left, most = list(entries), MOST_MEMBERS
     reason = "no accepted candidate is worth delivering: none is faster than what is to be had without it"
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)
         step = f"optimized/{attempt}"
         plan = store.step(step)
         if not isinstance(plan, dict):
-            plan = _plan(spec, referee, description, left)
+            plan = _plan(spec, referee, description, left, most)
             if plan is None:
                 break
             store.finish_step(step, plan)
@@ -83,16 +84,19 @@ def deliver(
         reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
         if screened["verdict"] == "not_judged":
             return Delivery("not_judged", reason, winner_sha256)
+        if len(plan["members"]) > 1:
+            most = _ONE_MEMBER  # which of them it was is not known; the best one alone is most likely right
+            continue
         left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
     return Delivery(None, reason)
 
 
 def _plan(
-    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry]
+    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
 ) -> dict[str, Any] | None:
     """Choose and assemble; a JSON value, so that a resumed job delivers the very same file."""
     try:
-        portfolio, source = _assembled(spec, referee, description, entries)
+        portfolio, source = _assembled(spec, referee, description, entries, most)
     except AssemblyError as error:
         chosen = choose_winner(entries)
         if chosen is None or chosen[1] == "slower":
@@ -121,7 +125,7 @@ def _plan(
 
 
 def _assembled(
-    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry]
+    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
 ) -> tuple[Portfolio | None, str]:
     """The portfolio and optimized.py; with the best member alone where several cannot be put into one module.
 
@@ -137,9 +141,9 @@ def _assembled(
     dims = list(write_guards(domain, spec.device).dims)
     processors = int(description.get("processors") or 0) if spec.device == "cuda" else 0
     failure: AssemblyError | None = None
-    for most in (MOST_MEMBERS, 2):
+    for limit in sorted({most, _ONE_MEMBER}, reverse=True):
         portfolio = build_portfolio(
-            entries, domain, dims, processors, most=most, batch_invariant=spec.batch_invariant
+            entries, domain, dims, processors, most=limit, batch_invariant=spec.batch_invariant
         )
         if portfolio is None:
             return None, ""

@@ -121,7 +121,8 @@ def build_portfolio(
         return None
     table = tabulate(entries)
     standing_in = _best_deployable(table)
-    chosen = cover(table, most, () if standing_in is None else (standing_in,))
+    always = () if standing_in is None or most <= 2 else (standing_in,)
+    chosen = cover(table, most, always)
     members = list(chosen.members) or [int(np.argmax(table.weights @ table.filled))]
     points = points_of(table.shapes, domain)
     features = features_of(domain, dims, points, processors) if domain is not None else []

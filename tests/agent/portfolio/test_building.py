@@ -76,6 +76,14 @@ def test_the_best_that_anybody_could_have_stands_in_where_nothing_wins() -> None
     assert "the best compiler mode is kept" in alone.reason
 
 
+def test_a_single_member_is_the_best_one_and_not_what_stands_in() -> None:
+    graph = entry("cuda graph", 0.99, origin="compiler", speedups=[0.99] * 6)
+    kernel = entry("kernel", 1.3, speedups=[1.2, 1.1, 1.5, 1.5, 1.6, 1.6], order=1)
+    assert labels(built([graph, kernel], most=2)) == ["kernel"]
+    behind = entry("kernel", 0.8, speedups=[0.8] * 6, order=1)
+    assert labels(built([graph, behind], most=2)) == ["cuda graph"]
+
+
 def test_nothing_is_delivered_that_is_slower_than_the_reference() -> None:
     slow = entry("slow", 0.4)
     assert build_portfolio([slow], domain(), ("n",)) is None
