@@ -116,6 +116,22 @@ def test_one_shape_needs_a_very_clear_interval_unless_there_is_no_other() -> Non
         assert ("reference" if found is None else runs(found, 4096)) == expected
 
 
+def test_a_member_that_is_proved_only_after_two_questions_is_found() -> None:
+    """It is faster where both sizes are large; after one question there is still a shape where it is slower."""
+    generator = random.Random(7)
+    shapes = [
+        {"a": round(2 ** generator.uniform(4, 14)), "b": round(2 ** generator.uniform(4, 14))}
+        for _ in range(200)
+    ]
+    large = [one["a"] > 512 and one["b"] > 512 for one in shapes]
+    member = entry("large", 1.2, shapes=shapes, speedups=[1.8 if yes else 0.9 for yes in large], eager=1.0)
+    portfolio = build_portfolio([member], domain(("a", "b"), shapes), ("a", "b"))
+    assert portfolio is not None
+    assert portfolio.efficiency > 0.99
+    assert [leaf.member for leaf in leaves(portfolio.tree)].count(0) == 1
+    assert depth(portfolio.tree) <= 3
+
+
 def test_noise_makes_no_zigzag() -> None:
     """Two candidates that are equally fast, timed with 3 % noise at 48 shapes."""
     generator = random.Random(3)
