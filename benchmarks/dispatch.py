@@ -346,7 +346,7 @@ def main(
 ) -> None:
     """Measure a matrix, or take a kept one, and study the dispatcher on it."""
     console = Console(width=150)
-    where = {**environment(), "device": device}
+    where, part = {**environment(), "device": device}, f"-{only}" if only else ""
     if device == "cuda":
         where["device_name"] = torch.cuda.get_device_name()
         where["processors"] = torch.cuda.get_device_properties(0).multi_processor_count
@@ -365,7 +365,7 @@ def main(
             "operations": measured,
         }
         if write:
-            _write(console, f"dispatch-matrix-{device}", kept, indent=None)
+            _write(console, f"dispatch-matrix-{device}{part}", kept, indent=None)
     else:
         kept = json.loads(matrix.read_text(encoding="utf-8"))
     rows = study(kept["operations"], int(kept["environment"].get("processors") or 0))
@@ -381,7 +381,7 @@ def main(
             "totals": totals(rows),
             "cost": costs,
         }
-        _write(console, f"dispatch-{device}", report, indent=1)
+        _write(console, f"dispatch-{device}{part}", report, indent=1)
 
 
 def _load() -> str:

@@ -84,21 +84,24 @@ _INSIDE = 20
 
 
 def replayed(call: Call) -> Call:
-    """One graph for each set of input tensors; what it returns is overwritten by its next replay."""
+    """A graph for the input tensors at hand, until others come; what it returns is overwritten by its next replay."""
     graphs: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
 
     def replay(*inputs: torch.Tensor) -> torch.Tensor:
         key = tuple(value for tensor in inputs for value in (tensor.data_ptr(), *tensor.shape))
         if key not in graphs:
-            if len(graphs) >= 16:
-                graphs.clear()
-            for _ in range(2):
-                call(*inputs)
             torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            graphs.clear()
+            # By hand: torch.cuda.graph collects garbage first, which takes longer than all replays.
+            side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    call(*inputs)
+                side.synchronize()
+                graph.capture_begin()
                 for _ in range(_INSIDE):
                     result = call(*inputs)
+                graph.capture_end()
             graphs[key] = graph, result
         graph, result = graphs[key]
         graph.replay()
