@@ -14,6 +14,7 @@ from agent.bundle.domain import Domain
 from agent.bundle.guards import internal_names, write_guards
 from agent.bundle.sections import Section, cut, indented, rename_collisions
 from agent.candidates import Candidate
+from agent.dispatch.tree import Node, python_lines
 from agent.errors import AssemblyError
 
 _RULE = "# " + "-" * 117
@@ -31,10 +32,10 @@ _MODE_DEPENDENT = re.compile(
     r"|Transformer|FractionalMaxPool|running_"
 )
 _OWN = (
-    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
-    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
-    "_is_compiling _is_tracing _is_autocasting "
-    "_leaf _constructor_values _plain _state_of _judged _wants_gradient _share"
+    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
+    "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_compiling _is_tracing "
+    "_is_autocasting _current_device "
+    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
 ).split()
 
 
@@ -54,21 +55,6 @@ class Call:
     forwarded: str
     defaults: tuple[str | None, ...]
     generic: bool
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """Which member runs where: `small` up to `limit` input elements, `large` above; None is the reference.
-
-    Attributes:
-        small: index into the members.
-        large: index into the members; equal to `small` when there is no limit.
-        limit: total elements of all input tensors, or None.
-    """
-
-    small: int | None = 0
-    large: int | None = 0
-    limit: int | None = None
 
 
 def read_call(task_source: str) -> Call:
@@ -125,7 +111,7 @@ def assemble(
     task_name: str,
     task_source: str,
     members: Sequence[Candidate],
-    leaves: Leaves,
+    tree: Node,
     domain: Domain,
     call: Call,
     device: str,
@@ -137,7 +123,7 @@ def assemble(
         task_name: for the heading.
         task_source: the reference; its class Model becomes the base class of ModelNew.
         members: accepted candidates, at least one.
-        leaves: which member runs where.
+        tree: which member runs where.
         domain: what the members were judged on; its places are `input_places(call)`.
         call: from `read_call`.
         device: "cpu" or "cuda".
@@ -173,7 +159,7 @@ def assemble(
         parts += [_member_text(index, section)]
     parts += [
         _tables(members, sections),
-        _dispatcher(len(members) + 2, reference.text, leaves, domain, call, device, environment or {}),
+        _dispatcher(members, reference.text, tree, domain, call, device, environment or {}),
     ]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
@@ -231,9 +217,9 @@ def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
 
 
 def _dispatcher(
-    number: int,
+    members: Sequence[Candidate],
     reference_text: str,
-    leaves: Leaves,
+    tree: Node,
     domain: Domain,
     call: Call,
     device: str,
@@ -248,9 +234,12 @@ def _dispatcher(
     passed = "() if named else inputs" if call.generic else call.forwarded
     run = "*inputs" if call.generic else ", ".join(call.names[: domain.inputs])
     places = guards.tensor_places
+    lines = python_lines(
+        tree, guards.dims, [tensor.place for tensor in domain.tensors], lambda index: _remark(members, index)
+    )
     outer_places = places if call.generic else _places_outside(domain, renamed)
     return Template(_TEMPLATE.read_text()).substitute(
-        number=number,
+        number=len(members) + 2,
         device=device,
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
@@ -260,8 +249,7 @@ def _dispatcher(
         constructor_guard=guards.constructor_body,
         input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
         input_names=", ".join(internal),
-        leaf=_leaf_function(leaves, guards.elements, internal),
-        forward_leaf=f"_leaf({passed})" if leaves.limit is not None else leaves.small,
+        tree="\n".join(f"    {line}" for line in lines),
         model="Model",
         signature=call.signature,
         forward_input_names=passed,
@@ -306,17 +294,8 @@ def _places_outside(domain: Domain, renamed: dict[str, str]) -> str:
     return ", ".join(places)
 
 
-def _leaf_function(leaves: Leaves, elements: str, names: Sequence[str]) -> str:
-    """The function that picks a member by size; nothing when there is no choice."""
-    if leaves.limit is None:
-        return ""
-    return (
-        f"def _leaf({', '.join(names)}):\n"
-        '    """Index of the member for these inputs, None for the reference."""\n'
-        f"    if {elements} <= {int(leaves.limit)}:\n"
-        f"        return {leaves.small}\n"
-        f"    return {leaves.large}\n\n\n"
-    )
+def _remark(members: Sequence[Candidate], index: int | None) -> str:
+    return "the reference" if index is None else _one_line(members[index].label)
 
 
 def _one_line(text: str) -> str:

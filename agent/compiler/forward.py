@@ -16,18 +16,18 @@ class Parameter:
     default: str
 
 
-def forward_parameters(section: str) -> list[Parameter]:
-    """The parameters of `Model.forward`.
+def forward_parameters(section: str, root: str = "Model") -> list[Parameter]:
+    """The parameters of the `forward` of class `root`.
 
     Raises:
         ProposalFailed: if there is no such method or it takes a variable number of arguments.
     """
     tree = ast.parse(section)
-    models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
+    models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == root]
     methods = [node for model in models for node in model.body if isinstance(node, ast.FunctionDef)]
     forward = next((node for node in methods if node.name == "forward"), None)
     if forward is None:
-        raise ProposalFailed("class Model has no forward of its own")
+        raise ProposalFailed(f"class {root} has no forward of its own")
     spec = forward.args
     if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
         raise ProposalFailed("forward takes a variable number of arguments")

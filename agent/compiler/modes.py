@@ -118,7 +118,8 @@ def copied(value):
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, (list, tuple)):
-        return type(value)(copied(item) for item in value)
+        items = [copied(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return value

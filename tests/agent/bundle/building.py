@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from agent.bundle import domain
-from agent.bundle.assembly import Leaves, assemble, input_places, internal_places, read_call
+from agent.bundle.assembly import assemble, input_places, internal_places, read_call
 from agent.bundle.domain import Domain
 from agent.candidates import Candidate
+from agent.dispatch.tree import Leaf, Node
 
 PROBE = Path(domain.__file__).parent / "templates" / "probe_program.py"
 _numbers = itertools.count()
@@ -105,13 +106,13 @@ def optimized_text(
     *,
     task: str = TASK,
     dims: dict[str, Any] | None = None,
-    leaves: Leaves | None = None,
+    tree: Node | None = None,
     device: str = "cpu",
 ) -> str:
     """The text of an optimized.py."""
     found = probe(task, json.dumps(DIMS if dims is None else dims))
     chosen = members or [Candidate(MEMBER, "human", "scale and shift")]
-    return assemble("scale", task, chosen, leaves or Leaves(), found, read_call(task), device)
+    return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device)
 
 
 def imported(folder: Path, text: str) -> ModuleType:

@@ -1,8 +1,9 @@
-"""The reference as a CUDA graph, captured by hand."""
+"""A module as a CUDA graph: the file, where it must not replay, and on a GPU that a replay is the module."""
 
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,87 @@ print(json.dumps({"right": bool(right), "graphs": len(new._graphs), "graded": ne
 """
 
 
+MEMBER = """
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, inner, outer):
+        super(ModelNew, self).__init__()
+        self.weight = nn.Parameter(torch.randn(inner, outer))
+        self.bias = nn.Parameter(torch.randn(outer))
+
+    def forward(self, x: torch.Tensor):
+        return torch.relu(x @ self.weight + self.bias)
+"""
+
+WITHOUT_A_GPU = """
+import copy, json, pickle, torch, reference, candidate
+model = reference.Model(16, 8).eval()
+new = candidate.ModelNew(16, 8).eval()
+new.load_state_dict(model.state_dict(), strict=True)
+x = torch.randn(5, 16)
+with torch.inference_mode():
+    right = all(torch.allclose(one(x), model(x), atol=1e-6) for one in (new, copy.deepcopy(new), pickle.loads(pickle.dumps(new))))
+new(x).sum().backward()
+traced = torch.compile(new, backend="eager", fullgraph=True)
+print(json.dumps({"right": right, "traced": torch.allclose(traced(x), model(x), atol=1e-6),
+                  "gradient": new.weight.grad is not None, "keys": list(new.state_dict()), "graphs": len(new._graphs)}))
+"""
+
+ON_A_GPU = """
+import json, torch, reference, candidate
+torch.backends.cuda.matmul.allow_tf32 = False
+found = {}
+model = reference.Model(16, 8).cuda().eval()
+new = candidate.ModelNew(16, 8).cuda().eval()
+new.load_state_dict(model.state_dict(), strict=True)
+
+def same(x):
+    return bool(torch.equal(new(x), model(x)) or torch.allclose(new(x), model(x), atol=1e-5))
+
+def replayed():
+    return sum(isinstance(entry, tuple) for entry in new._graphs.values())
+
+for context in (torch.no_grad, torch.inference_mode):
+    with context():
+        found[context.__name__] = all(same(torch.randn(rows, 16, device="cuda")) for _ in range(4) for rows in (3, 5, 7))
+found["graphs"] = replayed()
+with torch.no_grad():
+    x = torch.randn(5, 16, device="cuda")
+    first = new(x)
+    kept = first.clone()
+    new(x + 1)
+    found["outputs_last"] = torch.equal(first, kept)
+    model.weight.mul_(2); new.weight.mul_(2)
+    found["changed_in_place"] = same(x)
+    fresh = torch.nn.Parameter(torch.randn_like(model.weight))
+    model.weight, new.weight = fresh, torch.nn.Parameter(fresh.detach().clone())
+    found["replaced"] = all(same(x) for _ in range(3))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        found["other_stream"] = all(same(x) for _ in range(3))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    before = replayed()
+    with torch.cuda.graph(graph):
+        inside = new(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    found["inside_a_capture"] = torch.allclose(inside, model(x), atol=1e-5) and replayed() == before
+    many = [same(torch.randn(rows, 16, device="cuda")) for rows in range(20, 70) for _ in range(3)]
+    found["more_sizes_than_graphs"] = all(many) and len(new._graphs) <= candidate.MOST_GRAPHS
+y = torch.randn(5, 16, device="cuda", requires_grad=True)
+new(y).sum().backward()
+found["gradient"] = y.grad is not None
+print(json.dumps(found))
+"""
+
+
 def run(folder: Path) -> dict[str, object]:
     (folder / "reference.py").write_text(task_text(NAME))
     (folder / "candidate.py").write_text(cuda_graph_source(task_text(NAME), NAME))
@@ -70,7 +152,10 @@ def test_without_a_gpu_it_is_the_reference(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_it_replays_what_it_captured_for_each_size(tmp_path: Path) -> None:
-    assert run(tmp_path) == {"right": True, "graphs": 2, "graded": True}
+    answer = run(tmp_path)
+    assert answer == {"right": True, "graphs": 1, "graded": True}, (
+        "graphs of weights that are elsewhere now are gone"
+    )
 
 
 @pytest.mark.gpu
@@ -84,3 +169,48 @@ def test_the_referee_accepts_it(tmp_path: Path, name: str) -> None:
             deadline_s=250.0,
         )
     assert verdict["verdict"] == "accepted", verdict["reason"]
+
+
+@pytest.mark.parametrize(("source", "root"), [(task_text(NAME), "Model"), (MEMBER, "ModelNew")])
+def test_without_a_gpu_and_where_a_graph_may_not_be_it_is_the_module(
+    tmp_path: Path, source: str, root: str
+) -> None:
+    made = cuda_graph_source(source, NAME, root)
+    assert made == cuda_graph_source(source, NAME, root)
+    assert "kernelbench_tasks" not in made
+    assert cut(made, "ModelNew").text
+    (tmp_path / "reference.py").write_text(task_text(NAME))
+    (tmp_path / "candidate.py").write_text(made)
+    answer = run_program(tmp_path, WITHOUT_A_GPU)
+    assert answer == {
+        "right": True,
+        "traced": True,
+        "gradient": True,
+        "keys": ["weight", "bias"],
+        "graphs": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (MEMBER.replace("x: torch.Tensor", "*inputs"), "variable number"),
+        (MEMBER.replace("return torch", "torch.cuda.graph(None)\n        return torch"), "graphs itself"),
+        (MEMBER.replace("class ModelNew", "class Other"), "ModelNew"),
+        (MEMBER.replace("torch.relu", "captured") + "\n\ncaptured = torch.relu\n", "captured"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told(source: str, why: str) -> None:
+    ast.parse(source)
+    with pytest.raises(ProposalFailed, match=why):
+        cuda_graph_source(source, NAME, "ModelNew")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("source", "root"), [(task_text(NAME), "Model"), (MEMBER, "ModelNew")])
+def test_a_replay_is_the_module(tmp_path: Path, source: str, root: str) -> None:
+    (tmp_path / "reference.py").write_text(task_text(NAME))
+    (tmp_path / "candidate.py").write_text(cuda_graph_source(source, NAME, root))
+    answer = run_program(tmp_path, ON_A_GPU)
+    assert answer.pop("graphs") == 3, "three sizes, and the same graphs under inference_mode"
+    assert all(answer.values()), json.dumps(answer)
