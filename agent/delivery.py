@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.bundle.archive import write_bundle
-from agent.bundle.assembly import Call, assemble, input_places, internal_places, read_call
-from agent.bundle.domain import Domain, probe_domain
+from agent.bundle.assembly import assemble, input_places, internal_places, read_call
+from agent.bundle.domain import dims_key, probe_domain
 from agent.bundle.evidence import BundleContents
+from agent.bundle.guards import write_guards
 from agent.candidates import Candidate
 from agent.errors import AssemblyError
-from agent.judging import judge_phase, raise_if_stopped
-from agent.portfolio import Entry, Portfolio, build_portfolio
+from agent.judging import further_verdicts, judge_phase, raise_if_stopped
+from agent.platforms import of_one_platform
+from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, timed_rows
+from agent.portfolio.cover import MOST_MEMBERS
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import JobStore
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     from evaluator.client import Referee
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3  # how many winners may turn out not to survive as one file
+_ATTEMPTS = 4  # how many plans may turn out not to survive as one file
+_ONE_MEMBER = 2  # beside the reference
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,16 @@ def deliver(
     """
     if not entries:
         return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
-    left = list(entries)
-    reason = "no accepted candidate is worth delivering: each is slower than the best baseline"
+    left, most = of_one_platform(entries), MOST_MEMBERS
+    if len(left) < len(entries):
+        _log.warning("%s: %d verdicts of another platform are left out", spec.name, len(entries) - len(left))
+    reason = "no accepted candidate is worth delivering: none is faster than what is to be had without it"
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)
         step = f"optimized/{attempt}"
         plan = store.step(step)
         if not isinstance(plan, dict):
-            plan = _plan(spec, referee, description, left)
+            plan = _plan(spec, referee, description, left, most)
             if plan is None:
                 break
             store.finish_step(step, plan)
@@ -81,43 +87,82 @@ def deliver(
         reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
         if screened["verdict"] == "not_judged":
             return Delivery("not_judged", reason, winner_sha256)
+        if len(plan["members"]) > 1:
+            most = _ONE_MEMBER  # which of them it was is not known; the best one alone is most likely right
+            continue
         left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
     return Delivery(None, reason)
 
 
 def _plan(
-    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry]
+    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
 ) -> dict[str, Any] | None:
     """Choose and assemble; a JSON value, so that a resumed job delivers the very same file."""
-    shapes = spec.shapes or description.get("shapes") or {}
-    known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
-    portfolio = build_portfolio(entries, {})
+    try:
+        portfolio, source = _assembled(spec, referee, description, entries, most)
+    except AssemblyError as error:
+        chosen = choose_winner(entries)
+        if chosen is None or chosen[1] == "slower":
+            return None
+        _log.warning("%s is delivered without a fall-back: %s", spec.name, error)
+        winner, decision, reason = chosen
+        return {
+            "source": _without_fallback(winner.candidate, str(error)),
+            "members": [winner.candidate.sha256],
+            "origin": winner.candidate.origin,
+            "decision": decision,
+            "reason": reason,
+            "no_fallback": str(error),
+        }
     if portfolio is None or portfolio.decision == "slower":
         return None
-    no_fallback = ""
-    try:
-        call = read_call(spec.task.source)
-        places = input_places(call, internal_places(call, description.get("dims") or {}))
-        domain = probe_domain(spec.task, description, known, places, referee)
-        portfolio = build_portfolio(entries, domain.elements) or portfolio
-        source = _assembled(spec, portfolio, domain, call)
-    except AssemblyError as error:
-        _log.warning("%s is delivered without a fall-back: %s", spec.name, error)
-        no_fallback = str(error)
-        source = _without_fallback(portfolio.winner.candidate, no_fallback)
     return {
         "source": source,
         "members": [member.candidate.sha256 for member in portfolio.members],
         "origin": portfolio.winner.candidate.origin,
         "decision": portfolio.decision,
         "reason": portfolio.reason,
-        "no_fallback": no_fallback,
+        "no_fallback": "",
+        "dispatch": portfolio.told(),
     }
 
 
-def _assembled(spec: JobSpec, portfolio: Portfolio, domain: Domain, call: Call) -> str:
-    members = [member.candidate for member in portfolio.members]
-    return assemble(spec.task.name, spec.task.source, members, portfolio.leaves, domain, call, spec.device)
+def _assembled(
+    spec: JobSpec, referee: Referee, description: dict[str, Any], entries: Sequence[Entry], most: int
+) -> tuple[Portfolio | None, str]:
+    """The portfolio and optimized.py; with the best member alone where several cannot be put into one module.
+
+    Raises:
+        AssemblyError: if the calls cannot be told apart by a dispatcher, or not even one member can be put beside the reference.
+    """
+    call = read_call(spec.task.source)
+    places = input_places(call, internal_places(call, description.get("dims") or {}))
+    timed = {dims_key(row["dims"]): row["dims"] for entry in entries for row in timed_rows(entry.verdict)}
+    shapes = spec.shapes or description.get("shapes") or {}
+    known = [dims for split in ("visible", "validation") for dims in shapes.get(split) or []]
+    domain = probe_domain(spec.task, description, [*known, *timed.values()], places, referee)
+    dims = list(write_guards(domain, spec.device).dims)
+    processors = int(description.get("processors") or 0) if spec.device == "cuda" else 0
+    failure: AssemblyError | None = None
+    for limit in sorted({most, _ONE_MEMBER}, reverse=True):
+        portfolio = build_portfolio(
+            entries, domain, dims, processors, most=limit, batch_invariant=spec.batch_invariant
+        )
+        if portfolio is None:
+            return None, ""
+        members = [member.candidate for member in portfolio.members]
+        try:
+            where = portfolio.winner.verdict.get("environment")
+            text = assemble(
+                spec.task.name, spec.task.source, members, portfolio.tree, domain, call, spec.device, where
+            )
+        except AssemblyError as error:
+            _log.warning("%s: %d members do not make one module: %s", spec.name, len(members), error)
+            failure = error
+        else:
+            return portfolio, text
+    assert failure is not None
+    raise failure
 
 
 def _without_fallback(winner: Candidate, why: str) -> str:
@@ -169,6 +214,7 @@ def _finish(
         leaderboard=tuple(_leaderboard(store, delivered)),
         no_fallback=plan["no_fallback"],
         models=account(store),
+        dispatch=plan.get("dispatch") or {},
     )
     return Delivery("accepted", reason, winner_sha256, write_bundle(contents, out_dir), summary)
 
@@ -181,6 +227,7 @@ def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[dict[st
             verdict = store.verdict(candidate.sha256, phase)
             if verdict is not None:
                 found.append({"phase": phase, **verdict})
+        found += [{"phase": "further", **one["verdict"]} for one in further_verdicts(store, candidate.sha256)]
     return tuple(found)
 
 

@@ -5,6 +5,8 @@ AgentError
 │   └── ProviderError       the language model's API refused, failed or answered nonsense
 ├── AnswersAwaited          a batch has no answers yet (the job is `waiting`, and goes on when it is run again)
 ├── AssemblyError           the winner cannot be turned into optimized.py
+├── UnreadableBundle        a bundle is not there, damaged or edited
+├── CannotApply             a bundle does not go into the user's model
 └── StoreCorrupt            a job folder holds something that is not ours
 """
 
@@ -42,3 +44,11 @@ class AssemblyError(AgentError):
 
 class StoreCorrupt(AgentError):
     """A file of a job folder cannot be read as what it should be."""
+
+
+class UnreadableBundle(AgentError):
+    """This is no bundle, or not a whole one; the message says what is wrong with it and what to do."""
+
+
+class CannotApply(AgentError):
+    """The bundle could not be put into the model; the message says why and what to do."""

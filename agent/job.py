@@ -19,8 +19,18 @@ from agent.candidates import Candidate
 from agent.delivery import Delivery, deliver
 from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
-from agent.judging import JobStopped, judge_candidate, raise_if_stopped, restart_referee, task_of
+from agent.judging import (
+    JobStopped,
+    further_verdicts,
+    judge_candidate,
+    judge_further,
+    raise_if_stopped,
+    restart_referee,
+    task_of,
+)
 from agent.portfolio import Entry, rank
+from agent.portfolio.entries import with_further
+from agent.portfolio.planner import next_timings
 from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.registry import proposers_for
 from agent.redaction import known_secrets, redact_message
@@ -104,6 +114,7 @@ class _Job:
             self.spec = replace(self.spec, task=task_of(self.spec, self.store), space=None)
             if self.store.step("optimized/1") is None:  # afterwards the choice is frozen
                 self._collect(description)
+                self._time_further(description)
             delivery = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
@@ -161,6 +172,18 @@ class _Job:
                 diagnose(self.spec, self.store, self.referee, self.profile)
             self._run_proposer(proposer, context)
         self._judge_waiting()
+
+    def _time_further(self, description: dict[str, Any]) -> None:
+        """Time the contenders at more validation shapes, as long as that can change the choice and the budget allows it."""
+        own = "validation" in (self.spec.shapes or {})  # who names the shapes to choose by means those
+        further = [] if own else description.get("further") or []
+        while self._may_go_on():
+            asks = next_timings(self._entries(), further, self.spec.strategy.timings)
+            if not asks:
+                return
+            for ask in asks:
+                raise_if_stopped(self.store)
+                judge_further(self.spec, self.store, self.referee, ask.entry.candidate, ask.shapes)
 
     def _run_proposer(self, proposer: Proposer, context: ProposalContext) -> None:
         step = f"proposed/{proposer.origin}"
@@ -236,9 +259,14 @@ class _Job:
         entries = []
         for order, candidate in enumerate(self.store.candidates()):
             verdict = (read or self.store.verdict)(candidate.sha256, "validation")
-            if verdict is not None and verdict["verdict"] == "accepted":
-                if (verdict.get("summary") or {}).get("geomean_speedup"):
-                    entries.append(Entry(candidate, order, verdict))
+            if verdict is None or verdict["verdict"] != "accepted":
+                continue
+            if (verdict.get("summary") or {}).get("geomean_speedup"):
+                entry = Entry(candidate, order, verdict)
+                if read is None:
+                    entries += with_further(entry, further_verdicts(self.store, candidate.sha256))
+                else:
+                    entries.append(entry)
         return entries
 
     def _may_go_on(self) -> bool:
@@ -278,7 +306,9 @@ class _Job:
             for phase in ("screen", "validation"):
                 verdict = self._outline(candidate.sha256, phase)
                 total += float((verdict or {}).get("elapsed_s") or 0.0)
-        return total
+        return total + sum(
+            float(one["verdict"].get("elapsed_s") or 0.0) for one in further_verdicts(self.store)
+        )
 
     def _outcome(self, delivery: Delivery) -> JobOutcome:
         return JobOutcome(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
@@ -102,6 +102,41 @@ def judge_phase(
     return verdict
 
 
+FURTHER_STEPS = "timed/"
+
+
+def judge_further(
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    candidate: Candidate,
+    shapes: Sequence[Mapping[str, Any]],
+) -> None:
+    """Judge a validated candidate at further validation shapes and store that as a step.
+
+    What could not be judged is stored too, so that it is not asked for again.
+
+    Raises:
+        JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
+        SandboxUnavailable: if nothing on this machine isolates a candidate.
+    """
+    number = len(further_verdicts(store, candidate.sha256))
+    listed = [dict(dims) for dims in shapes]
+    verdict = _evaluate(spec, store, referee, candidate, "validation", None, {"validation": listed})
+    if verdict["verdict"] == "not_judged":
+        raise_if_stopped(store)
+        restart_referee(referee)
+    value = {"asked": listed, "verdict": verdict}
+    store.finish_step(f"{FURTHER_STEPS}{candidate.sha256}/{number:03}", value)
+
+
+def further_verdicts(store: JobStore, sha256: str = "") -> list[dict[str, Any]]:
+    """What `judge_further` stored for a candidate, or for all: where it was `asked` and the `verdict`, in order."""
+    prefix = f"{FURTHER_STEPS}{sha256}/" if sha256 else FURTHER_STEPS
+    found = store.steps(prefix)
+    return [value for _, value in sorted(found.items()) if isinstance(value, dict)]
+
+
 def progress_events(
     store: JobStore, what: dict[str, Any], every_s: float = _PROGRESS_EVERY_S
 ) -> Callable[[dict[str, Any]], None]:
@@ -130,12 +165,16 @@ def _evaluate(
     candidate: Candidate,
     phase: str,
     narrowed: tuple[str, ...] | None,
+    given: dict[str, list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     splits, effort = PHASES[phase]
     splits = narrowed or splits
-    shapes = None
-    if spec.shapes is not None:
+    shapes = given
+    if given is None and spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
+    if phase == "held_out":  # what the choice was made by is not held out
+        asked = [dims for further in further_verdicts(store) for dims in further["asked"]]
+        shapes = {**(shapes or {}), "validation": asked} if asked else shapes
     what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
     try:
         return referee.evaluate(

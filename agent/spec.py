@@ -97,6 +97,7 @@ class JobSpec:
         space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
             ({"rows": {"max": 64}}); None takes what is inferred.
         strategy: how the search goes on after the first attempts.
+        batch_invariant: what is delivered uses one member at all sizes, so that a result does not depend on the others in its batch.
     """
 
     job_id: str
@@ -111,6 +112,7 @@ class JobSpec:
     traffic: tuple[dict[str, Any], ...] | None = None
     space: dict[str, dict[str, Any]] | None = None
     strategy: Strategy = DEFAULT_STRATEGY
+    batch_invariant: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -139,6 +141,7 @@ class JobSpec:
             traffic=tuple(data["traffic"]) if data.get("traffic") else None,
             space=data.get("space"),
             strategy=Strategy(**data["strategy"]) if data.get("strategy") else DEFAULT_STRATEGY,
+            batch_invariant=bool(data.get("batch_invariant", False)),
         )
 
 

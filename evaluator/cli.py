@@ -112,7 +112,7 @@ def _verdict(
         )
         if kept is not None:
             return kept
-    with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee, _progress_bar() as bar:
+    with Referee(device, minimum_tier=minimum_tier, work_dir=work_dir) as referee, progress_bar() as bar:
         row = bar.add_task("starting", total=None)
 
         def show(progress: dict[str, Any]) -> None:
@@ -128,7 +128,8 @@ def _verdict(
         )
 
 
-def _progress_bar() -> Progress:
+def progress_bar() -> Progress:
+    """On standard error, gone when it is done; for what `Referee.evaluate` tells of its progress."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.devices import Device
+from evaluator.fingerprint import fingerprint
 from evaluator.verdict import HARNESS_VERSION
 
 _SOURCES = (".py", ".c", ".cu")
@@ -29,14 +30,15 @@ def thread_count() -> int:
 
 
 def measured_on(device: Device) -> dict[str, Any]:
-    """A verdict's environment, all but the sandbox tier."""
-    return {
+    """A verdict's environment, all but the sandbox tier and the ceilings."""
+    found = {
         **device.facts(),
         "torch": package_version("torch") or "none",
         "triton": package_version("triton"),
         "threads": thread_count(),
         "harness": HARNESS_VERSION,
     }
+    return {**found, "fingerprint": fingerprint(found)}
 
 
 @cache

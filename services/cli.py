@@ -11,11 +11,13 @@ from evaluator.commands.lint import lint
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
+from services.commands.apply import apply
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
 from services.commands.replay import replay
 from services.commands.resume import resume
 from services.commands.serve import serve
+from services.commands.verify import verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,6 +36,8 @@ app.command()(evaluate_batch)
 app.command()(lint)
 app.command()(shapes)
 app.command()(profile)
+app.command()(verify)
+app.command()(apply)
 app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)

@@ -14,19 +14,28 @@ from agent.bundle.domain import Domain
 from agent.bundle.guards import internal_names, write_guards
 from agent.bundle.sections import Section, cut, indented, rename_collisions
 from agent.candidates import Candidate
+from agent.dispatch.tree import Node, python_lines
 from agent.errors import AssemblyError
 
 _RULE = "# " + "-" * 117
 _TEMPLATE = Path(__file__).parent / "templates" / "drop_in.py.template"
-_IMPORTS = {"inspect": "inspect", "threading": "threading", "torch": "torch", "warnings": "warnings"}
+_IMPORTS = {
+    "inspect": "inspect",
+    "threading": "threading",
+    "functools": "functools",
+    "torch": "torch",
+    "warnings": "warnings",
+}
 # What makes a module compute something else in training mode than in eval mode, in which the referee judges.
 _MODE_DEPENDENT = re.compile(
     r"training|[Dd]ropout|BatchNorm|batch_norm|InstanceNorm|instance_norm|RReLU|rrelu|LSTM|GRU|RNN|Multihead"
     r"|Transformer|FractionalMaxPool|running_"
 )
 _OWN = (
-    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _outside "
-    "_leaf _constructor_values _plain _state_of _judged _wants_gradient _share"
+    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
+    "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_compiling _is_tracing "
+    "_is_autocasting _current_device "
+    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
 ).split()
 
 
@@ -46,21 +55,6 @@ class Call:
     forwarded: str
     defaults: tuple[str | None, ...]
     generic: bool
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """Which member runs where: `small` up to `limit` input elements, `large` above; None is the reference.
-
-    Attributes:
-        small: index into the members.
-        large: index into the members; equal to `small` when there is no limit.
-        limit: total elements of all input tensors, or None.
-    """
-
-    small: int | None = 0
-    large: int | None = 0
-    limit: int | None = None
 
 
 def read_call(task_source: str) -> Call:
@@ -117,10 +111,11 @@ def assemble(
     task_name: str,
     task_source: str,
     members: Sequence[Candidate],
-    leaves: Leaves,
+    tree: Node,
     domain: Domain,
     call: Call,
     device: str,
+    environment: Mapping[str, Any] | None = None,
 ) -> str:
     """The text of optimized.py.
 
@@ -128,10 +123,11 @@ def assemble(
         task_name: for the heading.
         task_source: the reference; its class Model becomes the base class of ModelNew.
         members: accepted candidates, at least one.
-        leaves: which member runs where.
+        tree: which member runs where.
         domain: what the members were judged on; its places are `input_places(call)`.
         call: from `read_call`.
         device: "cpu" or "cuda".
+        environment: of the verdicts, so that the file can say when it runs elsewhere.
 
     Raises:
         AssemblyError: if the parts cannot be put into one module.
@@ -163,7 +159,7 @@ def assemble(
         parts += [_member_text(index, section)]
     parts += [
         _tables(members, sections),
-        _dispatcher(len(members) + 2, reference.text, leaves, domain, call, device),
+        _dispatcher(members, reference.text, tree, domain, call, device, environment or {}),
     ]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
@@ -203,7 +199,8 @@ def _member_text(index: int, section: Section) -> str:
         f"except Exception as error:\n"
         f"    Member{index} = None\n"
         f"    _member{index}_error = error\n"
-        f'    warnings.warn(f"kernelwright: member {index} cannot be loaded here ({{error}})", RuntimeWarning)\n'
+        f'    warnings.warn(f"kernelwright: member {index} cannot be loaded here ({{error}}); the reference is used in its '
+        f'place. Install what it needs, or find out more with `kernelwright verify`", RuntimeWarning)\n'
     )
 
 
@@ -220,7 +217,13 @@ def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
 
 
 def _dispatcher(
-    number: int, reference_text: str, leaves: Leaves, domain: Domain, call: Call, device: str
+    members: Sequence[Candidate],
+    reference_text: str,
+    tree: Node,
+    domain: Domain,
+    call: Call,
+    device: str,
+    environment: Mapping[str, Any],
 ) -> str:
     internal = internal_places(call, domain.dims)
     renamed = dict(zip(call.names, internal, strict=True))
@@ -231,19 +234,22 @@ def _dispatcher(
     passed = "() if named else inputs" if call.generic else call.forwarded
     run = "*inputs" if call.generic else ", ".join(call.names[: domain.inputs])
     places = guards.tensor_places
+    lines = python_lines(
+        tree, guards.dims, [tensor.place for tensor in domain.tensors], lambda index: _remark(members, index)
+    )
     outer_places = places if call.generic else _places_outside(domain, renamed)
     return Template(_TEMPLATE.read_text()).substitute(
-        number=number,
+        number=len(members) + 2,
         device=device,
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
+        judged_with=_judged_with(environment, device),
         eval_only=bool(_MODE_DEPENDENT.search(reference_text)),
         constructor_names=guards.constructor_names,
         constructor_guard=guards.constructor_body,
         input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
         input_names=", ".join(internal),
-        leaf=_leaf_function(leaves, guards.elements, internal),
-        forward_leaf=f"_leaf({passed})" if leaves.limit is not None else leaves.small,
+        tree="\n".join(f"    {line}" for line in lines),
         model="Model",
         signature=call.signature,
         forward_input_names=passed,
@@ -251,6 +257,12 @@ def _dispatcher(
         call_names=call.forwarded,
         run_names=run,
     )
+
+
+def _judged_with(environment: Mapping[str, Any], device: str) -> str:
+    """What the file says when it is not there, as a dictionary in Python; a CPU's name changes with its virtual machine."""
+    names = ("torch", "device_name") if device == "cuda" else ("torch",)
+    return repr({name: _one_line(str(environment[name])) for name in names if environment.get(name)})
 
 
 def _extra_guards(call: Call, domain: Domain, internal: Sequence[str]) -> list[str]:
@@ -282,17 +294,8 @@ def _places_outside(domain: Domain, renamed: dict[str, str]) -> str:
     return ", ".join(places)
 
 
-def _leaf_function(leaves: Leaves, elements: str, names: Sequence[str]) -> str:
-    """The function that picks a member by size; nothing when there is no choice."""
-    if leaves.limit is None:
-        return ""
-    return (
-        f"def _leaf({', '.join(names)}):\n"
-        '    """Index of the member for these inputs, None for the reference."""\n'
-        f"    if {elements} <= {int(leaves.limit)}:\n"
-        f"        return {leaves.small}\n"
-        f"    return {leaves.large}\n\n\n"
-    )
+def _remark(members: Sequence[Candidate], index: int | None) -> str:
+    return "the reference" if index is None else _one_line(members[index].label)
 
 
 def _one_line(text: str) -> str:

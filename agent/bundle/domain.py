@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import keyword
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -82,6 +82,7 @@ class Domain:
         dtypes: the combinations of input dtypes that occur, in the order of `tensors`.
         shapes: when an axis could not be explained, the only shapes allowed; else None.
         elements: total input elements at each probed point, keyed by `dims_key`.
+        dtypes_at: dtypes of the tensors at each probed point, likewise.
     """
 
     dims: Dims
@@ -93,6 +94,7 @@ class Domain:
     dtypes: tuple[tuple[str, ...], ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...] | None
     elements: Mapping[str, int]
+    dtypes_at: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def dims_key(dims: Dims) -> str:
@@ -178,6 +180,10 @@ def fit(dims: Dims, points: Sequence[Dims], found: Any, arguments: Sequence[str]
         shapes=None if explained else sizes,
         elements={
             dims_key(point): sum(_count(item["shape"]) for item in one)
+            for point, one in zip(points, tensor_series, strict=True)
+        },
+        dtypes_at={
+            dims_key(point): tuple(_dtype(item) for item in one)
             for point, one in zip(points, tensor_series, strict=True)
         },
     )

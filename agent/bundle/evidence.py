@@ -32,6 +32,8 @@ class BundleContents:
         leaderboard: a row per judged candidate, rejected ones included.
         no_fallback: why the delivered file has no fall-back to the reference; empty when it has one.
         models: how models were asked, see `agent.providers.account`; empty where none was.
+        dispatch: which member runs where and what each candidate brings, see `agent.portfolio.Portfolio.told`; empty without a
+            dispatcher.
     """
 
     job_name: str
@@ -46,6 +48,7 @@ class BundleContents:
     leaderboard: tuple[dict[str, Any], ...]
     no_fallback: str = ""
     models: Mapping[str, Any] = field(default_factory=dict)
+    dispatch: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def held_out(self) -> dict[str, Any]:
@@ -86,6 +89,7 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
             }
             for number, member in enumerate(contents.members, start=1)
         ],
+        "dispatch": dict(contents.dispatch) or None,
         "models": dict(contents.models),
         "summary": contents.held_out.get("summary") or {},
         "environment": contents.held_out.get("environment") or {},

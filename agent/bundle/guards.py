@@ -26,6 +26,7 @@ _TAKEN = frozenset(
         "tensor",
         "version",
         "rest",
+        "here",
         "shapes",
     }
 )
@@ -39,10 +40,10 @@ class Guards:
     Attributes:
         constructor_names: arguments of `_fixed_dims`.
         constructor_body: body lines of `_fixed_dims`, indented.
-        input_body: body lines of `_outside` before the final return, indented.
+        input_body: body lines of `_choose` before the tree, indented.
         dtypes: rows of INPUT_DTYPES, indented.
         tensor_places: expressions of the tensor inputs, joined by commas.
-        elements: expression that counts the elements of all tensor inputs.
+        dims: dimensions that the body has as local variables, with the variables' names.
         alignment_bytes: required alignment of an input's first byte.
     """
 
@@ -51,7 +52,7 @@ class Guards:
     input_body: str
     dtypes: str
     tensor_places: str
-    elements: str
+    dims: Mapping[str, str]
     alignment_bytes: int
 
 
@@ -74,14 +75,14 @@ def write_guards(domain: Domain, device: str) -> Guards:
     if not domain.tensors:
         raise AssemblyError("the task has no tensor input to dispatch on")
     places = [tensor.place for tensor in domain.tensors]
-    input_lines, _ = _input_lines(domain, device)
+    input_lines, bound = _input_lines(domain, device)
     return Guards(
         constructor_names=", ".join(_local(item.place) for item in domain.constructor),
         constructor_body=_indent(_constructor_lines(domain)),
         input_body=_indent(input_lines),
         dtypes=_indent([f"({_comma(f'torch.{name}' for name in row)})," for row in domain.dtypes]),
         tensor_places=", ".join(places),
-        elements=" + ".join(f"{place}.numel()" for place in places),
+        dims={dim: _local(dim) for dim in sorted(bound)},
         alignment_bytes=_ALIGNMENT_BYTES.get(device, 64),
     )
 
@@ -114,20 +115,23 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         lines += _refuse(
             f"type({place}) is not {kind} or len({place}) != {length}", "an input has another structure"
         )
-    for tensor in domain.tensors:
+    for number, tensor in enumerate(domain.tensors):
         place = tensor.place
-        lines += _refuse(f"type({place}) is not torch.Tensor", "an input is not a plain tensor")
+        lines += _refuse(f"type({place}) is not _Tensor", "an input is not a plain tensor")
         lines += _refuse(f"not {place}.is_{device}", "an input is on another device")
         if device == "cuda":
-            current = "torch.cuda.current_device()"
-            lines += _refuse(f"{place}.device.index != {current}", "an input is not on the current GPU")
+            if number == 0:  # only now: there may be no GPU
+                lines.append("here = _current_device()")
+            lines += _refuse(f"{place}.get_device() != here", "an input is not on the current GPU")
         lines += _refuse(
             f"not {place}.is_contiguous() or {place}.data_ptr() % ALIGNMENT_BYTES",
             "an input has another layout",
         )
+        if any("complex" in row[number] for row in domain.dtypes):
+            lines += _refuse(f"{place}.is_conj()", "an input is conjugated, which its memory does not show")
     if len(domain.dtypes) == 1:  # the usual case, and twice as quick to check as the set
         pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
-        others = " or ".join(f"{tensor.place}.dtype != torch.{name}" for tensor, name in pairs)
+        others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)
     else:
         others = f"({_comma(f'{tensor.place}.dtype' for tensor in domain.tensors)}) not in INPUT_DTYPES"
     lines += _refuse(others, "an input has another dtype")

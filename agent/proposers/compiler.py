@@ -13,6 +13,7 @@ from agent.compiler.capture import capture
 from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
+from agent.portfolio.entries import wins_everywhere
 from agent.proposers.base import ProposalContext
 
 
@@ -52,12 +53,12 @@ class CompilerProposer:
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most eight candidates; what could not be made is told in an event and costs nothing else."""
+        """Yield at most nine candidates; what could not be made is told in an event and costs nothing else."""
         seen: set[str] = set()
         yield from self._extracted(context, seen)
         yield from self._channels_last(context)
         best = self._modes_needed(context)
-        for label, note, make in self._modes(context, best):
+        for label, note, make in (*self._modes(context, best), *self._launched_together(context)):
             try:
                 source = make()
             except ProposalFailed as error:
@@ -82,6 +83,27 @@ class CompilerProposer:
         for mode in modes(context.device):
             if wanted(mode.baseline):
                 yield mode.label, mode.words, partial(mode_source, mode, text, title)
+
+    def _launched_together(self, context: ProposalContext) -> Iterator[tuple[str, str, Callable[[], str]]]:
+        """Label, note and maker of graphs where some shape is not won yet: of the extracted kernels, and of the reference."""
+        if context.device != "cuda":
+            return
+        step = "compiler.graphs"
+        decided = context.store.step(step)
+        if not isinstance(decided, dict):
+            decided = {"entered": not wins_everywhere(self._validations(context))}
+            context.store.finish_step(step, decided)
+        if not decided["entered"]:
+            self._tell(context, cuda_graph.LABEL, "not entered: every validation shape is won already")
+            return
+        make, title = cuda_graph.cuda_graph_source, context.task.name
+        if any(name.startswith(cuda_graph.BASELINE) for name in self._best_baselines(context)):
+            yield cuda_graph.LABEL, cuda_graph.NOTE, partial(make, context.task.source, title)
+        extraction = CUDA_EXTRACTIONS[0].label
+        known = context.store.step(f"compiler.extract.{extraction}")
+        if isinstance(known, dict) and "source" in known:
+            note = "generated kernels, replayed as a CUDA graph; inputs and outputs copied"
+            yield f"{extraction} in a CUDA graph", note, partial(make, known["source"], title, "ModelNew")
 
     def _channels_last(self, context: ProposalContext) -> Iterator[Candidate]:
         """Another layout is no baseline's, so it can win, but only where a library has kernels for it."""

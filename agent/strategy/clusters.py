@@ -21,12 +21,12 @@ _WORSE = 1.05
 
 @dataclass(frozen=True)
 class Cluster:
-    """A group of visible shapes.
+    """A group of shapes.
 
     Attributes:
         words: which, for example "cols <= 256".
         shapes: their dimensions.
-        geomean: geometric mean over them of the best speedup that any candidate has there.
+        geomean: geometric mean over them of the speedup that is reached there.
         rest: the same over all other shapes.
     """
 
@@ -75,8 +75,12 @@ def visible_geomean(verdict: Mapping[str, Any], within: Sequence[Mapping[str, An
 
 
 def worst_cluster(verdicts: Iterable[Mapping[str, Any]]) -> Cluster | None:
-    """The group of shapes with the lowest best speedup; None when no group is clearly worse than the rest."""
-    shapes = best_by_shape(verdicts)
+    """The group of visible shapes with the lowest best speedup; None when no group is clearly worse than the rest."""
+    return worst_group(best_by_shape(verdicts))
+
+
+def worst_group(shapes: Sequence[tuple[Mapping[str, Any], float]]) -> Cluster | None:
+    """The same for any shapes with the speedup that is reached at each."""
     if len(shapes) < 2 * _FEWEST:
         return None
     found: list[tuple[float, int, str, list[int]]] = []

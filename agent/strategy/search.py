@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProviderError
+from agent.portfolio.cover import covering
+from agent.portfolio.entries import Entry
 from agent.providers.base import Message
 from agent.providers.choice import Standing, choose
 from agent.providers.desk import LOOK_S
@@ -125,7 +127,7 @@ class Search:
         judged = self._judged([one for one in store.candidates() if one.sha256 in wanted])
         view = replace(self._context, store=_AsItWas(store, wanted))
         # The first round is for being fast at all; later ones for where the portfolio is worst.
-        cluster = worst_cluster(one.verdict for one in judged) if number > 1 else None
+        cluster = worst_cluster(one.verdict for one in _kept(judged)) if number > 1 else None
         return Round(number, judged, cluster, self._opening(view)), generator
 
     def _judged(self, candidates: Sequence[Candidate]) -> list[Judged]:
@@ -246,6 +248,12 @@ class _AsItWas:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+def _kept(judged: Sequence[Judged]) -> list[Entry]:
+    """What a portfolio by the visible shapes would keep: what else was tried is in nobody's hands."""
+    accepted = [Entry(one.candidate, order, one.verdict) for order, one in enumerate(judged) if one.accepted]
+    return covering(accepted)
 
 
 def _best(judged: Sequence[Judged]) -> float:

@@ -20,6 +20,7 @@ class Strategy:
         tune_variants: how many settings are tried at most.
         ablate: whether the changes of the winner are undone one at a time, each a candidate that is judged.
         ablate_changes: how many of them at most.
+        timings: how often a candidate is timed at a further validation shape, all together, before the choice.
         seed: where random draws begin; None draws one and stores it.
 
     Raises:
@@ -36,6 +37,7 @@ class Strategy:
     tune_variants: int = 128
     ablate: bool = False
     ablate_changes: int = 4
+    timings: int = 24
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +48,7 @@ class Strategy:
             "patience": (1, 100),
             "tune_variants": (1, 1024),
             "ablate_changes": (1, 16),
+            "timings": (0, 4096),
         }
         for name, (least, most) in limits.items():
             if not least <= getattr(self, name) <= most:

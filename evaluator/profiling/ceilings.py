@@ -55,6 +55,14 @@ def kept(work_dir: Path, kind: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("schema") == SCHEMA else None
 
 
+def digest(work_dir: Path, kind: str) -> str | None:
+    """16 hex digits that name the ceilings kept here, for measurements made beside them; None where there are none."""
+    value = kept(work_dir, kind)
+    if value is None:
+        return None
+    return hashlib.sha256(json.dumps(value["rates"], sort_keys=True).encode()).hexdigest()[:16]
+
+
 def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any]:
     """The ceilings of a device, measured now if nobody did before or if asked to (half a minute on a GPU, 15 s on two cores).
 
@@ -72,6 +80,9 @@ def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any
     device = open_device(kind)
     environment = measured_on(device)
     with DeviceLock(str(environment["gpu_uuid"] or "cpu")).exclusive():
+        found = None if fresh else kept(work_dir, kind)
+        if found is not None:  # somebody measured while we waited
+            return found
         started = time.monotonic()
         measured = _measure(kind)
         elapsed_s = time.monotonic() - started

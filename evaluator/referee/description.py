@@ -10,6 +10,9 @@ from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import as_fields, defaults
 from evaluator.shapes.traffic import parse_traffic
 
+#: Validation shapes more, for portfolios: with the four of the split as many as a dispatcher is promised to be built from.
+_FURTHER = 28
+
 
 def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
     """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults (or near).
@@ -52,5 +55,7 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
         "shapes": shapes,
         "strata": {split: [one.stratum for one in part] for split, part in drawn.items()},
+        "further": [one.dims for one in session.drawn.sampler().further(_FURTHER)],
+        "processors": session.fleet.processors,
         "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
     }

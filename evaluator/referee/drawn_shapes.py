@@ -40,14 +40,21 @@ class DrawnShapes:
         """The shapes of :meth:`draw` alone."""
         return [drawn.dims for drawn in self.draw(split, cap_bytes, traffic)]
 
-    def draw(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Drawn]:
+    def draw(
+        self,
+        split: str,
+        cap_bytes: int | None = None,
+        traffic: Traffic | None = None,
+        chosen_by: Sequence[Dims] = (),
+    ) -> list[Drawn]:
         """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
 
-        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given).
+        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given). Held-out shapes
+        stay away from it, and from shapes that somebody else chose by.
         """
         traffic = traffic or self._traffic
         given = [dims for dims, _ in traffic.rows]
-        drawn = self.sampler(cap_bytes).draw(split, secret=secrets.token_hex(16), exempt=given)
+        drawn = self.sampler(cap_bytes).draw(split, secret=secrets.token_hex(16), exempt=[*given, *chosen_by])
         if split not in ("visible", "validation"):
             return drawn
         cap = cap_bytes or self._fleet.input_cap_bytes
@@ -88,7 +95,8 @@ class DrawnShapes:
 
         Args:
             splits: which it looks at.
-            given: of some splits the shapes, instead of those that are drawn.
+            given: of some splits the shapes, instead of those that are drawn. Validation shapes that are given although nothing is
+                judged there are ones that held-out shapes stay away from.
             traffic: shapes with weights, instead of those of the task's own file.
             cap_bytes: for what takes long with large inputs; None for the fleet's own cap.
 
@@ -104,7 +112,7 @@ class DrawnShapes:
             if split in given:
                 chosen.shapes[split] = [check_shape(self._space, dims) for dims in given[split]]
                 continue
-            drawn = self.draw(split, cap_bytes, chosen.traffic)
+            drawn = self.draw(split, cap_bytes, chosen.traffic, given.get("validation", ()))
             chosen.strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}
             chosen.shapes[split] = [one.dims for one in drawn]
             if remark := self.sampler(cap_bytes).remark(split):

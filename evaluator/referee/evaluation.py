@@ -414,7 +414,7 @@ class Evaluation:
             },
             effort=request.effort,
             splits=tuple(request.splits),
-            environment=self.fleet.environment(),
+            environment={**self.fleet.environment(), "ceilings": self.fleet.ceilings_digest()},
             shapes=tuple(results),
             summary=summary_of(self.run_state.results, self._chosen.traffic),
             timing={

@@ -377,6 +377,13 @@ class Fleet:
         """What a verdict says about where it was measured."""
         return {**measured_on(self.device), "sandbox_tier": self.tier}
 
+    def ceilings_digest(self) -> str | None:
+        """Which measured ceilings of this device a verdict lies beside; None where nobody has measured them."""
+        from evaluator.client import default_work_dir
+        from evaluator.profiling import ceilings
+
+        return ceilings.digest(default_work_dir(), self.device.kind)
+
     def close(self) -> None:
         """Ends every fork server and with it every process that runs untrusted code."""
         if self._spare is not None:

@@ -82,6 +82,19 @@ class Sampler:
             self._kept[split] = self._draw(split, self._digest, ())
         return self._kept[split]
 
+    def further(self, count: int) -> list[Drawn]:
+        """At most so many validation shapes more, for who has several candidates to choose among; the same every time.
+
+        Whoever uses them gives them to the held-out split as shapes to stay away from.
+        """
+        if not self._varies:
+            return []
+        visible = [drawn.dims for drawn in self.draw("visible")]
+        known = [drawn.dims for drawn in self.draw("validation")]
+        search = _Search(self.space, self.limits, visible, self.withheld, "validation", count)
+        search.run(f"{self._digest}:further")
+        return [drawn for drawn in search.chosen if drawn.dims not in known and not search.is_doubtful(drawn)]
+
     def remark(self, split: str) -> str:
         """Why the shapes that were drawn last for a split are not as far from the others as they should be; empty if they are."""
         return self._remarks.get(split, "")
@@ -111,14 +124,20 @@ class _Search:
     """Fills one split."""
 
     def __init__(
-        self, space: Space, limits: Limits, others: list[Dims], withheld: Region | None, split: str
+        self,
+        space: Space,
+        limits: Limits,
+        others: list[Dims],
+        withheld: Region | None,
+        split: str,
+        wanted: int | None = None,
     ) -> None:
         self._space = space
         self._limits = limits
         self._others = others
         self._withheld = withheld
         self._split = split
-        self._wanted = COUNTS[split]
+        self._wanted = wanted or COUNTS[split]
         self.chosen: list[Drawn] = []
         #: What is near another split's shape or in the withheld region.
         self._refused: list[Drawn] = []
@@ -174,6 +193,10 @@ class _Search:
         return neighbours < int(self._wanted * _MOST_NEIGHBOURS) and any(
             drawn.dims == base for drawn in self.chosen
         )
+
+    def is_doubtful(self, drawn: Drawn) -> bool:
+        """Whether it was taken for want of shapes that lie apart."""
+        return self._is_withheld(drawn.dims) or self._is_near(drawn.dims)
 
     def _is_withheld(self, dims: Dims) -> bool:
         return self._split != "held_out" and self._withheld is not None and self._withheld.holds(dims)

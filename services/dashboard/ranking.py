@@ -6,10 +6,12 @@ Works on the plain JSON objects of the API, so that stored verdicts can be rende
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from evaluator.fingerprint import platform, type_of
 from services.dashboard import formats, words
 
 Json = Mapping[str, Any]
@@ -36,6 +38,8 @@ class Row:
     measured_on: str
     lines: int | None
     is_winner: bool
+    #: What it was measured on, where that is another platform than that of those with a rank; empty for those.
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,18 +107,44 @@ def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[R
 
     Only accepted candidates have a rank. They are ordered by the geometric mean over the validation
     shapes, weighted by the traffic where it is known, which is what chooses the winner; the held-out shapes
-    only report. Those that have no validation figure yet follow, then the ones still being judged, then the rejected.
+    only report. Figures of another platform (the job was resumed elsewhere) are shown without a rank, after those that
+    have one: two machines' speedups are not put in one order. Those that have no validation figure yet follow, then the ones still being judged, then the rejected.
     """
     rows = [_row(candidate, winner_sha256) for candidate in candidates if not is_delivery(candidate)]
+    rows = _named_where_elsewhere(rows)
     rows.sort(key=_order)
     ranked: list[Row] = []
     rank = 0
     for row in rows:
-        if row.verdict_word == "accepted" and row.geomean is not None:
+        if row.verdict_word == "accepted" and row.geomean is not None and not row.elsewhere:
             rank += 1
-            row = Row(rank, *[getattr(row, name) for name in list(Row.__dataclass_fields__)[1:]])
+            row = replace(row, rank=rank)
         ranked.append(row)
     return ranked
+
+
+def _named_where_elsewhere(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the machine's name at those of another platform than the winner's, or else than most."""
+    where: dict[int, Json] = {}
+    for index, row in enumerate(rows):
+        found = verdict_in(row.candidate, row.measured_on) if row.measured_on else None
+        environment = (found or {}).get("environment")
+        if row.geomean is not None and isinstance(environment, Mapping) and environment:
+            where[index] = environment
+    keys = {index: platform(environment) for index, environment in where.items()}
+    if len(set(keys.values())) < 2:
+        return list(rows)
+    counts = Counter(keys.values())
+    main = next(
+        (keys[index] for index, row in enumerate(rows) if row.is_winner and index in keys),
+        max(counts, key=lambda key: counts[key]),
+    )
+    return [
+        replace(row, elsewhere=type_of(where[index]) or "another platform")
+        if keys.get(index, main) != main
+        else row
+        for index, row in enumerate(rows)
+    ]
 
 
 def _row(candidate: Json, winner_sha256: str | None) -> Row:
@@ -137,10 +167,16 @@ def _row(candidate: Json, winner_sha256: str | None) -> Row:
     )
 
 
-def _order(row: Row) -> tuple[int, int, float, str]:
+def _order(row: Row) -> tuple[int, bool, int, float, str]:
     group = {"accepted": 0, None: 1, "pending": 1}.get(row.verdict_word, 2)
     phase = {"validation": 0, "screen": 1}.get(row.measured_on, 2) if group == 0 else 0
-    return group, phase, -(row.by_traffic or row.geomean or 0.0), str(row.candidate.get("created_at") or "")
+    return (
+        group,
+        bool(row.elsewhere),
+        phase,
+        -(row.by_traffic or row.geomean or 0.0),
+        str(row.candidate.get("created_at") or ""),
+    )
 
 
 def rejections(candidates: Iterable[Json]) -> list[Reason]:

@@ -54,6 +54,7 @@ def _cells(row: Row) -> list[Text]:
     if said.tone in ("bad", "cheat", "warn"):
         name.append(f"\n{_shortened(printable(candidate.get('reason')))}", style="dim")
     where = "" if row.measured_on != "screen" or row.geomean is None else " on visible shapes only"
+    where += f" on {printable(row.elsewhere)}" if row.elsewhere else ""
     return [
         Text(str(row.rank) if row.rank else ""),
         name,

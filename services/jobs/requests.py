@@ -147,6 +147,9 @@ class StrategyRequest(Request):
         default=None, description="undo the winner's changes one at a time, judging each"
     )
     ablate_changes: int | None = Field(default=None, ge=1, le=16)
+    timings: int | None = Field(
+        default=None, ge=0, le=4096, description="timings at further validation shapes before the choice"
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**53, description="where random draws begin")
 
 
@@ -191,6 +194,10 @@ class OptimizeRequest(TaskRequest):
         "to GET /jobs/{id}/batch come by POST /jobs/{id}/batch",
     )
     strategy: StrategyRequest = Field(default_factory=StrategyRequest)
+    batch_invariant: bool = Field(
+        default=False,
+        description="deliver one member for all sizes, so that a result does not depend on its batch",
+    )
 
 
 class BatchAnswers(Request):

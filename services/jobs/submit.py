@@ -80,6 +80,7 @@ def create_job(
         if request.space
         else None,
         strategy=strategy,
+        batch_invariant=request.batch_invariant,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own

@@ -1,6 +1,7 @@
 """A worker's entry in the table of workers: that it is alive, which device it has, and which sandbox held its own attacks.
 
-The self-check runs before the first job. A worker without a sandbox that held refuses every job (fails closed).
+The self-check runs before the first job. A worker without a sandbox that held refuses every job (fails closed), and so does
+one whose device reaches something else than others of the type that it says it is.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ import logging
 import threading
 from typing import Any
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from evaluator.client import default_work_dir
+from evaluator.errors import EvaluatorError
+from evaluator.fingerprint import type_of
+from evaluator.profiling import ceilings
+from evaluator.profiling.claims import doubt
 from services.db.models import Worker
 from services.db.session import Database
 from services.db.types import epoch_seconds, storable_json
@@ -86,7 +92,31 @@ class Presence:
         open_attacks = [attack["name"] for attack in check["attacks"] if not attack["blocked"]]
         if open_attacks and check.get("tier") != "none":
             return f"the sandbox did not hold against: {', '.join(open_attacks)}"
-        return None
+        return self._misfit(check)
+
+    def _misfit(self, check: dict[str, Any]) -> str | None:
+        """Why this device is not what it says it is; a GPU whose ceilings nobody has measured is measured for that (half a minute)."""
+        device = self._bench.device
+        try:
+            known = ceilings.kept(default_work_dir(), device)
+            if known is None and device == "cuda":
+                known = ceilings.ceilings(default_work_dir(), device)
+        except EvaluatorError as error:
+            _log.warning("the ceilings of this device could not be measured: %s", error)
+            return None
+        if known is None:
+            return None
+        check["ceilings"] = known["rates"]
+        name = type_of(check["device"])
+        return doubt(device, name, known["rates"], self._rates_of_others(name))
+
+    def _rates_of_others(self, type_name: str) -> list[dict[str, Any]]:
+        """Ceilings of other workers that say they are of this type and were believed."""
+        believed = select(Worker.self_check).where(Worker.id != self._owner, Worker.problem.is_(None))
+        with self._database.read() as session:
+            found = [check for check in session.scalars(believed) if isinstance(check, dict)]
+        same = [check for check in found if type_of(check.get("device") or {}) == type_name]
+        return [check["ceilings"] for check in same if isinstance(check.get("ceilings"), dict)]
 
     def _beat(self) -> None:
         while True:

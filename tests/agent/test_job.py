@@ -20,6 +20,7 @@ from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
 from agent.spec import Budget, JobSpec
 from agent.stores.folder import FolderStore
+from agent.strategy.settings import Strategy
 from evaluator.client import Referee
 from evaluator.sources import TaskSource
 from tests.agent import small_job
@@ -177,6 +178,59 @@ def test_one_candidate_for_a_job_that_has_ended(referee: Referee, store: FolderS
     store.add_candidate(wrong)
     assert judge_candidate(small_job.spec(), store, referee, wrong)["verdict"] == "incorrect"
     assert store.verdict(wrong.sha256, "validation") is None
+
+
+NARROW = small_job.TASK.replace("Dim(1, 4096, default=64)", "Dim(1, 512, default=64)").replace(
+    "Dim(8, 1024, default=256)", "Dim(8, 128, default=64)"
+)
+#: One sort up to 40 rows and five above, and the other way round.
+SPECIALIST = """
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(cols))
+
+    def forward(self, x):
+        values = torch.sort(x, dim=1).values
+        if x.shape[0] BEYOND 40:
+            for _ in range(4):
+                values = torch.sort(values.flip(1), dim=1).values
+        return values * self.weight
+"""
+
+
+def test_specialists_are_timed_further_and_share_the_shapes(
+    referee: Referee, store: FolderStore, tmp_path: Path
+) -> None:
+    for label, beyond in (("few rows", ">"), ("many rows", "<=")):
+        store.add_candidate(Candidate(SPECIALIST.replace("BEYOND", beyond), "external", label))
+    shapes = {name: small_job.SHAPES[name] for name in ("visible", "held_out", "adversarial")}
+    shapes = {name: [{"rows": one["rows"], "cols": 64} for one in some] for name, some in shapes.items()}
+    spec = small_job.spec(
+        origins=(),
+        shapes=shapes,
+        strategy=Strategy(timings=12),
+        task=TaskSource("narrow", NARROW),
+    )
+    outcome = run_job(spec, store, referee, tmp_path / "out")
+    assert outcome.state == "succeeded", outcome.reason
+    timed = store.steps("timed/")
+    assert 8 <= sum(len(value["asked"]) for value in timed.values()) <= 12  # type: ignore[index]
+    assert outcome.bundle_path is not None
+    with zipfile.ZipFile(outcome.bundle_path) as archive:
+        evidence = json.loads(archive.read("sort-twice-kernelwright/evidence.json"))
+        text = archive.read("sort-twice-kernelwright/optimized.py").decode()
+    assert {member["label"] for member in evidence["members"]} == {"few rows", "many rows"}
+    assert any(rule["where"].startswith("rows <=") for rule in evidence["dispatch"]["rules"])
+    assert "    if rows <= " in text
+    further = [verdict for verdict in evidence["verdicts"] if verdict["phase"] == "further"]
+    assert len(further) == len(timed)
+    assert run_job(spec, store, referee, tmp_path / "out") == outcome, "run again, nothing is timed again"
+    assert store.steps("timed/") == timed
 
 
 def start(folder: Path, base_url: str, work_dir: Path) -> subprocess.Popen[str]:

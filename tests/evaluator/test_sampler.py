@@ -204,6 +204,29 @@ def test_held_out_shapes_stay_away_from_a_users_own() -> None:
         assert not any(are_near(SPACE, one, other) for one in again for other in own)
 
 
+@pytest.mark.parametrize("name", SPACES)
+def test_further_validation_shapes_are_others_of_the_same_kind(name: str) -> None:
+    space = SPACES[name]
+    for seed in SEEDS[:10]:
+        sampler = Sampler(space, seed, LIMITS)
+        further = [one.dims for one in sampler.further(28)]
+        assert further == [one.dims for one in Sampler(space, seed, LIMITS).further(28)]
+        assert len(further) > (20 if name in ("matrix", "vector") else 8)
+        visible = [one.dims for one in sampler.draw("visible")]
+        known = [one.dims for one in sampler.draw("validation")]
+        assert all(fit(further))
+        for dims in further:
+            assert check_shape(space, dims) == dims
+            assert further.count(dims) == 1
+            assert dims not in known
+            assert not any(are_near(space, dims, other) for other in visible)
+            assert sampler.withheld is None or not sampler.withheld.holds(dims)
+        held_out = [one.dims for one in sampler.draw("held_out", secret="a", exempt=further)]
+        if not sampler.remark("held_out"):
+            assert not any(are_near(space, dims, other) for dims in held_out for other in further)
+    assert Sampler({"dtype": SPACE["dtype"]}, "seed", LIMITS).further(28) == []
+
+
 def test_a_task_without_dimensions_has_one_shape() -> None:
     assert Sampler({}, "seed", LIMITS).draw("visible") == [Drawn({}, "choices")]
     many: Space = {f"d{number}": ChoiceDim(tuple(range(30)), 0) for number in range(12)}

@@ -44,6 +44,8 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "jobs",
         "watch",
         "fetch",
+        "verify",
+        "apply",
     ],
 )
 def test_help_teaches(tmp_path: Path, command: str) -> None:

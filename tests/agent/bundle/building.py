@@ -8,15 +8,20 @@ import json
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from agent.bundle import domain
-from agent.bundle.assembly import Leaves, assemble, input_places, internal_places, read_call
+from agent.bundle.assembly import assemble, input_places, internal_places, read_call
 from agent.bundle.domain import Domain
 from agent.candidates import Candidate
+from agent.dispatch.tree import Leaf, Node
 
 PROBE = Path(domain.__file__).parent / "templates" / "probe_program.py"
 _numbers = itertools.count()
@@ -101,13 +106,13 @@ def optimized_text(
     *,
     task: str = TASK,
     dims: dict[str, Any] | None = None,
-    leaves: Leaves | None = None,
+    tree: Node | None = None,
     device: str = "cpu",
 ) -> str:
     """The text of an optimized.py."""
     found = probe(task, json.dumps(DIMS if dims is None else dims))
     chosen = members or [Candidate(MEMBER, "human", "scale and shift")]
-    return assemble("scale", task, chosen, leaves or Leaves(), found, read_call(task), device)
+    return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device)
 
 
 def imported(folder: Path, text: str) -> ModuleType:
@@ -121,3 +126,28 @@ def imported(folder: Path, text: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def inputs(rows: int = 32, cols: int = 64) -> list[torch.Tensor]:
+    """Inputs of `TASK`."""
+    return [torch.randn(rows, cols), torch.randn(rows, cols)]
+
+
+def ran(module: ModuleType, call: Callable[[], Any]) -> bool:
+    """Whether a member that counts its calls ran during the call."""
+    before = len(module.calls)
+    call()
+    return len(module.calls) > before
+
+
+def right(module: ModuleType, model: Any, *given: torch.Tensor) -> None:
+    """The module's answer is the reference's."""
+    torch.testing.assert_close(model(*given), module.Model.forward(model, *given))
+
+
+def warned(call: Callable[[], Any]) -> list[str]:
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(one.message) for one in caught]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,26 @@ def test_the_report_shows_the_users_own_shapes_with_their_weights() -> None:
     words = " ".join(Page(bundle_files(made)["report.html"]).words.split())
     assert "1,200" in words
     assert "weighted by traffic 2.50x [2.40, 2.60] over 1 shape, 40% of the traffic" in words
+
+
+def test_the_report_says_which_member_runs_where_and_what_each_brings() -> None:
+    assert "Which member runs where" not in Page(bundle_files(contents())["report.html"]).words
+    gain = {"sha256": "cd" * 32, "label": EVIL, "origin": "llm", "member": False, "ratio": 1.0234}
+    dispatch = {
+        "rules": [{"where": "rows <= 64", "runs": EVIL, "why": "1.50x the best baseline over 3 shapes"}],
+        "gains": [gain],
+        "efficiency": 0.987,
+        "shapes": 12,
+        "goal": {"where": "cols > 64", "shapes": 3, "geomean": 1.02, "rest": 1.9},
+    }
+    page = Page(bundle_files(replace(contents(), dispatch=dispatch))["report.html"])
+    words = " ".join(page.words.split())
+    assert "chosen by 12 validation shapes" in words
+    assert "98.7%" in words
+    assert "Least is gained where cols > 64: 1.02x over 3 shapes, against 1.90x" in words
+    assert "rows <= 64</pre><script>alert(1)</script>1.50x the best baseline over 3 shapes" in words
+    assert "cdcdcdcdcdcdllm no1.023x" in words
+    assert "script" not in page.tags
 
 
 def test_the_zip_is_the_same_to_the_byte(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from agent.bundle.assembly import Leaves
 from agent.candidates import Candidate
+from agent.dispatch.features import Feature
+from agent.dispatch.tree import Leaf, Split
 from tests.agent.bundle.building import MEMBER, TASK, imported, optimized_text
 
 
@@ -81,7 +82,7 @@ def test_the_member_runs_inside_the_domain(optimized: ModuleType) -> None:
         (lambda: inputs(0), "range"),
     ],
 )
-def test_the_reference_runs_outside_the_domain(
+def test_the_reference_runs_choose_the_domain(
     optimized: ModuleType, arguments: Callable[[], list[torch.Tensor]], why: str
 ) -> None:
     model, given = optimized.ModelNew(64), arguments()
@@ -152,7 +153,7 @@ def test_weights_exist_once(optimized: ModuleType) -> None:
     model = optimized.ModelNew(64)
     with torch.no_grad():
         model(*inputs())
-    member = model._kw_dispatch.built[0]
+    member = model._kw_dispatch.known[0][0][0].__self__
     assert member.weight.data_ptr() == model.weight.data_ptr()
     assert member.shift.data_ptr() == model.shift.data_ptr()
 
@@ -271,10 +272,10 @@ def test_a_member_is_called_past_its_own_checks_where_the_dispatcher_has_made_th
     assert len(module.unchecked) == 1
 
 
-def test_two_members_share_the_sizes_by_the_threshold(tmp_path: Path) -> None:
+def test_two_members_share_the_sizes_by_the_tree(tmp_path: Path) -> None:
     large = MEMBER.replace("calls", "big_calls")
     members = [Candidate(MEMBER, "human", "small one"), Candidate(large, "compiler", "large one")]
-    text = optimized_text(members, leaves=Leaves(0, 1, 2 * 100 * 64))
+    text = optimized_text(members, tree=Split(Feature("size", ("rows",)), 100, Leaf(0), Leaf(1)))
     module = imported(tmp_path, text)
     model = module.ModelNew(64)
     with torch.no_grad():
@@ -287,7 +288,9 @@ def test_two_members_share_the_sizes_by_the_threshold(tmp_path: Path) -> None:
 
 
 def test_a_leaf_may_be_the_reference(tmp_path: Path) -> None:
-    module = imported(tmp_path, optimized_text(leaves=Leaves(None, 0, 2 * 64)))
+    module = imported(
+        tmp_path, optimized_text(tree=Split(Feature("size", ("rows",)), 1, Leaf(None), Leaf(0)))
+    )
     model = module.ModelNew(64)
     with torch.no_grad():
         assert "fastest choice" in model.kernelwright_explain(*inputs(1))
@@ -309,10 +312,10 @@ def test_training_mode_takes_the_reference_where_it_computes_something_else(tmp_
 
 def test_names_of_the_parts_do_not_collide(tmp_path: Path) -> None:
     task = TASK.replace(
-        "class Model(", "calls = 'of the reference'\n\n\ndef _outside():\n    return calls\n\n\nclass Model("
+        "class Model(", "calls = 'of the reference'\n\n\ndef _choose():\n    return calls\n\n\nclass Model("
     )
     task = task.replace(
-        "self.factor = factor", "self.factor = factor\n        assert _outside() == 'of the reference'"
+        "self.factor = factor", "self.factor = factor\n        assert _choose() == 'of the reference'"
     )
     module = imported(tmp_path, optimized_text(task=task))
     model = module.ModelNew(64)
@@ -320,6 +323,33 @@ def test_names_of_the_parts_do_not_collide(tmp_path: Path) -> None:
         torch.testing.assert_close(model(*inputs()).shape, torch.Size([32, 64]))
     assert module.calls == "of the reference"
     assert len(module.calls_1) == 1
+
+
+def test_a_member_s_own_names_are_not_the_dispatcher_s(tmp_path: Path) -> None:
+    """Both have an `_is_compiling`; the dispatcher's stands below the member's and would take its place."""
+    source = MEMBER.replace("calls = []", "calls = []\n_is_compiling = 2.0\n_Tensor = 1.0").replace(
+        "self.weight * self.factor", "self.weight * self.factor * _is_compiling / 2.0 * _Tensor"
+    )
+    module = imported(tmp_path, optimized_text([Candidate(source, "llm", "own names")]))
+    model = module.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        assert ran(module, lambda: model(x, residual))
+        torch.testing.assert_close(model(x, residual), module.Model.forward(model, x, residual))
+    assert not model._kw_dispatch.reason
+
+
+def test_a_file_for_a_gpu_runs_the_reference_where_there_is_none(tmp_path: Path) -> None:
+    text = optimized_text(device="cuda")
+    assert "here = _current_device()" in text
+    module = imported(tmp_path, text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it says that there is none
+        model = module.ModelNew(64)
+    x, residual = inputs()
+    with torch.no_grad():
+        assert not ran(module, lambda: model(x, residual))
+        assert "device" in model.kernelwright_explain(x, residual)
 
 
 def test_arguments_named_like_the_dispatcher_s_own_variables(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""Accepted candidates with what validation measured, and their order from best to worst."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.bundle.domain import dims_key
+from agent.candidates import Candidate
+
+#: Speeds nearer than this are the same to a user, and a shorter file is easier to trust.
+TIE = 0.02
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An accepted candidate and what validation measured.
+
+    Attributes:
+        candidate: the candidate.
+        order: its place in the order of arrival.
+        verdict: its validation verdict; `shapes` holds the rows of further rounds, too.
+        asked: shapes of further rounds, by `dims_key`, whether or not they could be timed there.
+    """
+
+    candidate: Candidate
+    order: int
+    verdict: Mapping[str, Any]
+    asked: frozenset[str] = frozenset()
+
+    @property
+    def geomean(self) -> float:
+        """Geometric mean of the speedups over the best baseline; weighted over the user's own shapes where they are known."""
+        return float(self._figures["geomean_speedup"])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of `geomean`; as wide as can be when the verdict has none."""
+        ci95 = self._figures.get("geomean_ci95")
+        return (float(ci95[0]), float(ci95[1])) if ci95 else (0.0, math.inf)
+
+    @property
+    def _figures(self) -> Mapping[str, Any]:
+        summary: Mapping[str, Any] = self.verdict["summary"]
+        return summary.get("traffic") or summary
+
+    @property
+    def lines(self) -> int:
+        """Lines of source, the tie-breaker."""
+        return self.candidate.source.count("\n") + 1
+
+    def speedups(self) -> dict[str, float]:
+        """Speedup per timed shape, keyed by `dims_key`."""
+        return {dims_key(row["dims"]): float(row["speedup"]) for row in timed_rows(self.verdict)}
+
+    def weights(self) -> dict[str, float]:
+        """How much each timed shape counts: all alike without traffic; with it, others as little as the rarest."""
+        rows = timed_rows(self.verdict)
+        least = min((float(row["weight"]) for row in rows if row.get("weight")), default=1.0)
+        return {dims_key(row["dims"]): float(row.get("weight") or least) for row in rows}
+
+
+def timed_rows(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows of a verdict that carry a speedup."""
+    return [row for row in verdict.get("shapes") or [] if row.get("timed") and row.get("speedup")]
+
+
+def rank(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries from best to worst; among those within 2 % of the best fewer lines win, then the older one.
+
+    Not within its interval: on a noisy machine that would hand the job to a short and slow candidate.
+    """
+    left = sorted(entries, key=lambda entry: (-entry.geomean, entry.order))
+    ranked: list[Entry] = []
+    while left:
+        floor = left[0].geomean * (1 - TIE)
+        tied = [entry for entry in left if entry.geomean >= floor]
+        best = min(tied, key=lambda entry: (entry.lines, entry.order))
+        ranked.append(best)
+        left.remove(best)
+    return ranked
+
+
+def choose_winner(entries: Sequence[Entry]) -> tuple[Entry, str, str] | None:
+    """The winner, the decision and a sentence; None when there is no entry.
+
+    Only candidates that are confidently faster than the best baseline win by speed. Without one the best compiler
+    candidate stands in, so that the result is never worse than the compiler.
+    """
+    faster = rank([entry for entry in entries if entry.interval[0] > 1.0])
+    compiled = [entry for entry in entries if entry.candidate.origin == "compiler"]
+    if faster:
+        best = faster[0]
+        return best, "faster", f"{speed_text(best)} faster than the best baseline on the validation shapes"
+    if compiled:
+        best = max(compiled, key=lambda entry: (entry.geomean, -entry.order))
+        return (
+            best,
+            "same",
+            "nothing was confidently faster than the best baseline; the best compiler mode is kept",
+        )
+    if entries:
+        best = rank(entries)[0]
+        decision = "slower" if best.interval[1] < 1.0 else "same"
+        return (
+            best,
+            decision,
+            f"nothing was confidently faster than the best baseline; the best was {speed_text(best)}",
+        )
+    return None
+
+
+def with_further(entry: Entry, further: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """The entry with the rows of further rounds; none at all if it was rejected in one of them."""
+    verdicts = [one["verdict"] for one in further]
+    if any(verdict["verdict"] not in ("accepted", "not_judged") for verdict in verdicts):
+        return []
+    rows = [row for verdict in verdicts for row in timed_rows(verdict)]
+    asked = frozenset(dims_key(dims) for one in further for dims in one["asked"])
+    verdict = {**entry.verdict, "shapes": [*entry.verdict["shapes"], *rows]} if rows else entry.verdict
+    return [replace(entry, verdict=verdict, asked=asked)]
+
+
+def wins_everywhere(validations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether at every validation shape some candidate is confidently faster than the best baseline."""
+    best: dict[str, float] = {}
+    for verdict in validations:
+        for row in timed_rows(verdict):
+            key = dims_key(row["dims"])
+            best[key] = max(best.get(key, 0.0), float((row.get("ci95") or (0.0,))[0]))
+    return bool(best) and min(best.values()) > 1.0
+
+
+def eager_speedups(verdict: Mapping[str, Any]) -> dict[str, float]:
+    """Speed of the plain reference at the process's own number of threads against the best baseline, by `dims_key`.
+
+    Both from the round in which the baselines were ranked, if the row names the best one.
+    """
+    threads = (verdict.get("environment") or {}).get("threads")
+    found = {}
+    for row in timed_rows(verdict):
+        ranked = row.get("baselines") or {}
+        eager = ranked.get(f"eager/{threads}t") or ranked.get("eager")
+        best = ranked.get(row.get("best_baseline") or "") or {}
+        best_us = best.get("median_us") or row.get("baseline_us")
+        if eager and eager.get("median_us") and best_us:
+            found[dims_key(row["dims"])] = float(best_us) / float(eager["median_us"])
+    return found
+
+
+def speed_text(entry: Entry) -> str:
+    """Geometric mean with its interval."""
+    low, high = entry.interval
+    return f"{entry.geomean:.2f}x [{low:.2f}, {high:.2f}]"

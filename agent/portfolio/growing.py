@@ -1,0 +1,221 @@
+"""Grows the tree: questions that pay, and leaves that only use what is confidently not slower.
+
+A leaf uses a member if the lower bound of its speedup over the best baseline, pooled over the leaf's shapes, is above 1 and
+no shape there is confidently more than 2 % slower. Where nobody is that good, something must run all the same: the reference, or
+what is faster than it, be it a mode of the compiler that anybody could have or something that proved it. A question is asked only if what it gains over its shapes is more
+than 1 % and more than twice the noise of that gain (timing noise otherwise makes zigzags). Everything is deterministic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.dispatch.features import KINDS, Feature, Point
+from agent.dispatch.tree import Leaf, Node, Split, simplified
+from agent.portfolio.table import Array, Table, bounds, reference_errors
+
+Rows = npt.NDArray[np.intp]
+
+MOST_DEPTH = 6
+_LEAST_GAIN = math.log(1.01)
+_NOISE_FACTOR = 2.0
+#: A member is refused where a shape is slower than this with confidence.
+_CONFIDENTLY_SLOWER = math.log(0.98)
+_Z975 = 1.96
+#: Splits that are looked at with all conditions, after all of them were looked at without.
+_FINALISTS = 12
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a leaf would use.
+
+    Attributes:
+        column: of the table; None for the reference.
+        value: weighted mean of its log speedup over the leaf's shapes.
+        why: what was measured, for a reader.
+        faster: whether it is confidently faster than the best baseline.
+    """
+
+    column: int | None
+    value: float
+    why: str
+    faster: bool
+
+
+class Grower:
+    """Grows trees over the members of one table.
+
+    Args:
+        table: what was measured.
+        members: columns that may be used.
+        points: the table's rows as calls.
+        features: what may be asked.
+        most_depth: questions on the longest way.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        members: Sequence[int],
+        points: Sequence[Point],
+        features: Sequence[Feature],
+        most_depth: int = MOST_DEPTH,
+    ) -> None:
+        self._table = table
+        self._members = list(members)
+        self._features = list(features)
+        self._most_depth = most_depth
+        self._values = np.array(
+            [[feature.value(point) for feature in features] for point in points], dtype=np.int64
+        ).reshape(len(points), len(features))
+        self._filled = np.column_stack([table.reference, table.filled[:, self._members]])
+        self._reference_errors = reference_errors(table)
+
+    def grow(self) -> Node:
+        """The tree; its leaves hold columns of the table."""
+        return simplified(self._node(np.arange(len(self._table.shapes)), self._most_depth)[0])
+
+    def choose(self, rows: Rows) -> Choice:
+        """What a leaf over these rows of the table uses."""
+        table, weights = self._table, self._table.weights[rows]
+        total = weights.sum()
+        reference = float(weights @ table.reference[rows] / total)
+        best = Choice(None, reference, self._said(reference, len(rows), "the reference"), False)
+        second = best
+        for place, column in enumerate(self._members, start=1):
+            gains, errors = table.gains[rows, column], table.errors[rows, column]
+            if np.isnan(gains).all():
+                continue
+            value = float(weights @ self._filled[rows, place] / total)
+            # Where the task has one shape there is no other that it must speak for.
+            single = 0.0 if len(table.shapes) == 1 else math.log(1.05)
+            _, low = bounds(gains, errors, weights, single=single)
+            slower = bool(np.any(gains + _Z975 * errors < _CONFIDENTLY_SLOWER))
+            if low > 0 and not slower and (not best.faster or value > best.value):
+                best = Choice(column, value, self._said(value, len(rows), low=low), True)
+            if value > second.value and self._better_than_reference(rows, column, value - reference):
+                second = Choice(
+                    column, value, self._said(value, len(rows), "the best that is to be had"), False
+                )
+        return best if best.faster else second
+
+    def _better_than_reference(self, rows: Rows, column: int, lead: float) -> bool:
+        """Of what anybody could have the mean decides: it can be checked without us. All else must prove it."""
+        table = self._table
+        over = np.hypot(table.errors[rows, column], self._reference_errors[rows])
+        leads = table.gains[rows, column] - table.reference[rows]
+        if np.any(leads + _Z975 * over < _CONFIDENTLY_SLOWER):
+            return False
+        if table.deployable(column):
+            return lead > _LEAST_GAIN
+        return bounds(leads, over, table.weights[rows], single=0.0)[1] > 0
+
+    def _said(self, value: float, shapes: int, what: str = "", low: float | None = None) -> str:
+        over = f"over {shapes} shape{'s' if shapes != 1 else ''}"
+        if low is None:
+            return f"nothing is confidently faster than the best baseline there; {what}: {math.exp(value):.2f}x {over}"
+        return f"{math.exp(value):.2f}x the best baseline {over}, at least {math.exp(low):.2f}x with 95 % confidence"
+
+    def _node(self, rows: Rows, left: int) -> tuple[Node, float]:
+        """The tree below, and the mean log speedup of what it uses there.
+
+        It is grown by what the best member on each side brings, proved or not, since what must be proved at all shapes of a node
+        is rarely seen before the node is small. What is not proved at the leaves falls back, and a question that is not worth
+        1 % then goes.
+        """
+        here = self.choose(rows)
+        leaf = Leaf(here.column, here.why, here.faster)
+        found = self._best_split(rows, here) if left > 0 else None
+        if found is None:
+            return leaf, here.value
+        place, limit = found
+        low = self._low(rows, place, limit)
+        weights = self._table.weights
+        share = float(weights[rows[low]].sum() / weights[rows].sum())
+        below, value = self._node(rows[low], left - 1)
+        above, other = self._node(rows[~low], left - 1)
+        together = share * value + (1 - share) * other
+        if together - here.value < _LEAST_GAIN:
+            return leaf, here.value
+        return Split(self._features[place], limit, below, above), together
+
+    def _low(self, rows: Rows, place: int, limit: int) -> npt.NDArray[np.bool_]:
+        values = self._values[rows, place]
+        low: npt.NDArray[np.bool_] = values == 1 if self._features[place].is_condition else values <= limit
+        return low
+
+    def _best_split(self, rows: Rows, here: Choice) -> tuple[int, int] | None:
+        """The question that gains most with what is proved; if none gains enough, the one that would if nothing had to be."""
+        promising = self._promising(rows)
+        for now, choose in ((here, self.choose), (self._hoped(rows), self._hoped)):
+            best: tuple[float, int, int] | None = None
+            for place, limit in promising:
+                low = self._low(rows, place, limit)
+                sides = [(side, choose(side)) for side in (rows[low], rows[~low])]
+                gain, noise = self._gain(rows, now, sides)
+                if gain > max(_LEAST_GAIN, _NOISE_FACTOR * noise) and (best is None or gain > best[0] + 1e-9):
+                    best = (gain, place, limit)
+            if best is not None:
+                return best[1:]
+        return None
+
+    def _hoped(self, rows: Rows) -> Choice:
+        """What a leaf would use if nothing had to be proved."""
+        weights = self._table.weights[rows]
+        means = weights @ self._filled[rows] / weights.sum()
+        place = int(np.argmax(means))
+        return Choice(self._members[place - 1] if place else None, float(means[place]), "", False)
+
+    def _gain(self, rows: Rows, here: Choice, sides: Sequence[tuple[Rows, Choice]]) -> tuple[float, float]:
+        """What a question gains over these rows as a mean log ratio, and the standard error of that."""
+        table, total = self._table, self._table.weights[rows].sum()
+        gain, variance = -here.value, 0.0
+        for side, choice in sides:
+            weights = table.weights[side] / total
+            gain += choice.value * float(weights.sum())
+            if choice.column != here.column:
+                squares = self._squares(side, choice.column) + self._squares(side, here.column)
+                variance += float(weights**2 @ squares)
+        return gain, math.sqrt(variance)
+
+    def _squares(self, rows: Rows, column: int | None) -> Array:
+        errors = self._reference_errors[rows] if column is None else self._table.errors[rows, column]
+        squares: Array = np.nan_to_num(errors, nan=float(self._reference_errors.max())) ** 2
+        return squares
+
+    def _promising(self, rows: Rows) -> list[tuple[int, int]]:
+        """Splits by what the best member on each side would bring if it needed no proof; the simpler ones first among equals."""
+        gains = self._filled[rows] * self._table.weights[rows, None]
+        everything = gains.sum(axis=0)
+        found: list[tuple[float, int, int, int]] = []
+        for place, feature in enumerate(self._features):
+            values = self._values[rows, place]
+            order = np.argsort(values, kind="stable")
+            sums = np.cumsum(gains[order], axis=0)
+            for index in np.flatnonzero(np.diff(values[order])):
+                value = sums[index].max() + (everything - sums[index]).max()
+                low, high = int(values[order[index]]), int(values[order[index + 1]])
+                limit = 0 if feature.is_condition else limit_between(low, high)
+                even = abs(2 * (int(index) + 1) - len(rows))
+                found.append(
+                    (-round(float(value), 6), KINDS.index(feature.kind) * len(rows) + even, place, limit)
+                )
+        return [(place, limit) for _, _, place, limit in sorted(found)[:_FINALISTS]]
+
+
+def limit_between(low: int, high: int) -> int:
+    """The roundest place to cut between two values, `low` on the one side and `high` on the other: a power of two if there is one.
+
+    Sizes are drawn evenly in their logarithm, so otherwise their geometric mean.
+    """
+    middle = math.sqrt(max(low, 1) * max(high, 1))
+    powers = [1 << bit for bit in range(high.bit_length()) if low <= 1 << bit < high]
+    if powers:
+        return min(powers, key=lambda power: abs(math.log(power / middle)))
+    return min(max(int(middle), low), high - 1)

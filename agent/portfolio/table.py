@@ -1,0 +1,146 @@
+"""What was measured, candidate by shape: log speedups over the best baseline of the shape, with their errors.
+
+Every timing of a verdict is a pair with the best baseline, so the ratio is what is known well; the reference's own place comes
+from the round in which all baselines were ranked. Cells may be missing: not every candidate is timed everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.bundle.domain import dims_key
+from agent.portfolio.entries import Entry, eager_speedups, timed_rows
+
+Array = npt.NDArray[np.float64]
+
+_Z975 = 1.96
+#: A process is off by 1 to 2 % for as long as it lives (`evaluator.timing.statistics`), which one pair cannot show.
+_ERROR_OF_A_PAIR = 0.01
+#: Of the reference's own place: a median over some rounds of ranking.
+_ERROR_OF_RANKING = 0.02
+
+
+@dataclass(frozen=True)
+class Table:
+    """Log speedups over the best baseline, one row a shape, one column a candidate.
+
+    Attributes:
+        shapes: the rows.
+        weights: how much each shape counts; their sum is 1.
+        entries: the columns.
+        gains: log speedups (shapes x entries), NaN where nothing was timed.
+        errors: standard errors of `gains`, NaN alike.
+        reference: log speedup of the plain reference at each shape; 0 where it was not timed, as if it were the best baseline.
+        baseline_us: what the best baseline takes at each shape in microseconds, NaN where nobody says.
+    """
+
+    shapes: tuple[Mapping[str, Any], ...]
+    weights: Array
+    entries: tuple[Entry, ...]
+    gains: Array
+    errors: Array
+    reference: Array
+    baseline_us: Array = field(repr=False)
+
+    @property
+    def filled(self) -> Array:
+        """`gains` without gaps: what was not timed is credited with no more than the reference, or its own mean if that is less."""
+        filled = self.gains.copy()
+        for column in range(filled.shape[1]):
+            missing = np.isnan(filled[:, column])
+            if missing.any():
+                known = filled[~missing, column]
+                own = float(known.mean()) if known.size else -math.inf
+                filled[missing, column] = np.minimum(self.reference[missing], own)
+        return filled
+
+    def deployable(self, column: int) -> bool:
+        """Whether an entry is a way to run the reference that anybody could have: a mode of the compiler, a graph."""
+        return self.entries[column].candidate.origin == "compiler"
+
+
+def tabulate(entries: Sequence[Entry]) -> Table:
+    """The table of these candidates over every shape where at least one of them was timed."""
+    rows = [{dims_key(row["dims"]): row for row in timed_rows(entry.verdict)} for entry in entries]
+    keys = list(dict.fromkeys(key for found in rows for key in found))
+    shapes = [next(found[key]["dims"] for found in rows if key in found) for key in keys]
+    gains = np.full((len(keys), len(entries)), np.nan)
+    errors = gains.copy()
+    baseline_us = np.full((len(keys), len(entries)), np.nan)
+    reference = gains.copy()
+    for column, (entry, found) in enumerate(zip(entries, rows, strict=True)):
+        eager = eager_speedups(entry.verdict)
+        for line, key in enumerate(keys):
+            if key in found:
+                gains[line, column] = math.log(float(found[key]["speedup"]))
+                errors[line, column] = error_of(found[key])
+                baseline_us[line, column] = float(found[key].get("baseline_us") or math.nan)
+                reference[line, column] = math.log(eager[key]) if key in eager else math.nan
+    return Table(
+        shapes=tuple(shapes),
+        weights=_weights(entries, keys),
+        entries=tuple(entries),
+        gains=gains,
+        errors=errors,
+        reference=np.minimum(np.nan_to_num(_row_median(reference)), 0.0),
+        baseline_us=_row_median(baseline_us),
+    )
+
+
+def error_of(row: Mapping[str, Any]) -> float:
+    """Standard error of a row's log speedup, from the wider half of its interval; a row without one is worth little."""
+    ci95 = row.get("ci95")
+    if not ci95 or not 0 < float(ci95[0]) <= float(ci95[1]):
+        return 0.1
+    middle, low, high = (math.log(float(value)) for value in (row["speedup"], *ci95))
+    error = max(middle - low, high - middle, 0.0) / _Z975
+    return error if row.get("pairs") else math.hypot(error, _ERROR_OF_A_PAIR)
+
+
+def bounds(
+    gains: Array, errors: Array, weights: Array, *, single: float = math.log(1.05)
+) -> tuple[float, float]:
+    """Weighted mean of log gains over some shapes and its lower 95 % bound.
+
+    Shapes differ by more than noise, so the error is at least what their spread says of the mean. One shape alone says nothing
+    of others, so it must be clear: `single` is taken off its bound.
+
+    Returns:
+        Mean and lower bound; minus infinity for no shape.
+    """
+    known = ~np.isnan(gains)
+    gains, errors, weights = gains[known], errors[known], weights[known]
+    if gains.size == 0:
+        return -math.inf, -math.inf
+    shares = weights / weights.sum()
+    mean = float(shares @ gains)
+    error = math.sqrt(float((shares**2) @ (errors**2)))
+    if gains.size == 1:
+        return mean, mean - _Z975 * error - single
+    effective = 1 / float(shares @ shares)
+    spread = float(shares @ (gains - mean) ** 2) * gains.size / (gains.size - 1)
+    return mean, mean - _Z975 * max(error, math.sqrt(spread / effective))
+
+
+def reference_errors(table: Table) -> Array:
+    """Standard errors of `Table.reference`."""
+    return np.full(len(table.shapes), _ERROR_OF_RANKING)
+
+
+def _weights(entries: Sequence[Entry], keys: Sequence[str]) -> Array:
+    known: dict[str, float] = {}
+    for entry in entries:
+        for key, weight in entry.weights().items():
+            known.setdefault(key, weight)
+    weights = np.array([known[key] for key in keys], dtype=np.float64)
+    return weights / weights.sum() if weights.size else weights
+
+
+def _row_median(values: Array) -> Array:
+    return np.array([np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else np.nan for row in values])

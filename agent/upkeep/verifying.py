@@ -1,0 +1,329 @@
+"""Does what a bundle's evidence says still hold on this machine? The referee measures the recorded shapes once more.
+
+Each shape's speedup now is divided by the recorded one; the interval of that ratio takes in both measurements' own and is
+wide enough for all shapes of the bundle together (Bonferroni), so that of many sound shapes none is accused by chance. A
+shape that is not shown to hold is looked at a second time before anything is said of it.
+
+On another type of machine, or under another version of the referee, the recorded figures are not in the same terms: each is
+marked stale, and what a bundle promises everywhere is asked instead, not to be slower than the best baseline there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from agent.upkeep.reading import ReadBundle, Recorded
+from evaluator.fingerprint import changes, comparable, fingerprint, same_type, type_of
+from evaluator.sources import CandidateSource
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
+
+SCHEMA = "kernelwright.verification/1"
+HOLDS, REGRESSED, UNMEASURED = "holds", "regressed", "unmeasured"
+#: Words of a verdict on which nothing is measured for reasons that lie outside the bundle.
+_NOT_THE_BUNDLE = ("not_judged", "task_rejected", "timeout")
+_NORMAL = NormalDist()
+_Z975 = _NORMAL.inv_cdf(0.975)
+
+
+@dataclass(frozen=True)
+class ShapeCheck:
+    """One shape, then and now.
+
+    Attributes:
+        dims: the shape.
+        recorded: speedup over the best baseline in the evidence, with its interval.
+        now: the same as measured now; None where it could not be.
+        ratio: now over what it is held against, with the interval that allows for all shapes.
+        status: `holds`, `slower`, `faster`, `undecided`, or `unmeasured`.
+        stale: whether the recorded figure no longer describes this shape here.
+        looks: how often it was measured.
+    """
+
+    dims: dict[str, Any]
+    recorded: tuple[float, float, float]
+    now: tuple[float, float, float] | None
+    ratio: tuple[float, float, float] | None
+    status: str
+    stale: bool
+    looks: int
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` says.
+
+    Attributes:
+        result: `holds`, `regressed` or `unmeasured`.
+        sentences: the reason, and what is to be known beside it.
+        against: `evidence`, or `baseline` where the evidence is not in the same terms.
+        max_regression: the share by which a speedup may fall.
+        ratio: geometric mean over shapes of now over then (or over 1), with its 95 % interval; None without measurements.
+        shapes: each recorded shape.
+        changes: what of the platform is no longer as it was, in words.
+        before: environment of the evidence.
+        now: environment of this measurement.
+        verdict: the referee's word on optimized.py now.
+    """
+
+    result: str
+    sentences: tuple[str, ...]
+    against: str
+    max_regression: float
+    ratio: tuple[float, float, float] | None
+    shapes: tuple[ShapeCheck, ...]
+    changes: tuple[str, ...]
+    before: Mapping[str, Any]
+    now: Mapping[str, Any]
+    verdict: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with the fingerprints of both platforms."""
+        prints = {"before": fingerprint(self.before), "now": fingerprint(self.now)}
+        return {"schema": SCHEMA, **asdict(self), "fingerprints": prints}
+
+
+def verify(
+    bundle: ReadBundle,
+    referee: Referee,
+    *,
+    max_regression: float = 0.02,
+    effort: str = "confirm",
+    on_progress: Callable[[dict[str, Any]], None] | None = None,
+) -> Verification:
+    """Measure a bundle's recorded shapes anew and compare.
+
+    Args:
+        bundle: what is verified; its code runs in the referee's sandbox alone.
+        referee: of the bundle's kind of device.
+        max_regression: the share by which a speedup may fall, such as 0.02.
+        effort: `confirm` (as the evidence was made) or `screen`.
+        on_progress: called as by `Referee.evaluate`.
+
+    Raises:
+        evaluator.errors.EvaluatorError: the referee was lost or had a fault.
+    """
+    candidate = CandidateSource(bundle.optimized, "external", "optimized.py")
+
+    def look(shapes: Sequence[Recorded]) -> dict[str, Any]:
+        return referee.evaluate(
+            bundle.task,
+            candidate,
+            effort=effort,
+            splits=("held_out",),
+            shapes={"held_out": [dict(shape.dims) for shape in shapes]},
+            submitted=True,
+            on_progress=on_progress,
+        )
+
+    if not bundle.recorded:
+        return conclude(bundle, [], max_regression)
+    verdicts = [look(bundle.recorded)]
+    doubtful = _doubtful(bundle, verdicts[0], max_regression)
+    if verdicts[0]["verdict"] == "accepted" and doubtful:
+        verdicts.append(look(doubtful))
+    return conclude(bundle, verdicts, max_regression)
+
+
+def conclude(
+    bundle: ReadBundle, verdicts: Sequence[Mapping[str, Any]], max_regression: float
+) -> Verification:
+    """What one or two looks say together; the second one is at doubtful shapes only.
+
+    Args:
+        bundle: with the recorded figures.
+        verdicts: of the same optimized.py, as the referee gives them.
+        max_regression: the share by which a speedup may fall.
+    """
+    environment = verdicts[0]["environment"] if verdicts else {}
+    same_terms = comparable(bundle.environment, environment)
+    word = next((one["verdict"] for one in verdicts if one["verdict"] != "accepted"), "accepted")
+    looks = [_measured(one) for one in verdicts if one["verdict"] == "accepted"]
+    shapes = tuple(_check(shape, looks, bundle, same_terms, max_regression) for shape in bundle.recorded)
+    changed = tuple(str(change) for change in changes(bundle.environment, environment)) if verdicts else ()
+    ratio = _whole(shapes, same_terms)
+    result, reason = _result(bundle, verdicts, word, shapes, ratio, max_regression, same_terms)
+    return Verification(
+        result=result,
+        sentences=(reason, *_remarks(bundle, verdicts, shapes, environment, same_terms)),
+        against="evidence" if same_terms else "baseline",
+        max_regression=max_regression,
+        ratio=ratio,
+        shapes=shapes,
+        changes=changed,
+        before=bundle.environment,
+        now=environment,
+        verdict=word if verdicts else "not_judged",
+    )
+
+
+def _doubtful(bundle: ReadBundle, verdict: Mapping[str, Any], max_regression: float) -> list[Recorded]:
+    """Shapes that one look does not show to hold."""
+    same_terms = comparable(bundle.environment, verdict["environment"])
+    looks = [_measured(verdict)]
+    checks = [(shape, _check(shape, looks, bundle, same_terms, max_regression)) for shape in bundle.recorded]
+    return [shape for shape, check in checks if check.status not in ("holds", "faster")]
+
+
+def _measured(verdict: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Speedup and interval of each timed shape, by `_key`."""
+    return {
+        _key(row["dims"]): (row["speedup"], row["ci95"][0], row["ci95"][1])
+        for row in verdict["shapes"]
+        if row.get("timed") and row.get("speedup") and row.get("ci95")
+    }
+
+
+def _key(dims: Mapping[str, Any]) -> str:
+    return json.dumps(dims, sort_keys=True)
+
+
+def _check(
+    shape: Recorded,
+    looks: Sequence[Mapping[str, tuple[float, float, float]]],
+    bundle: ReadBundle,
+    same_terms: bool,
+    max_regression: float,
+) -> ShapeCheck:
+    recorded = (shape.speedup, shape.low, shape.high)
+    seen = [look[_key(shape.dims)] for look in looks if _key(shape.dims) in look]
+    if not seen:
+        return ShapeCheck(shape.dims, recorded, None, None, "unmeasured", True, 0)
+    now = _pooled(seen)
+    against = recorded if same_terms else (1.0, 1.0, 1.0)
+    # All shapes together are to be right at 95 %, so each is held to more.
+    wider = _NORMAL.inv_cdf(1 - 0.025 / max(len(bundle.recorded), 1)) / _Z975
+    ratio = _ratio(now, against, wider)
+    status = _status(ratio, max_regression)
+    if status == "slower" and _ratio(seen[-1], against, wider)[0] >= 1 - max_regression:
+        status = "undecided"  # the second look does not say so
+    changed = status in ("slower", "faster")
+    return ShapeCheck(shape.dims, recorded, now, ratio, status, not same_terms or changed, len(seen))
+
+
+def _status(ratio: tuple[float, float, float], max_regression: float) -> str:
+    _, low, high = ratio
+    if high < 1 - max_regression:
+        return "slower"
+    if low > 1 + max_regression:
+        return "faster"
+    return "holds" if low >= 1 - max_regression else "undecided"
+
+
+def _pooled(seen: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """Several measurements of one speedup as one, the sharper ones counting more."""
+    if len(seen) == 1:
+        return seen[0]
+    weights = [1 / max(_half(one), 1e-4) ** 2 for one in seen]
+    middle = sum(weight * math.log(one[0]) for weight, one in zip(weights, seen, strict=True)) / sum(weights)
+    # Where two looks differ by more than their intervals allow, what lies between them is the truer width.
+    half = max(sum(weights) ** -0.5, (max(seen)[0] / min(seen)[0] - 1) / 2)
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def _ratio(
+    now: tuple[float, float, float], before: tuple[float, float, float], wider: float
+) -> tuple[float, float, float]:
+    middle, half = math.log(now[0] / before[0]), wider * math.hypot(_half(now), _half(before))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def _half(measured: tuple[float, float, float]) -> float:
+    """Half of an interval's width in logs, at least on its wider side."""
+    middle, low, high = measured
+    return max(math.log(high / middle), math.log(middle / low))
+
+
+def _whole(shapes: Sequence[ShapeCheck], same_terms: bool) -> tuple[float, float, float] | None:
+    """Geometric mean of the ratios over these very shapes."""
+    logs, halves = [], []
+    for shape in shapes:
+        if shape.now is not None:
+            middle, low, high = _ratio(shape.now, shape.recorded if same_terms else (1.0, 1.0, 1.0), 1.0)
+            logs.append(math.log(middle))
+            halves.append(math.log(high / low) / 2)
+    if not logs:
+        return None
+    middle, half = math.fsum(logs) / len(logs), math.hypot(*halves) / len(logs)
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def _result(
+    bundle: ReadBundle,
+    verdicts: Sequence[Mapping[str, Any]],
+    word: str,
+    shapes: Sequence[ShapeCheck],
+    ratio: tuple[float, float, float] | None,
+    max_regression: float,
+    same_terms: bool,
+) -> tuple[str, str]:
+    """The result and the sentence that gives its reason."""
+    if not bundle.recorded:
+        return UNMEASURED, "the evidence holds no timed held-out shape of this optimized.py to compare with"
+    refused = next((one for one in verdicts if one["verdict"] == word != "accepted"), None)
+    if refused is not None:
+        said = f"the referee says {word}: {refused.get('reason', '')}"
+        if word in _NOT_THE_BUNDLE:
+            return UNMEASURED, f"could not be measured: {said}"
+        return REGRESSED, f"optimized.py is no longer accepted here; {said}"
+    if ratio is None:
+        return UNMEASURED, "none of the recorded shapes was timed here"
+    what = "the recorded speedup" if same_terms else "as fast as the best baseline here"
+    interval = f"{ratio[0]:.3f} [{ratio[1]:.3f}, {ratio[2]:.3f}] times {what}"
+    slower = [shape for shape in shapes if shape.status == "slower"]
+    if slower or ratio[2] < 1 - max_regression:
+        where = f"slower at {len(slower)} of {len(shapes)} shapes" if slower else "slower as a whole"
+        return REGRESSED, f"{where} by more than {max_regression:.1%}; over all shapes {interval}"
+    missing = sum(shape.status == "unmeasured" for shape in shapes)
+    if missing:
+        return (
+            UNMEASURED,
+            f"{missing} of {len(shapes)} shapes were not timed here; over the others {interval}",
+        )
+    if ratio[1] < 1 - max_regression:
+        advice = "measure on a quieter machine or allow more with --max-regression"
+        return (
+            UNMEASURED,
+            f"too noisy to tell a fall of {max_regression:.1%}: over all shapes {interval}; {advice}",
+        )
+    return HOLDS, f"over all shapes {interval}"
+
+
+def _remarks(
+    bundle: ReadBundle,
+    verdicts: Sequence[Mapping[str, Any]],
+    shapes: Sequence[ShapeCheck],
+    environment: Mapping[str, Any],
+    same_terms: bool,
+) -> list[str]:
+    if not verdicts:
+        return []
+    said = []
+    if not same_terms and same_type(bundle.environment, environment):
+        said.append(
+            "the evidence was measured by another version of the referee, whose figures cannot be compared with these: the "
+            "bundle is held against the best baseline here"
+        )
+    elif not same_terms:
+        said.append(
+            f"the bundle was measured on {type_of(bundle.environment) or 'an unknown machine'} and this is "
+            f"{type_of(environment) or 'an unknown machine'}: its figures do not hold here, so it is held against the best "
+            "baseline here; optimize again on this machine for kernels that are chosen for it"
+        )
+    elif fingerprint(bundle.environment) == fingerprint(environment):
+        said.append("nothing of the platform has changed since the evidence was made")
+    stale = sum(shape.stale for shape in shapes)
+    if stale:
+        said.append(f"the evidence is stale at {stale} of {len(shapes)} shapes")
+    if "own_kernel" in bundle.labels and "own_kernel" not in verdicts[0].get("labels", ()):
+        said.append(
+            "its own kernels were seen to run then and not now: optimized.py probably runs the reference here; "
+            "`ModelNew(...).kernelwright_explain(*inputs)` says why"
+        )
+    return said

@@ -1,0 +1,196 @@
+"""What the dispatcher of a delivered file adds to a call, beside `torch.library.custom_op` and Triton's autotuned launch.
+
+All contenders take turns in one process, in random order, block by block; a figure is the median over rounds of what a block
+takes a call, and the cost is the difference to the same call without the dispatcher. Members do nothing, so what is timed is
+the host alone. `optimized.py` is assembled by the job's own code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from agent.bundle import domain
+from agent.bundle.assembly import assemble, input_places, internal_places, read_call
+from agent.candidates import Candidate
+from agent.dispatch.features import Feature
+from agent.dispatch.tree import Leaf, Node, Split
+
+_CALLS, _ROUNDS = 2000, 41
+_DIMS = {
+    "rows": {"min": 1, "max": 1 << 20, "multiple_of": 1, "default": 64},
+    "cols": {"min": 1, "max": 1 << 16, "multiple_of": 1, "default": 256},
+}
+_TASK = """
+import torch
+from torch import nn
+
+from kernelbench_tasks import Dim
+
+DIMS = {"rows": Dim(1, 1 << 20, default=64), "cols": Dim(1, 1 << 16, default=256)}
+
+
+class Model(nn.Module):
+    def __init__(self, cols=256):
+        super().__init__()
+        WEIGHT
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def get_inputs(rows=64, cols=256):
+    return [torch.zeros(rows, cols)]
+
+
+def get_init_inputs(cols=256):
+    return [cols]
+"""
+_WEIGHT = "self.weight = nn.Parameter(torch.zeros(cols), requires_grad=False)"
+
+
+def deep(depth: int) -> Node:
+    """A tree of so many questions on every way that a call of 64 x 256 takes."""
+    tree: Node = Leaf(0)
+    for number in range(depth):
+        if number % 3 == 0:
+            tree = Split(Feature("size", ("rows",)), 1 + number, Leaf(None), tree)
+        elif number % 3 == 1:
+            tree = Split(Feature("divisible", ("cols",), 16), 0, tree, Leaf(None))
+        else:
+            tree = Split(Feature("product", ("rows", "cols")), 8 + number, Leaf(None), tree)
+    return tree
+
+
+def optimized(weight: bool, depth: int, device: str) -> ModuleType:
+    """An optimized.py whose only member does nothing."""
+    task = _TASK.replace("WEIGHT", _WEIGHT if weight else "pass")
+    points = domain._points(_DIMS, [])
+    folder = Path(tempfile.mkdtemp())
+    (folder / "task.py").write_text(task)
+    (folder / "points.json").write_text(json.dumps(points))
+    program = Path(domain.__file__).parent / "templates" / "probe_program.py"
+    subprocess.run([sys.executable, str(program)], cwd=folder, check=True, capture_output=True)
+    call = read_call(task)
+    found = domain.fit(
+        _DIMS,
+        points,
+        json.loads((folder / "out" / "probe.json").read_text()),
+        input_places(call, internal_places(call, _DIMS)),
+    )
+    member = task.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+    member = member.replace("from kernelbench_tasks import Dim\n", "").replace("\nDIMS", "\n# DIMS")
+    text = assemble("cost", task, [Candidate(member, "human", "nothing")], deep(depth), found, call, device)
+    path = folder / f"optimized_{int(weight)}_{depth}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Nothing(nn.Module):
+    """What is called where there is no dispatcher."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The input."""
+        return x
+
+
+def small(x: torch.Tensor) -> torch.Tensor:
+    """A function that a custom operator may be made of: its output is new."""
+    return x.new_empty(1)
+
+
+def block_ns(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> float:
+    """Nanoseconds a call over one block."""
+    numbers = range(_CALLS)
+    begin = time.perf_counter_ns()
+    for _ in numbers:
+        call(x)
+    return (time.perf_counter_ns() - begin) / _CALLS
+
+
+def measure(device: str, seed: int = 1) -> dict[str, Any]:
+    """Median nanoseconds a call of every contender, and what each way to dispatch adds."""
+    generator = random.Random(seed)
+    x = torch.zeros(64, 256, device=device)
+    operator = torch.library.custom_op("kernelwright_cost::small", mutates_args=())(small)
+    plain = Nothing().to(device)
+    calls: dict[str, Callable[[torch.Tensor], Any]] = {
+        "module": plain,
+        "function": small,
+        "custom_op": operator,
+    }
+    added = {"torch.library.custom_op": ("custom_op", "function")}
+    for weight in (False, True):
+        for depth in (0, 6):
+            module = optimized(weight, depth, device)
+            name = f"optimized.py, {'one weight' if weight else 'no weights'}, {depth} questions"
+            model = module.ModelNew(256).to(device)
+            assert model.kernelwright_explain(x) == "reference: gradients are asked for" or "nothing" in (
+                model.kernelwright_explain(x)
+            )
+            calls[name] = model
+            added[name] = (name, "module")
+            if not weight:
+                fixed = model._kw_dispatch.fixed
+                calls[f"guards and {depth} questions"] = lambda x, choose=module._choose, fixed=fixed: choose(
+                    fixed, x
+                )
+    calls["a function of two"] = lambda x, choose=(lambda fixed, x: None): choose(None, x)
+    added["guards alone, 0 questions"] = ("guards and 0 questions", "a function of two")
+    added["guards and 6 questions"] = ("guards and 6 questions", "a function of two")
+    if device == "cuda":
+        launches = triton_launches()
+        calls |= launches
+        added["Triton's autotuned launch, beside a launch"] = ("triton autotuned", "triton")
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    with torch.no_grad():
+        for name in names:
+            block_ns(calls[name], x)
+        for _ in range(_ROUNDS):
+            generator.shuffle(names)
+            for name in names:
+                samples[name].append(block_ns(calls[name], x))
+                if device == "cuda":
+                    torch.cuda.synchronize()
+    return {
+        "calls_a_block": _CALLS,
+        "rounds": _ROUNDS,
+        "median_ns": {name: statistics.median(values) for name, values in samples.items()},
+        "added_ns": {
+            name: statistics.median(a - b for a, b in zip(samples[one], samples[other], strict=True))
+            for name, (one, other) in added.items()
+        },
+    }
+
+
+def triton_launches() -> dict[str, Callable[[torch.Tensor], Any]]:
+    """A kernel of one block as it is, and behind `triton.autotune` with two settings."""
+    from benchmarks.dispatch_triton import autotuned, tiny
+
+    return {
+        "triton": lambda x: tiny[(1,)](x, x.shape[0], BLOCK=64),
+        "triton autotuned": lambda x: autotuned[(1,)](x, x.shape[0]),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1] if len(sys.argv) > 1 else "cpu"), indent=1))
