@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent.bundle.domain import dims_key
 from agent.candidates import Candidate
 from agent.spec import JobSpec
 from agent.store import JobStore
@@ -173,7 +174,8 @@ def _evaluate(
     if given is None and spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
     if phase == "held_out":  # what the choice was made by is not held out
-        asked = [dims for further in further_verdicts(store) for dims in further["asked"]]
+        every = [dims for further in further_verdicts(store) for dims in further["asked"]]
+        asked = list({dims_key(dims): dims for dims in every}.values())
         shapes = {**(shapes or {}), "validation": asked} if asked else shapes
     what = {"sha256": candidate.sha256, "label": candidate.label, "origin": candidate.origin, "phase": phase}
     try:

@@ -25,12 +25,10 @@ class Cover:
         members: in the order in which they were taken; the reference is a member besides.
         marginal: for each column of the table what it brings: of members, what the geometric mean loses without them; of others,
             what it would gain. As a log ratio.
-        efficiency: geometric mean over shapes of the oracle over all columns against the one over the members, at most 1.
     """
 
     members: tuple[int, ...]
     marginal: tuple[float, ...]
-    efficiency: float
 
 
 def cover(table: Table, most: int = MOST_MEMBERS, always: Sequence[int] = ()) -> Cover:
@@ -48,23 +46,12 @@ def cover(table: Table, most: int = MOST_MEMBERS, always: Sequence[int] = ()) ->
         if best is None:
             break
         members.append(best)
-    return Cover(tuple(members), _marginal(table, filled, members), efficiency(table, members))
+    return Cover(tuple(members), _marginal(table, filled, members))
 
 
 def covering(entries: Sequence[Entry]) -> list[Entry]:
     """Those that a portfolio of these candidates would keep; what only they reach is what a user would get."""
     return [entries[column] for column in cover(tabulate(entries)).members] if entries else []
-
-
-def efficiency(table: Table, members: Sequence[int]) -> float:
-    """How near the members' oracle comes to that of all candidates: the geometric mean over shapes, 1 at best."""
-    if not len(table.shapes):
-        return 1.0
-    filled = table.filled
-    lost = _mean(table, _best(table, filled, range(filled.shape[1]))) - _mean(
-        table, _best(table, filled, members)
-    )
-    return math.exp(-lost)
 
 
 def _next(table: Table, filled: Array, members: Sequence[int]) -> int | None:
@@ -94,7 +81,7 @@ def _marginal(table: Table, filled: Array, members: Sequence[int]) -> tuple[floa
     return tuple(max(value, 0.0) for value in found)
 
 
-def _best(table: Table, filled: Array, members: Sequence[int] | range) -> Array:
+def _best(table: Table, filled: Array, members: Sequence[int]) -> Array:
     """Log speedup of the best member at each shape, the reference among them."""
     columns = [filled[:, member] for member in members]
     best: Array = np.maximum.reduce([table.reference, *columns])

@@ -95,13 +95,14 @@ class Grower:
             value = float(weights @ self._filled[rows, place] / total)
             # Where the task has one shape there is no other that it must speak for.
             single = 0.0 if len(table.shapes) == 1 else math.log(1.05)
-            _, low = bounds(gains, errors, weights, single=single)
+            mean, low = bounds(gains, errors, weights, single=single)
+            measured = int((~np.isnan(gains)).sum())
             slower = bool(np.any(gains + _Z975 * errors < _CONFIDENTLY_SLOWER))
             if low > 0 and not slower and (not best.faster or value > best.value):
-                best = Choice(column, value, self._said(value, len(rows), low=low), True)
+                best = Choice(column, value, self._said(mean, measured, low=low), True)
             if value > second.value and self._better_than_reference(rows, column, value - reference):
                 second = Choice(
-                    column, value, self._said(value, len(rows), "the best that is to be had"), False
+                    column, value, self._said(mean, measured, "the best that is to be had"), False
                 )
         return best if best.faster else second
 

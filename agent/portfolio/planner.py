@@ -54,14 +54,15 @@ def next_timings(entries: Sequence[Entry], further: Sequence[Mapping[str, Any]],
     end, number = _FIRST, 0
     while True:
         keep = max(-(-len(entries) // 2**number), needed)
-        asks = []
-        for column in ranked[:keep]:
-            entry = entries[column]
-            missing = [dims for dims in further[:end] if dims_key(dims) not in entry.asked]
-            if missing and left > 0:
-                asks.append(Ask(entry, tuple(missing[:left])))
-                left -= len(missing)
-        if asks or end >= len(further):
+        open_asks = [
+            (column, missing)
+            for column in ranked[:keep]
+            if (missing := [dims for dims in further[:end] if dims_key(dims) not in entries[column].asked])
+        ]
+        # What is left is shared out evenly: a contender that is not timed where another is cannot be compared there.
+        each = left // max(len(open_asks), 1)
+        asks = [Ask(entries[column], tuple(missing[:each])) for column, missing in open_asks if each]
+        if open_asks or end >= len(further):
             return asks
         number += 1
         end += _FIRST << number

@@ -52,13 +52,14 @@ def test_every_round_has_more_shapes_and_fewer_candidates() -> None:
     assert asked == [4] * 4 + [12] * 2 + [28] * 2
 
 
-def test_timings_are_a_limit_over_all_rounds() -> None:
+def test_timings_are_a_limit_over_all_rounds_and_shared_out_evenly() -> None:
     entries, spent = field(8), 0
     while asks := next_timings(entries, FURTHER, 21):
+        assert len({tuple(map(dims_key, ask.shapes)) for ask in asks}) == 1
         spent += sum(len(ask.shapes) for ask in asks)
         by_order = {ask.entry.order: answered(ask.entry, ask)[0] for ask in asks}
         entries = [by_order.get(one.order, one) for one in entries]
-    assert spent == 21
+    assert spent == 2 * 8, "of the last five none is left for each of eight"
     assert next_timings(entries, FURTHER, 0) == []
 
 
