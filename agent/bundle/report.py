@@ -11,6 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from agent.bundle.evidence import BundleContents, evidence
+from agent.performance import bad_regions, rate_map
+from agent.performance.drawing import draw
 
 _ROW_PX = 22
 _LEFT_PX, _WIDTH_PX = 260, 560
@@ -20,6 +22,7 @@ def render_report(contents: BundleContents) -> str:
     """The page as text. Every value is escaped: labels, sources and messages are untrusted."""
     verdict = contents.held_out
     chosen = contents.verdict_of(contents.members[0], "validation")
+    points = map_points(contents)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -33,8 +36,22 @@ def render_report(contents: BundleContents) -> str:
             own=_own_shapes(chosen),
             traffic=(chosen.get("summary") or {}).get("traffic"),
             chart=_chart(verdict),
+            map=points and draw(rate_map.rate_map(points)),
+            map_points=points,
+            map_sentences=bad_regions.sentences(points) if points else (),
             origin_words=_ORIGIN_WORDS,
         )
+    )
+
+
+def map_points(contents: BundleContents) -> rate_map.Points | None:
+    """Every timed shape: of the delivered file where it was judged, else of its first member."""
+    first = contents.members[0]
+    return rate_map.points_of(
+        [
+            contents.held_out,
+            *(contents.verdict_of(first, phase) for phase in ("validation", "screen")),
+        ]
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.performance import bad_regions, rate_map
+from agent.performance.drawing import draw
 from services.dashboard import charts, formats, listing, ranking, story, words
 
 EVENTS_SHOWN = 200
@@ -49,6 +51,7 @@ def job_context(
         "baseline_names": ranking.baseline_names(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
+        "map": _map(candidate, phase, verdict),
         "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
@@ -58,6 +61,25 @@ def job_context(
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": story.activity(events),
         "profile": story.profile(events),
+    }
+
+
+def _map(
+    candidate: Mapping[str, Any] | None, phase: str, verdict: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Work per second over two sizes, from every shape at which the delivered or leading candidate was timed."""
+    verdicts = [verdict] if verdict else []
+    for earlier in ("validation", "screen"):
+        found = ranking.verdict_in(candidate or {}, earlier)
+        if found is not None and earlier != phase:
+            verdicts.append(found)
+    points = rate_map.points_of(verdicts)
+    if points is None:
+        return None
+    return {
+        "svg": draw(rate_map.rate_map(points)),
+        "points": points,
+        "sentences": bad_regions.sentences(points),
     }
 
 

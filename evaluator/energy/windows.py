@@ -1,0 +1,241 @@
+"""Joules per call from a counter that is brought up to date a few times a second.
+
+One kernel uses millijoules, the counter tells of what happened in the last tenth of a second: so calls go on without a
+pause for seconds, and windows begin and end at the very instants at which the counter moves. Three windows show how far the
+figure can be trusted. The first moment is left out, since power is measured late and clocks settle.
+
+Whoever measures gives a *step*: a function that keeps the device busy for a moment and says how many calls ended meanwhile.
+It must return within a few milliseconds, or the window's ends are known no better than it lasts.
+
+Power is never set, and the device is never asked to slow down.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evaluator.energy.counters import Counter
+from evaluator.errors import EvaluatorError
+
+Step = Callable[[], int]
+
+WINDOWS = 3
+WINDOW_S, LEAD_S, IDLE_S = 5.0, 1.0, 2.0
+#: A counter that has not moved for so long will not.
+_STANDSTILL_S = 3.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """Between two movements of the counter.
+
+    Attributes:
+        seconds: how long.
+        millijoules: how much.
+        calls: how many ended.
+    """
+
+    seconds: float
+    millijoules: float
+    calls: int
+
+    @property
+    def power_w(self) -> float:
+        """Mean power."""
+        return self.millijoules / 1000 / self.seconds
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy of a call.
+
+    Attributes:
+        joules: per call, idle power included: what the bill says. Median over windows.
+        joules_above_idle: without what the device would have used anyway.
+        power_w: meanwhile; median over windows.
+        idle_w: before.
+        call_us: seconds of a window over its calls; median over windows.
+        spread: largest over smallest joules per call of the windows, less 1.
+        windows: how many.
+        seconds: all windows together.
+        counter: what was read.
+    """
+
+    joules: float
+    joules_above_idle: float
+    power_w: float
+    idle_w: float
+    call_us: float
+    spread: float
+    windows: int
+    seconds: float
+    counter: str
+
+    def as_fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class EnergyRatio:
+    """Joules of the baseline over those of the candidate, by quads of windows in turn.
+
+    Attributes:
+        baseline, candidate: what each needs.
+        ratio: median over quads.
+        low, high: least and largest quad; with so few of them no interval would mean anything.
+        quads: how many.
+    """
+
+    baseline: Energy
+    candidate: Energy
+    ratio: float
+    low: float
+    high: float
+    quads: int
+
+    def as_fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def idle_w(counter: Counter, seconds: float = IDLE_S) -> float:
+    """Mean power while nothing is asked of the device, after a moment in which what ran before fades away.
+
+    Raises:
+        EvaluatorError: the counter does not move.
+    """
+
+    def rest() -> int:
+        time.sleep(0.002)
+        return 0
+
+    return _windows(counter, rest, 1, seconds, min(seconds / 2, LEAD_S))[0].power_w
+
+
+def energy_of(
+    counter: Counter,
+    step: Step,
+    idle: float,
+    *,
+    windows: int = WINDOWS,
+    seconds: float = WINDOW_S,
+    lead_s: float = LEAD_S,
+) -> Energy:
+    """What a call needs.
+
+    Args:
+        counter: of the device.
+        step: keeps it busy.
+        idle: power of the idle device, in watts.
+        windows: how many, one after the other.
+        seconds: of each, at least.
+        lead_s: busy before the first.
+
+    Raises:
+        EvaluatorError: the counter does not move, or no call ended.
+    """
+    return summarized(_windows(counter, step, windows, seconds, lead_s), idle, counter.name)
+
+
+def compare(
+    counter: Counter,
+    baseline: Step,
+    candidate: Step,
+    idle: float,
+    *,
+    quads: int = 1,
+    seconds: float = WINDOW_S,
+    lead_s: float = LEAD_S,
+) -> EnergyRatio:
+    """Two sides in turns of ABBA, who begins drawn anew: a device that warms up treats both alike.
+
+    Raises:
+        EvaluatorError: the counter does not move, or no call ended.
+    """
+    found: dict[bool, list[Window]] = {True: [], False: []}
+    ratios: list[float] = []
+    for _ in range(quads):
+        first = random.SystemRandom().random() < 0.5
+        quad: dict[bool, list[Window]] = {True: [], False: []}
+        for is_baseline in (first, not first, not first, first):
+            quad[is_baseline] += _windows(
+                counter, baseline if is_baseline else candidate, 1, seconds, lead_s
+            )
+        ratios.append(_joules(quad[True]) / _joules(quad[False]))
+        for side, taken in quad.items():
+            found[side] += taken
+    return EnergyRatio(
+        baseline=summarized(found[True], idle, counter.name),
+        candidate=summarized(found[False], idle, counter.name),
+        ratio=math.exp(statistics.median(math.log(ratio) for ratio in ratios)),
+        low=min(ratios),
+        high=max(ratios),
+        quads=quads,
+    )
+
+
+def summarized(windows: Sequence[Window], idle: float, counter: str) -> Energy:
+    """One figure of several windows of the same calls.
+
+    Raises:
+        EvaluatorError: in one of them no call ended.
+    """
+    if any(not window.calls for window in windows):
+        raise EvaluatorError("no call ended while the energy was measured: calls are longer than the windows")
+    each = [window.millijoules / 1000 / window.calls for window in windows]
+    above = [
+        (window.power_w - idle) * window.seconds / window.calls if window.power_w > idle else 0.0
+        for window in windows
+    ]
+    return Energy(
+        joules=statistics.median(each),
+        joules_above_idle=statistics.median(above),
+        power_w=statistics.median(window.power_w for window in windows),
+        idle_w=idle,
+        call_us=statistics.median(window.seconds / window.calls * 1e6 for window in windows),
+        spread=max(each) / min(each) - 1.0,
+        windows=len(windows),
+        seconds=sum(window.seconds for window in windows),
+        counter=counter,
+    )
+
+
+def _joules(windows: Sequence[Window]) -> float:
+    """Per call; raises what :func:`summarized` raises."""
+    return summarized(windows, 0.0, "").joules
+
+
+def _windows(counter: Counter, step: Step, count: int, seconds: float, lead_s: float) -> list[Window]:
+    until = time.perf_counter() + lead_s
+    while time.perf_counter() < until:
+        step()
+    begin_s, begin_mj, _ = _edge(counter, step)
+    found = []
+    for _ in range(count):
+        calls = 0
+        while time.perf_counter() - begin_s < seconds:
+            calls += step()
+        end_s, end_mj, more = _edge(counter, step)
+        found.append(Window(end_s - begin_s, end_mj - begin_mj, calls + more))
+        begin_s, begin_mj = end_s, end_mj
+    return found
+
+
+def _edge(counter: Counter, step: Step) -> tuple[float, float, int]:
+    """When the counter next moves, what it says then, and the calls that ended meanwhile."""
+    before, calls = counter.read_mj(), 0
+    gives_up_s = time.perf_counter() + _STANDSTILL_S
+    while True:
+        calls += step()
+        now_mj, now_s = counter.read_mj(), time.perf_counter()
+        if now_mj != before:
+            return now_s, now_mj, calls
+        if now_s > gives_up_s:
+            raise EvaluatorError(f"the counter ({counter.name}) has not moved for {_STANDSTILL_S:.0f} s")
