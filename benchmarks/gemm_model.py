@@ -51,6 +51,8 @@ BARS = {"runtime_median": 0.05, "runtime_p99": 0.25, "energy_median": 0.06}
 #: Share of the time for times; energy takes a second and a half a shape.
 _TIMING_SHARE = 0.4
 _WRITE_EVERY_S = 5.0
+#: Shapes that are timed a second time.
+_AGAIN = 40
 _SETTINGS = {
     "cuda": {"shapes": 4000, "windows": 3, "window_s": 0.3, "lead_s": 0.3},
     "cpu": {"shapes": 400, "windows": 3, "window_s": 0.1, "lead_s": 0.05},
@@ -110,15 +112,16 @@ class Study:
 
     def measure(self, seconds: float) -> None:
         """Times first, then energy, for so many seconds at most."""
-        began = time.monotonic()
         counter = open_counter(self._device)
         self.state["energy"]["why_not"] = counter if isinstance(counter, str) else None
         share = 1.0 if isinstance(counter, str) else _TIMING_SHARE
         lock = DeviceLock(str(self.state["environment"]["gpu_uuid"] or "cpu"))
         with lock.exclusive(), torch.no_grad():
+            began = time.monotonic()
             if not isinstance(counter, str):
                 self._idle(counter)
             self._times(began + share * seconds)
+            self._again()
             if not isinstance(counter, str):
                 self._energies(counter, began + seconds)
         self._write(now=True)
@@ -147,7 +150,17 @@ class Study:
             if number % 50 == 0:
                 self._bench.rest()
             if number % 200 == 199:
-                self._console.print(f"{len(self._rows)} shapes timed, {until_s - time.monotonic():.0f} s left")
+                self._console.print(
+                    f"{len(self._rows)} shapes timed, {until_s - time.monotonic():.0f} s left"
+                )
+
+    def _again(self) -> None:
+        """Some shapes once more, long after the first time: no model can be better than that."""
+        for row in self.state["rows"][:_AGAIN]:
+            if "again_us" not in row:
+                call = gemm_measure.members(row["dims"], self._dtype, self._bench.device)["mm"]
+                row["again_us"] = self._bench.time_us(call)
+        self._bench.rest()
 
     def _energies(self, counter: Counter, until_s: float) -> None:
         windows = {"windows": self.settings["windows"], "seconds": self.settings["window_s"]}
@@ -162,7 +175,9 @@ class Study:
             call = gemm_measure.members(dims, self._dtype, self._bench.device)["mm"]
             step = self._bench.step(call)
             idle = self.state["energy"]["idle_w"]
-            row["energy"] = energy_of(counter, step, idle, lead_s=self.settings["lead_s"], **windows).as_fields()
+            row["energy"] = energy_of(
+                counter, step, idle, lead_s=self.settings["lead_s"], **windows
+            ).as_fields()
             clock = self._device.clock()
             row["energy"]["held_back"] = list(clock.reasons) if clock else []
             self._bench.rest()
@@ -227,10 +242,14 @@ def fitted(state: dict[str, Any], kinds: tuple[str, ...] | None = None) -> dict[
             Encoder.of(shapes, demands, machine),
             seed,
         )
+    twice = [row["again_us"] / row["times_us"]["mm"] - 1.0 for row in rows if "again_us" in row]
     spreads = [rows[index]["energy"]["spread"] for index in with_energy]
     return {
         "runtime": found.as_fields(),
         "energy": energies and energies.as_fields(),
+        "again": {"p50": float(np.median(np.abs(twice))), "worst": float(np.max(np.abs(twice)))}
+        if twice
+        else None,
         "energy_spread_median": float(np.median(spreads)) if spreads else None,
         "gpperf": GPPERF,
         "bars": BARS,
@@ -244,7 +263,9 @@ def show(state: dict[str, Any], report: dict[str, Any], console: Console) -> Non
         "model", "50 %", "90 %", "99 %", "worst", "regret 50 %", "99 %", "worst", "efficiency", "regressions",
         title=f"runtime at {runtime['test']} unseen shapes ({runtime['train']} seen, {runtime['neighborhoods']} neighborhoods)",
     )  # fmt: skip
-    lines = [(kind, runtime["errors"][kind].get("all"), runtime["regret"][kind]) for kind in runtime["errors"]]
+    lines = [
+        (kind, runtime["errors"][kind].get("all"), runtime["regret"][kind]) for kind in runtime["errors"]
+    ]
     lines.append(("chosen in training", runtime["of_chosen"].get("all"), runtime["regret_of_chosen"]))
     for name, errors, regret in lines:
         table.add_row(
@@ -257,6 +278,11 @@ def show(state: dict[str, Any], report: dict[str, Any], console: Console) -> Non
         "errors over all members; regret: time lost by running the member whose predicted time is least; regressions: choices more "
         "than 2 % slower than mm"
     )
+    if report["again"]:
+        again = report["again"]
+        console.print(
+            f"the same shapes timed again, later: {_percent(again['p50'])} off in the median, {_percent(again['worst'])} at most"
+        )
     if energies:
         table = Table(
             "model", "energy 50 %", "90 %", "99 %", "worst", "power 50 %", "90 %", "99 %", "worst",
@@ -270,6 +296,9 @@ def show(state: dict[str, Any], report: dict[str, Any], console: Console) -> Non
             ]
             table.add_row(kind + (" (chosen)" if kind == energies["chosen"] else ""), *cells)
         console.print(table)
+        console.print(
+            f"windows of one measurement of energy differ by {_percent(report['energy_spread_median'])} in the median"
+        )
     else:
         console.print(state["energy"]["why_not"] or "energy was measured at too few shapes for a model")
     console.print(_beside(runtime, energies))
@@ -323,7 +352,9 @@ def measure(
     random.seed(seed)
     folder = ROOT / "docs" / "measurements"
     path = path or unused(folder / f"{datetime.now(UTC):%Y-%m-%d}-gemm-model-{device}.json")
-    study = Study(path, device, dtype or ("bfloat16" if device == "cuda" else "float32"), seed, shapes, console)
+    study = Study(
+        path, device, dtype or ("bfloat16" if device == "cuda" else "float32"), seed, shapes, console
+    )
     study.measure(seconds)
     console.print(f"{len(study.state['rows'])} shapes in {path.name}")
     if importlib.util.find_spec("sklearn"):

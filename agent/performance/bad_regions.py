@@ -8,7 +8,6 @@ that is odd, one that no wide load divides, one just above a power of two.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -46,10 +45,8 @@ class Region:
 def sentences(found: Points) -> list[str]:
     """What to say beside the map: bad regions of the reference and of what was delivered, and where that is slower."""
     if len(found.points) < _least(found):
-        return [
-            f"{len(found.points)} timed shapes are too few to tell a bad size from its neighbors "
-            f"({_least(found)} would do)."
-        ]
+        few = f"{len(found.points)} timed shapes are too few to tell a bad size from its neighbors"
+        return [f"{few} ({_least(found)} would do)."]
     said = []
     for optimized, who in ((False, "The reference"), (True, "The optimized module")):
         regions = bad_regions(found, optimized=optimized)
@@ -81,9 +78,7 @@ def bad_regions(found: Points, *, optimized: bool) -> list[Region]:
         inside = [found.points[index] for index in group]
         others = [point for index, point in enumerate(found.points) if index not in bad]
         regions.append(
-            Region(
-                tuple(inside), tuple(float(shares[index]) for index in group), _why(found, inside, others)
-            )
+            Region(tuple(inside), tuple(float(shares[index]) for index in group), _why(found, inside, others))
         )
     return sorted(regions, key=lambda region: min(region.shares))
 

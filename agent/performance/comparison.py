@@ -13,7 +13,7 @@ import numpy.typing as npt
 from agent.performance import models
 from agent.performance.demand import Demands, Dims, Machine
 from agent.performance.features import Encoder
-from agent.performance.neighborhoods import folds, held_out, neighborhoods
+from agent.performance.neighborhoods import folds, held_out, neighborhoods, taken
 from agent.performance.scoring import Errors, Regret, errors, selection_regret
 
 Vector = npt.NDArray[np.float64]
@@ -97,7 +97,7 @@ def compare(
         for kind in kinds:
             predicted[kind][name] = split.predict(kind, values)
         scores = {kind: split.inner_score(kind, values) for kind in kinds}
-        chosen[name] = min(scores, key=lambda kind: scores[kind])  # noqa: B023 - used at once
+        chosen[name] = min(scores, key=lambda kind: scores[kind])
     truth = {name: values[testing] for name, values in measured.items()}
     best = {name: predicted[chosen[name]][name] for name in measured}
     return Compared(
@@ -129,8 +129,7 @@ class _Split:
     def fit(self, kind: str, values: Vector) -> models.Model:
         """On all training shapes."""
         known = ~self.testing & np.isfinite(values)
-        taught = [self.shapes[index] for index in np.flatnonzero(known)]
-        return models.fit(kind, taught, values[known], self.encoder, self.seed)
+        return models.fit(kind, taken(self.shapes, known), values[known], self.encoder, self.seed)
 
     def inner_score(self, kind: str, values: Vector) -> float:
         """Error in folds of the training neighborhoods: median and 99th percentile alike, since both are promised."""
@@ -153,9 +152,8 @@ class _Split:
         known = known & np.isfinite(values)
         if not known.any():
             return np.full(int(asked.sum()), math.nan)
-        taught = [self.shapes[index] for index in np.flatnonzero(known)]
-        model = models.fit(kind, taught, values[known], self.encoder, self.seed)
-        return model.predict([self.shapes[index] for index in np.flatnonzero(asked)])
+        model = models.fit(kind, taken(self.shapes, known), values[known], self.encoder, self.seed)
+        return model.predict(taken(self.shapes, asked))
 
 
 def _errors(predicted: Mapping[str, Vector], truth: Mapping[str, Vector]) -> dict[str, Errors]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from agent.performance.demand import Dims
 from agent.performance.features import Encoder, Matrix
-from agent.performance.neighborhoods import folds, neighborhoods
+from agent.performance.neighborhoods import folds, neighborhoods, taken
 from agent.performance.scoring import Errors, errors
 
 Vector = npt.NDArray[np.float64]
@@ -69,9 +69,7 @@ def fit(
     regressor.fit(matrix(shapes, times_us), np.log(joules / law(shapes, times_us)))
     return EnergyModel(
         kind,
-        lambda asked, times: (
-            law(asked, times) * np.exp(np.asarray(regressor.predict(matrix(asked, times))))
-        ),
+        lambda asked, times: law(asked, times) * np.exp(np.asarray(regressor.predict(matrix(asked, times)))),
     )
 
 
@@ -134,8 +132,8 @@ def compare(
     training = ~testing
     if training.sum() < 2 * _FOLDS or testing.sum() < 2:
         return None
-    known = [shapes[index] for index in np.flatnonzero(training)]
-    asked = [shapes[index] for index in np.flatnonzero(testing)]
+    known = taken(shapes, training)
+    asked = taken(shapes, testing)
     predicted_us = predict_us(asked)
     energy, power, scores = {}, {}, {}
     for kind in KINDS:
@@ -155,8 +153,8 @@ def _inner_error(
     for fold in folds(neighborhoods(shapes), _FOLDS, seed):
         if fold.all():
             continue
-        known = [shapes[index] for index in np.flatnonzero(~fold)]
-        asked = [shapes[index] for index in np.flatnonzero(fold)]
+        known = taken(shapes, ~fold)
+        asked = taken(shapes, fold)
         model = fit(kind, known, joules[~fold], times_us[~fold], encoder, seed)
         wrong.append(np.abs(model.joules(asked, times_us[fold]) / joules[fold] - 1.0))
     return float(np.median(np.concatenate(wrong))) if wrong else float("inf")

@@ -91,7 +91,5 @@ def waves_of(tiles: int, machine: Machine) -> int:
     return max(1, math.ceil(tiles / machine.units))
 
 
-
-
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

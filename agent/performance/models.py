@@ -56,13 +56,13 @@ def fit(kind: str, shapes: Sequence[Dims], values: Vector, encoder: Encoder, see
     return Model(kind, KINDS[kind](shapes, values, encoder, seed))
 
 
-def _learned(make: Callable[[int], Any]) -> Fit:
+def _learned(make: Callable[[int, int], Any]) -> Fit:
     """A regressor of scikit-learn on the logarithm of the quantity."""
 
     def fit_log(
         shapes: Sequence[Dims], values: Vector, encoder: Encoder, seed: int
     ) -> Callable[[Sequence[Dims]], Vector]:
-        regressor = make(seed)
+        regressor = make(seed, len(values))
         regressor.fit(encoder.matrix(shapes), np.log(values))
         return lambda asked: np.exp(np.asarray(regressor.predict(encoder.matrix(asked))))
 
@@ -80,7 +80,7 @@ def _boosted_residual(
     shapes: Sequence[Dims], values: Vector, encoder: Encoder, seed: int
 ) -> Callable[[Sequence[Dims]], Vector]:
     law = _analytic(shapes, values, encoder, seed)
-    regressor = _boosting(seed)
+    regressor = _boosting(seed, len(values))
 
     def matrix(asked: Sequence[Dims]) -> Matrix:
         return np.column_stack([encoder.matrix(asked), np.log(law(asked))])
@@ -89,25 +89,25 @@ def _boosted_residual(
     return lambda asked: law(asked) * np.exp(np.asarray(regressor.predict(matrix(asked))))
 
 
-def _tree(seed: int) -> Any:
+def _tree(seed: int, count: int) -> Any:
     from sklearn.tree import DecisionTreeRegressor
 
     return DecisionTreeRegressor(min_samples_leaf=2, random_state=seed)
 
 
-def _forest(seed: int) -> Any:
+def _forest(seed: int, count: int) -> Any:
     from sklearn.ensemble import RandomForestRegressor
 
     return RandomForestRegressor(n_estimators=200, max_features=0.5, random_state=seed)
 
 
-def _boosting(seed: int) -> Any:
+def _boosting(seed: int, count: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     # Small steps and small leaves: some thousand shapes, a saw-tooth, and noise of a percent or two.
     return HistGradientBoostingRegressor(
         learning_rate=0.05,
-        max_iter=600,
+        max_iter=min(max(count, 100), 600),
         max_leaf_nodes=24,
         min_samples_leaf=4,
         l2_regularization=1.0,

@@ -68,6 +68,11 @@ def folds(groups: Groups, count: int, seed: int) -> Iterator[npt.NDArray[np.bool
         yield np.isin(groups, drawn[part::count])
 
 
+def taken(shapes: Sequence[Dims], mask: npt.NDArray[np.bool_]) -> list[Dims]:
+    """The shapes that a mask names."""
+    return [shape for shape, take in zip(shapes, mask.tolist(), strict=True) if take]
+
+
 def _near(one: int, other: int) -> bool:
     if abs(one - other) <= _NEAR_ELEMENTS:
         return True

@@ -169,9 +169,7 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
         left = LEFT_PX + index * (panel_px + GAP_PX + LEFT_PX / 2)
         cells = []
         for (column, line), inside in sorted(_cells(found, columns, lines).items()):
-            mean = math.exp(
-                sum(math.log(point.rate(optimized=index == 1)) for point in inside) / len(inside)
-            )
+            mean = math.exp(sum(math.log(point.rate(optimized=index == 1)) for point in inside) / len(inside))
             level = scale.level(mean)
             cells.append(
                 Cell(
@@ -278,7 +276,9 @@ class _Scale:
         number = rate / self._unit[0]
         if number >= 9.95:
             return f"{number:.0f}"
-        return f"{number:.1f}" if number >= 0.095 else f"{number:.2f}".lstrip("0") if number >= 0.005 else "~0"
+        return (
+            f"{number:.1f}" if number >= 0.095 else f"{number:.2f}".lstrip("0") if number >= 0.005 else "~0"
+        )
 
     def long(self, rate: float) -> str:
         return f"{rate / self._unit[0]:.3g} {self._unit[1]}".strip()

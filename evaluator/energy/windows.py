@@ -165,9 +165,7 @@ def compare(
         first = random.SystemRandom().random() < 0.5
         quad: dict[bool, list[Window]] = {True: [], False: []}
         for is_baseline in (first, not first, not first, first):
-            quad[is_baseline] += _windows(
-                counter, baseline if is_baseline else candidate, 1, seconds, lead_s
-            )
+            quad[is_baseline] += _windows(counter, baseline if is_baseline else candidate, 1, seconds, lead_s)
         ratios.append(_joules(quad[True]) / _joules(quad[False]))
         for side, taken in quad.items():
             found[side] += taken
