@@ -60,7 +60,7 @@ class Energy:
         joules_above_idle: without what the device would have used anyway.
         power_w: meanwhile; median over windows.
         idle_w: before.
-        call_us: seconds of a window over its calls; median over windows.
+        call_us: what a call takes: a window's time over its calls (median), or what was measured apart.
         spread: largest over smallest joules per call of the windows, less 1.
         windows: how many.
         seconds: all windows together.
@@ -150,28 +150,45 @@ def compare(
     candidate: Step,
     idle: float,
     *,
-    quads: int = 1,
+    quads: int = 2,
     seconds: float = WINDOW_S,
     lead_s: float = LEAD_S,
+    harness_joules: float = 0.0,
+    calls_us: tuple[float, float] | None = None,
 ) -> EnergyRatio:
     """Two sides in turns of ABBA, who begins drawn anew: a device that warms up treats both alike.
+
+    Args:
+        counter: of the device.
+        baseline, candidate: keep it busy.
+        idle: power of the idle device, in watts.
+        quads: how many.
+        seconds: of each window, at least.
+        lead_s: busy before each.
+        harness_joules, calls_us: see :func:`summarized`; times of the baseline and of the candidate.
 
     Raises:
         EvaluatorError: the counter does not move, or no call ended.
     """
-    found: dict[bool, list[Window]] = {True: [], False: []}
+    times_us = calls_us or (None, None)
+    steps = (baseline, candidate)
+    found: tuple[list[Window], list[Window]] = ([], [])
+
+    def energy(side: int, windows: Sequence[Window]) -> Energy:
+        return summarized(windows, idle, counter.name, harness_joules=harness_joules, call_us=times_us[side])
+
     ratios: list[float] = []
     for _ in range(quads):
-        first = random.SystemRandom().random() < 0.5
-        quad: dict[bool, list[Window]] = {True: [], False: []}
-        for is_baseline in (first, not first, not first, first):
-            quad[is_baseline] += _windows(counter, baseline if is_baseline else candidate, 1, seconds, lead_s)
-        ratios.append(_joules(quad[True]) / _joules(quad[False]))
-        for side, taken in quad.items():
-            found[side] += taken
+        first = random.SystemRandom().randrange(2)
+        quad: tuple[list[Window], list[Window]] = ([], [])
+        for side in (first, 1 - first, 1 - first, first):
+            quad[side].extend(_windows(counter, steps[side], 1, seconds, lead_s))
+        ratios.append(_mean_joules(energy, 0, quad[0]) / _mean_joules(energy, 1, quad[1]))
+        for side in (0, 1):
+            found[side].extend(quad[side])
     return EnergyRatio(
-        baseline=summarized(found[True], idle, counter.name),
-        candidate=summarized(found[False], idle, counter.name),
+        baseline=energy(0, found[0]),
+        candidate=energy(1, found[1]),
         ratio=math.exp(statistics.median(math.log(ratio) for ratio in ratios)),
         low=min(ratios),
         high=max(ratios),
@@ -179,35 +196,56 @@ def compare(
     )
 
 
-def summarized(windows: Sequence[Window], idle: float, counter: str) -> Energy:
+def _mean_joules(
+    energy: Callable[[int, Sequence[Window]], Energy], side: int, windows: list[Window]
+) -> float:
+    return statistics.fmean(energy(side, [window]).joules for window in windows)
+
+
+def summarized(
+    windows: Sequence[Window],
+    idle: float,
+    counter: str,
+    *,
+    harness_joules: float = 0.0,
+    call_us: float | None = None,
+) -> Energy:
     """One figure of several windows of the same calls.
 
+    Args:
+        windows: at least one.
+        idle: power of the idle device, in watts.
+        counter: what was read.
+        harness_joules: above idle, what whoever measures uses for each call; taken off.
+        call_us: what a call really takes, where the device also waited between calls; idle power counts for so long then.
+
     Raises:
-        EvaluatorError: in one of them no call ended.
+        EvaluatorError: in one of the windows no call ended.
     """
     if any(not window.calls for window in windows):
         raise EvaluatorError("no call ended while the energy was measured: calls are longer than the windows")
-    each = [window.millijoules / 1000 / window.calls for window in windows]
     above = [
-        (window.power_w - idle) * window.seconds / window.calls if window.power_w > idle else 0.0
+        max((window.power_w - idle) * window.seconds / window.calls - harness_joules, 0.0)
         for window in windows
     ]
+    each_s = [call_us / 1e6 if call_us else window.seconds / window.calls for window in windows]
+    joules = [
+        one + idle * call_s if call_us else window.millijoules / 1000 / window.calls
+        for one, call_s, window in zip(above, each_s, windows, strict=True)
+    ]
+    if min(joules) <= 0:
+        raise EvaluatorError("the counter says that calls need no energy: it does not count this device's")
     return Energy(
-        joules=statistics.median(each),
+        joules=statistics.median(joules),
         joules_above_idle=statistics.median(above),
         power_w=statistics.median(window.power_w for window in windows),
         idle_w=idle,
-        call_us=statistics.median(window.seconds / window.calls * 1e6 for window in windows),
-        spread=max(each) / min(each) - 1.0,
+        call_us=statistics.median(each_s) * 1e6,
+        spread=max(joules) / min(joules) - 1.0,
         windows=len(windows),
         seconds=sum(window.seconds for window in windows),
         counter=counter,
     )
-
-
-def _joules(windows: Sequence[Window]) -> float:
-    """Per call; raises what :func:`summarized` raises."""
-    return summarized(windows, 0.0, "").joules
 
 
 def _windows(counter: Counter, step: Step, count: int, seconds: float, lead_s: float) -> list[Window]:
