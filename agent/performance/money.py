@@ -96,7 +96,7 @@ def serving(verdicts: Sequence[Row], prices: Prices) -> list[Serving]:
         verdicts: of one module, each measured on one device; of several of one device the first counts.
         prices: of whoever asks.
     """
-    rows = {}
+    rows: dict[str, dict[tuple[tuple[str, str], ...], Row]] = {}
     for verdict in verdicts:
         device = str((verdict.get("environment") or {}).get("device_name") or "")
         timed = {_key(row["dims"]): row for row in verdict.get("shapes") or () if _is_timed(row)}

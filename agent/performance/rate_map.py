@@ -178,7 +178,7 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
                     color=COLORS[level],
                     is_dark=level >= _DARK_FROM,
                     text=scale.short(mean) if cell_px >= 24 else "",
-                    title=_title(inside, heading, scale.long(mean)),
+                    title=_title(inside, heading, _said(mean)),
                 )
             )
         panels.append(
@@ -211,8 +211,8 @@ def rate_map(found: Points, *, name: str = "rates") -> RateMap:
         legend=COLORS,
         description=(
             f"{len(found.points)} shapes over {across}{f' and {up}' if up != across else ''}; reference "
-            f"{scale.long(min(rates[::2]))} to {scale.long(max(rates[::2]))}, optimized {scale.long(min(rates[1::2]))} to "
-            f"{scale.long(max(rates[1::2]))} points per second."
+            f"{_said(min(rates[::2]))} to {_said(max(rates[::2]))}, optimized {_said(min(rates[1::2]))} to "
+            f"{_said(max(rates[1::2]))} points per second."
         ),
     )
 
@@ -256,10 +256,7 @@ class _Scale:
 
     @property
     def _unit(self) -> tuple[float, str]:
-        for factor, prefix in ((1e12, "10¹²"), (1e9, "10⁹"), (1e6, "10⁶"), (1e3, "10³")):
-            if self.high >= factor:
-                return factor, prefix
-        return 1.0, ""
+        return _unit_of(self.high)
 
     @property
     def prefix(self) -> str:
@@ -280,8 +277,18 @@ class _Scale:
             f"{number:.1f}" if number >= 0.095 else f"{number:.2f}".lstrip("0") if number >= 0.005 else "~0"
         )
 
-    def long(self, rate: float) -> str:
-        return f"{rate / self._unit[0]:.3g} {self._unit[1]}".strip()
+
+def _unit_of(rate: float) -> tuple[float, str]:
+    for factor, prefix in ((1e12, "10¹²"), (1e9, "10⁹"), (1e6, "10⁶"), (1e3, "10³")):
+        if rate >= 0.9995 * factor:
+            return factor, prefix
+    return 1.0, ""
+
+
+def _said(rate: float) -> str:
+    """A rate with a unit of its own, such as ``1.94 × 10⁹``."""
+    factor, prefix = _unit_of(rate)
+    return f"{rate / factor:.3g} × {prefix}" if prefix else f"{rate:.3g}"
 
 
 def _cells(found: Points, columns: _Axis, lines: _Axis) -> dict[tuple[int, int], list[Point]]:
