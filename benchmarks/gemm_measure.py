@@ -28,8 +28,9 @@ _RUN_SHARE = 0.25
 _ROUNDS, _ROUND_S = 5, 0.005
 _MOST_CALLS = 2000
 _SPLITS = 4
-#: Graph replays that wait for the device: enough that it never runs dry, few enough that a window ends on time.
-_QUEUED = 3
+#: Where energy is measured, replays are shorter, so that a window's calls can be counted, and so many wait for the device: enough
+#: that it never runs dry.
+_SHORT_S, _QUEUED = 0.001, 8
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class CudaBench(Bench):
 
     def step(self, call: Call) -> Callable[[], int]:
         """Some replays always wait for the device; each step fills them up and counts those that ended."""
-        graph, repeats = self._captured(call)
+        graph, repeats = self._captured(call, _SHORT_S)
         waiting: collections.deque[torch.cuda.Event] = collections.deque()
 
         def run() -> int:
@@ -183,8 +184,8 @@ class CudaBench(Bench):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
-    def _captured(self, call: Call) -> tuple[torch.cuda.CUDAGraph, int]:
-        """A graph of at least 5 ms of calls, and how many they are."""
+    def _captured(self, call: Call, lasts_s: float = _ROUND_S) -> tuple[torch.cuda.CUDAGraph, int]:
+        """A graph of calls that takes at least so long, and how many they are."""
         for _ in range(2):
             call()
         torch.cuda.synchronize()
@@ -192,7 +193,7 @@ class CudaBench(Bench):
         few = self._graph(call, 8)
         few.replay()
         each_s = min(self._between_events(few.replay) for _ in range(2)) / 8
-        repeats = min(max(math.ceil(_ROUND_S / max(each_s, 1e-7)), 8), _MOST_CALLS)
+        repeats = min(max(math.ceil(lasts_s / max(each_s, 1e-7)), 1), _MOST_CALLS)
         return self._graph(call, repeats), repeats
 
     @staticmethod

@@ -56,11 +56,11 @@ class Energy:
     """Energy of a call.
 
     Attributes:
-        joules: per call, idle power included: what the bill says. Median over windows.
+        joules: per call, idle power included: what the bill says. Over all windows.
         joules_above_idle: without what the device would have used anyway.
-        power_w: meanwhile; median over windows.
+        power_w: meanwhile.
         idle_w: before.
-        call_us: what a call takes: a window's time over its calls (median), or what was measured apart.
+        call_us: what a call takes: the windows' time over their calls, or what was measured apart.
         spread: largest over smallest joules per call of the windows, less 1.
         windows: how many.
         seconds: all windows together.
@@ -224,28 +224,35 @@ def summarized(
     """
     if any(not window.calls for window in windows):
         raise EvaluatorError("no call ended while the energy was measured: calls are longer than the windows")
-    above = [
-        max((window.power_w - idle) * window.seconds / window.calls - harness_joules, 0.0)
-        for window in windows
-    ]
-    each_s = [call_us / 1e6 if call_us else window.seconds / window.calls for window in windows]
-    joules = [
-        one + idle * call_s if call_us else window.millijoules / 1000 / window.calls
-        for one, call_s, window in zip(above, each_s, windows, strict=True)
-    ]
-    if min(joules) <= 0:
+    each = [_of_call(window, idle, harness_joules, call_us) for window in windows]
+    # Windows that follow each other share their ends: what one of them counts too much the next counts too little.
+    whole = Window(
+        math.fsum(window.seconds for window in windows),
+        math.fsum(window.millijoules for window in windows),
+        sum(window.calls for window in windows),
+    )
+    joules, above = _of_call(whole, idle, harness_joules, call_us)
+    if min(one for one, _ in each) <= 0:
         raise EvaluatorError("the counter says that calls need no energy: it does not count this device's")
     return Energy(
-        joules=statistics.median(joules),
-        joules_above_idle=statistics.median(above),
-        power_w=statistics.median(window.power_w for window in windows),
+        joules=joules,
+        joules_above_idle=above,
+        power_w=whole.power_w,
         idle_w=idle,
-        call_us=statistics.median(each_s) * 1e6,
-        spread=max(joules) / min(joules) - 1.0,
+        call_us=call_us or whole.seconds / whole.calls * 1e6,
+        spread=max(one for one, _ in each) / min(one for one, _ in each) - 1.0,
         windows=len(windows),
-        seconds=sum(window.seconds for window in windows),
+        seconds=whole.seconds,
         counter=counter,
     )
+
+
+def _of_call(
+    window: Window, idle: float, harness_joules: float, call_us: float | None
+) -> tuple[float, float]:
+    """Joules of a call with and without idle power, see :func:`summarized`."""
+    above = max((window.power_w - idle) * window.seconds / window.calls - harness_joules, 0.0)
+    return (above + idle * call_us / 1e6 if call_us else window.millijoules / 1000 / window.calls), above
 
 
 def _windows(counter: Counter, step: Step, count: int, seconds: float, lead_s: float) -> list[Window]:

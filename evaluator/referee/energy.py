@@ -23,7 +23,7 @@ from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.open_shape import Baseline
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import TaskSession
+from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.roles import runner
 
@@ -43,7 +43,8 @@ def measure_energy(
     session: TaskSession,
     candidate: CandidateRun,
     todo: Sequence[pairs.Timed],
-    step: Callable[[pairs.Timed], None],
+    may_go_on: Callable[[], None],
+    progress: Progress,
     *,
     counter: Counter | None = None,
     seconds: float = WINDOW_S,
@@ -55,7 +56,8 @@ def measure_energy(
         session: of the task.
         candidate: what has been judged right; its own process has ended.
         todo: shapes with their timings.
-        step: told the shape before each measurement; may raise to end it all.
+        may_go_on: asked before each shape; may raise to end it all.
+        progress: told of each.
         counter: by default the device's.
         seconds, lead_s: see :mod:`evaluator.energy.windows`.
 
@@ -78,8 +80,10 @@ def measure_energy(
     each: dict[int, dict[str, Any]] = {}
     with pairs.Pair(session, candidate) as pair:
         pair.open([timed.shape for timed in longest], [timed.outcome for timed in longest])
-        for timed in longest:
-            step(timed)
+        for done, timed in enumerate(longest):
+            may_go_on()
+            words = ", ".join(f"{name}={value}" for name, value in timed.shape.dims.items())
+            progress("energy", done, len(longest), f"measuring energy: {words or 'default shape'}")
             try:
                 each[timed.shape.key] = _at_shape(
                     session, timed, *pair.sides(timed), found, idle, seconds, lead_s

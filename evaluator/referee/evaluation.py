@@ -348,21 +348,18 @@ class Evaluation:
         gpu = self.fleet.gpu
         effort = measure.effort_for(self.request.effort, gpu=gpu)
         pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu, warm=True)
-        joules = self._measure_energy(todo) if self.request.energy else {}
+        joules: dict[int, dict[str, Any]] = {}
+        if self.request.energy:
+            found = energy.measure_energy(
+                self.session, self.candidate, todo, self._check_deadline, self.progress
+            )
+            self.run_state.energy, joules = found
         for (split, _), at in zip(timed, todo, strict=True):
             result = timed_result(split, at.shape, at.outcome, pairs.figure(at.eager))
             result = replace(result, warm=at.warm, energy=joules.get(at.shape.key))
             if gpu:
                 result = replace(result, captured=captured_fields(at))
             self.run_state.results.append(result)
-
-    def _measure_energy(self, timed: Sequence[pairs.Timed]) -> dict[int, dict[str, Any]]:
-        def step(at: pairs.Timed) -> None:
-            self._check_deadline()
-            self.progress("energy", 0, energy.MOST_SHAPES, f"measuring energy: {_words(at.shape.dims)}")
-
-        self.run_state.energy, each = energy.measure_energy(self.session, self.candidate, timed, step)
-        return each
 
     def _aa(self, timed: Sequence[OpenShape]) -> None:
         """Once per session."""

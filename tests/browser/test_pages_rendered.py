@@ -105,22 +105,6 @@ def test_the_leaderboard_ranks_by_validation_and_says_every_origin_plainly() -> 
     assert board[4][3:] == ["not measured", "9", "cheating"]
 
 
-def test_the_map_shows_every_timed_shape_of_what_is_delivered_and_needs_two_sizes() -> None:
-    job, candidates = story()
-    page = job_page(
-        job, candidates, held_out=stored.verdict([1.4, 1.6, 0.9, 2.0, 1.5, 1.6], split="held_out")
-    )
-    section = page.find("section", id="map")[0]
-    drawn = section.find("svg")[0]
-    assert len(drawn.find("rect", class_="frame")) == 2
-    assert "best baseline of the reference: 1 × 10⁶ points per second at rows 1, cols 8, dtype float32" in [
-        title.text for title in drawn.find("title")
-    ]
-    assert "6 timed shapes are too few to tell a bad size from its neighbors (7 would do)." in section.text
-    alone = stored.candidate("one", "human", validation=stored.verdict([1.5]))
-    assert not job_page(stored.job(best=stored.best_of(alone)), [alone]).find("section", id="map")
-
-
 def test_the_delivered_file_is_no_rival_of_its_own_winner() -> None:
     job, candidates = story()
     delivered = stored.candidate(

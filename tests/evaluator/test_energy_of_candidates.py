@@ -62,6 +62,10 @@ class ModelNew(nn.Module):
 """
 
 
+def quiet(*words: object) -> None:
+    """Progress that nobody reads."""
+
+
 class Flowing:
     """A device that draws 50 W whatever it does."""
 
@@ -98,11 +102,18 @@ def test_joules_are_power_times_the_time_of_a_call(core: RefereeCore) -> None:
         timed = pairs.Timed(shape, Outcome())
         effort = measure.effort_for("confirm", gpu=False)
         pairs.time_in_pairs(session, run, [timed], effort, lambda number, at: None, captured=False)
-        told: list[pairs.Timed] = []
+        told: list[str] = []
         whole, each = measure_energy(
-            session, run, [timed], told.append, counter=Flowing(), seconds=0.3, lead_s=0.05
+            session,
+            run,
+            [timed],
+            lambda: None,
+            lambda *words: told.append(words[3]),
+            counter=Flowing(),
+            seconds=0.3,
+            lead_s=0.05,
         )
-    assert told == [timed]
+    assert told == ["measuring energy: default shape"]
     assert whole["counter"] == "50 W" and whole["idle_w"] == pytest.approx(50.0, rel=0.05)
     found, timing = each[shape.key], pairs.figure(timed.eager)
     assert found["launch"] == "eager" and found["quads"] == 2
@@ -115,7 +126,7 @@ def test_joules_are_power_times_the_time_of_a_call(core: RefereeCore) -> None:
 def test_without_a_counter_there_is_a_sentence(core: RefereeCore) -> None:
     session, shape = opened(core)
     run = CandidateRun(core.fleet, session, CandidateSource(SLOWER, "external", "slower"))
-    whole, each = measure_energy(session, run, [pairs.Timed(shape, Outcome())], lambda at: None)
+    whole, each = measure_energy(session, run, [pairs.Timed(shape, Outcome())], lambda: None, quiet)
     if "why_not" not in whole:
         pytest.skip("this CPU has a counter that can be read")
     assert each == {} and "joules were not measured" in whole["why_not"]
@@ -133,5 +144,5 @@ def test_a_candidate_that_stops_computing_once_it_was_timed_is_found(core: Refer
         tired = CandidateRun(core.fleet, session, CandidateSource(source, "external", "tired"))
         with pytest.raises(Rejected):
             measure_energy(
-                session, tired, [timed], lambda at: None, counter=Flowing(), seconds=1.0, lead_s=0.1
+                session, tired, [timed], lambda: None, quiet, counter=Flowing(), seconds=1.0, lead_s=0.1
             )
