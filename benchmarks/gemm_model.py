@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import random
 import time
 from datetime import UTC, datetime
@@ -29,7 +30,6 @@ from rich.table import Table
 from benchmarks import gemm_measure
 from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.referee import unused
-from benchmarks.truth import write_atomically
 from evaluator.devices import open_device
 from evaluator.energy.counters import Counter, open_counter
 from evaluator.energy.windows import energy_of, idle_w
@@ -143,7 +143,7 @@ class Study:
             calls = gemm_measure.members(dims, self._dtype, self._bench.device)
             row = {
                 "dims": dims,
-                "times_us": {name: self._bench.time_us(call) for name, call in calls.items()},
+                "times_us": _rounded({name: self._bench.time_us(call) for name, call in calls.items()}),
                 "sm_mhz": [clock.sm_mhz for clock in (before, self._device.clock()) if clock],
             }
             self._keep(row)
@@ -159,7 +159,7 @@ class Study:
         for row in self.state["rows"][:_AGAIN]:
             if "again_us" not in row:
                 call = gemm_measure.members(row["dims"], self._dtype, self._bench.device)["mm"]
-                row["again_us"] = self._bench.time_us(call)
+                row.update(_rounded({"again_us": self._bench.time_us(call)}))
         self._bench.rest()
 
     def _energies(self, counter: Counter, until_s: float) -> None:
@@ -192,8 +192,24 @@ class Study:
 
     def _write(self, *, now: bool = False) -> None:
         if now or time.monotonic() - self._written_s > _WRITE_EVERY_S:
-            write_atomically(self.path, self.state)
+            write(self.path, self.state)
             self._written_s = time.monotonic()
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """One row a line, so that thousands of shapes are a file that can be kept; whole or not at all."""
+    head = json.dumps({name: value for name, value in state.items() if name != "rows"}, indent=1)
+    rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in state["rows"])
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(f'{head[:-2]},\n "rows": [\n{rows}\n]\n}}\n', encoding="utf-8")
+    beside.replace(path)
+
+
+def _rounded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Five digits: nothing here is known to more."""
+    return {
+        name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in fields.items()
+    }
 
 
 def _key(dims: Dims) -> tuple[int, ...]:
@@ -370,7 +386,7 @@ def report(path: Annotated[Path, typer.Argument(help="JSON of a measurement.")])
     state = json.loads(path.read_text(encoding="utf-8"))
     state["report"] = fitted(state)
     show(state, state["report"], console)
-    write_atomically(path, state)
+    write(path, state)
 
 
 if __name__ == "__main__":
