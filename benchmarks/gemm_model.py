@@ -4,7 +4,7 @@
     python -m benchmarks.gemm_model report gemm.json                                fits and prints; needs scikit-learn
     python -m benchmarks.gemm_model --seconds 60                                    all of it on this CPU, at small sizes
 
-Measuring needs torch alone, so that it runs on a bare GPU node; where scikit-learn is there, the report follows at once.
+Measuring needs torch alone, so that it runs on a bare GPU node.
 A quarter of the neighborhoods of shapes (`agent/performance/neighborhoods.py`) is held out; which kind of model is used is
 decided in folds of the others. The file is written as measurements come, so a run may be cut and continued.
 """
@@ -318,7 +318,9 @@ def show(state: dict[str, Any], report: dict[str, Any], console: Console) -> Non
     else:
         console.print(state["energy"]["why_not"] or "energy was measured at too few shapes for a model")
     console.print(_beside(runtime, energies))
-    console.print(f"GPPerf: {GPPERF['what']} ({GPPERF['source']})")
+    console.print(
+        f"GPPerf: R² {GPPERF['runtime_r2']} for runtime and {GPPERF['power_r2']} for power; {GPPERF['what']} ({GPPERF['source']})"
+    )
 
 
 def _beside(runtime: dict[str, Any], energies: dict[str, Any] | None) -> Table:
@@ -360,7 +362,7 @@ def measure(
     seed: Annotated[int, typer.Option(help="Of shapes and split.")] = 1,
     path: Annotated[Path | None, typer.Option("--json", help="File to write or to go on with.")] = None,
 ) -> None:
-    """Measure, and report where scikit-learn is installed."""
+    """Measure; on a CPU the report follows at once."""
     if context.invoked_subcommand is not None:
         return
     console = Console(width=150)
@@ -373,10 +375,13 @@ def measure(
     )
     study.measure(seconds)
     console.print(f"{len(study.state['rows'])} shapes in {path.name}")
-    if importlib.util.find_spec("sklearn"):
+    # Minutes of fitting would keep a GPU waiting.
+    if device == "cpu" and importlib.util.find_spec("sklearn"):
         report(path)
     else:
-        console.print("scikit-learn is not installed here: fit the models elsewhere with `report`")
+        console.print(
+            f"fit the models with `python -m benchmarks.gemm_model report {path.name}`, where scikit-learn is installed"
+        )
 
 
 @app.command()

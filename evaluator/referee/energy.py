@@ -17,7 +17,7 @@ from typing import Any
 
 from evaluator.energy.counters import Counter, open_counter
 from evaluator.energy.windows import LEAD_S, WINDOW_S, Step, compare, energy_of, idle_w
-from evaluator.errors import EvaluatorError, RoleReported
+from evaluator.errors import EvaluatorError, RoleFailure, RoleReported
 from evaluator.referee import measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
@@ -67,6 +67,7 @@ def measure_energy(
 
     Raises:
         evaluator.referee.correctness.Rejected: an output was wrong, or the candidate did not keep still.
+        RoleFailure: of the candidate, or of the control (by its name).
     """
     found = counter or open_counter(session.fleet.device)
     if isinstance(found, str):
@@ -88,7 +89,9 @@ def measure_energy(
                 each[timed.shape.key] = _at_shape(
                     session, timed, *pair.sides(timed), found, idle, seconds, lead_s
                 )
-            except (RoleReported, EvaluatorError) as fault:
+            except RoleFailure:
+                raise
+            except EvaluatorError as fault:
                 each[timed.shape.key] = {"why_not": str(fault)}
     return {"counter": found.name, "idle_w": idle}, each
 
@@ -110,8 +113,11 @@ def _at_shape(
     rival = control.side(shape, baseline)
     calls = _calls(session, side, rival, timing, shape.output_metas)
     if captured:
-        for at, variant in ((side, "eager"), (rival, baseline.name), (rival, runner.NULL)):
-            at.capture(variant, calls, _CAPTURE_SECONDS)
+        try:
+            for at, variant in ((side, "eager"), (rival, baseline.name), (rival, runner.NULL)):
+                at.capture(variant, calls, _CAPTURE_SECONDS)
+        except RoleReported as failure:
+            return {"why_not": f"its calls cannot be captured for so long: {failure.sentence}"}
     shape.side.process.freeze()
     for process in (side.process, rival.process):
         session.fleet.pin(process)

@@ -83,8 +83,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeCore]:
     made.close()
 
 
-def opened(core: RefereeCore) -> tuple[TaskSession, OpenShape]:
-    session = core.session(TASK)
+def opened(core: RefereeCore, task: TaskSource = TASK) -> tuple[TaskSession, OpenShape]:
+    session = core.session(task)
     shape = session.open({})
     if not shape.ranked:
         shape.baselines = [b for b in core.fleet.baselines() if b.mode == "eager"]
@@ -146,3 +146,27 @@ def test_a_candidate_that_stops_computing_once_it_was_timed_is_found(core: Refer
             measure_energy(
                 session, tired, [timed], lambda: None, quiet, counter=Flowing(), seconds=1.0, lead_s=0.1
             )
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_twice_the_work_costs_about_twice_the_joules_above_idle(tmp_path: Path) -> None:
+    task = TaskSource("sines", TASK.source.replace("256, 512", "8192, 4096"))
+    core = RefereeCore("cuda", tmp_path, "landlock")
+    try:
+        with core.fleet.device_lock.exclusive(), on_core(core.fleet.core):
+            session, shape = opened(core, task)
+            run = CandidateRun(core.fleet, session, CandidateSource(SLOWER, "external", "slower"))
+            timed = pairs.Timed(shape, Outcome())
+            effort = measure.effort_for("confirm", gpu=True)
+            pairs.time_in_pairs(session, run, [timed], effort, lambda number, at: None, captured=True)
+            whole, each = measure_energy(session, run, [timed], lambda: None, quiet, seconds=2.0)
+    finally:
+        core.close()
+    found = each[shape.key]
+    print(whole, found)
+    assert found["launch"] == "captured"
+    assert 20.0 < whole["idle_w"] < 300.0
+    assert found["candidate"]["power_w"] > 1.2 * whole["idle_w"]
+    assert 0.4 < found["ratio"] < 0.65
+    above = found["baseline"]["joules_above_idle"] / found["candidate"]["joules_above_idle"]
+    assert 0.4 < above < 0.65
