@@ -28,8 +28,8 @@ def evidence(device: str, candidate_us: float, task: str = "t" * 64) -> dict[str
         "optimized": {"sha256": "o" * 64},
         "members": [{"sha256": "m" * 64}],
         "verdicts": [
-            verdict("screen", "m" * 64, 8, candidate_us),
             verdict("screen", "x" * 64, 8, 1.0),  # a loser's time is nobody's
+            verdict("screen", "m" * 64, 8, candidate_us),
             verdict("held_out", "o" * 64, 1000 + len(device), 7.0),
         ],
     }

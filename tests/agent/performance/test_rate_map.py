@@ -7,6 +7,8 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import pytest
+
 from agent.performance.bad_regions import bad_regions, sentences
 from agent.performance.drawing import draw
 from agent.performance.rate_map import Points, points_of, rate_map
@@ -145,6 +147,24 @@ def test_bad_sizes_are_found_and_what_they_share_is_named() -> None:
     )  # fmt: skip
     assert bad_regions(points, optimized=True) == []
     assert sum(text.startswith("The reference reaches") for text in sentences(points)) == len(regions)
+
+
+def test_what_a_size_reaches_is_told_by_its_neighbors_alone() -> None:
+    rows = smooth()
+    rows[17]["baseline_us"] *= 1.6
+    regions = bad_regions(found(rows), optimized=False)
+    assert [point.dims for region in regions for point in region.points] == [rows[17]["dims"]]
+    assert regions[0].shares[0] == pytest.approx(1 / 1.6, rel=0.05)
+
+
+def test_what_most_sizes_are_explains_nothing() -> None:
+    rows = smooth()
+    for one in rows:
+        one["dims"]["cols"] += 1
+    rows[17]["baseline_us"] *= 3
+    regions = bad_regions(found(rows), optimized=False)
+    assert len(regions) == 1
+    assert "odd" not in regions[0].why
 
 
 def test_too_few_shapes_are_said_to_be_too_few_and_slower_shapes_are_named() -> None:
