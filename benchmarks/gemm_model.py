@@ -54,8 +54,8 @@ _WRITE_EVERY_S = 5.0
 #: Shapes that are timed a second time.
 _AGAIN = 40
 _SETTINGS = {
-    "cuda": {"shapes": 4000, "windows": 3, "window_s": 0.3, "lead_s": 0.3},
-    "cpu": {"shapes": 400, "windows": 3, "window_s": 0.1, "lead_s": 0.05},
+    "cuda": {"shapes": 4000, "windows": 3, "most_windows": 8, "window_s": 0.25, "lead_s": 0.3},
+    "cpu": {"shapes": 400, "windows": 3, "most_windows": 8, "window_s": 0.1, "lead_s": 0.05},
 }
 _NAMES = ("M", "N", "K")
 Dims = gemm_measure.Dims
@@ -163,8 +163,12 @@ class Study:
         self._bench.rest()
 
     def _energies(self, counter: Counter, until_s: float) -> None:
-        windows = {"windows": self.settings["windows"], "seconds": self.settings["window_s"]}
-        takes_s = self.settings["lead_s"] + windows["windows"] * (windows["seconds"] + 0.1) + 0.3
+        windows = {
+            "windows": self.settings["windows"],
+            "most": self.settings["most_windows"],
+            "seconds": self.settings["window_s"],
+        }
+        takes_s = self.settings["lead_s"] + windows["most"] * (windows["seconds"] + 0.1) + 0.3
         done = 0
         for dims in self._shapes:
             row = self._rows.get(_key(dims))
@@ -253,7 +257,7 @@ def fitted(state: dict[str, Any], kinds: tuple[str, ...] | None = None) -> dict[
             np.array([rows[index]["energy"]["joules"] for index in with_energy]),
             np.array([rows[index]["energy"]["power_w"] for index in with_energy]),
             found.testing[with_energy],
-            np.array([rows[index]["energy"]["call_us"] for index in with_energy]),
+            measured["mm"][with_energy],
             found.fitted["mm"].predict,
             Encoder.of(shapes, demands, machine),
             seed,

@@ -3,8 +3,8 @@
     joules = a + b time + c operations + d operations on padding + e bytes        with no price below zero
 
 The time of a shape that nobody measured is itself predicted (:mod:`agent.performance.models`), so an energy model is asked
-with a time. Power is the energy over that time: a GPU under a product of matrices draws what its arithmetic and its memory
-do per second, which is smoother over shapes than either.
+with a time. A model of watts is the same of watts times time: a GPU draws what its arithmetic and its memory do per second,
+which is smoother over shapes than either.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class EnergyCompared:
 
     Attributes:
         energy: relative errors of joules per call, by kind.
-        power: likewise of watts, which are joules over the predicted time.
+        power: likewise of watts.
         chosen: kind with the least median error in folds of the training shapes.
         train, test: how many shapes.
     """
@@ -121,7 +121,7 @@ def compare(
         joules: per call there.
         watts: meanwhile.
         testing: which of them are held out.
-        times_us: measured time of a call; used for training shapes alone.
+        times_us: measured time of a call, of the same kind as what is predicted; used for training shapes alone.
         predict_us: a runtime model that did not see the held-out shapes.
         encoder: features of the shapes.
         seed: of what is random.
@@ -136,11 +136,13 @@ def compare(
     asked = taken(shapes, testing)
     predicted_us = predict_us(asked)
     energy, power, scores = {}, {}, {}
+    drawn = watts * times_us / 1e6
     for kind in KINDS:
         model = fit(kind, known, joules[training], times_us[training], encoder, seed)
-        guesses = model.joules(asked, predicted_us)
-        energy[kind] = errors(guesses, joules[testing])
-        power[kind] = errors(guesses / predicted_us * 1e6, watts[testing])
+        energy[kind] = errors(model.joules(asked, predicted_us), joules[testing])
+        # Under a power cap calls take longer for seconds than for the moment in which they are timed: watts have a fit of their own.
+        model = fit(kind, known, drawn[training], times_us[training], encoder, seed)
+        power[kind] = errors(model.joules(asked, predicted_us) / predicted_us * 1e6, watts[testing])
         scores[kind] = _inner_error(kind, known, joules[training], times_us[training], encoder, seed)
     chosen = min(scores, key=lambda kind: scores[kind])
     return EnergyCompared(energy, power, chosen, int(training.sum()), int(testing.sum()))

@@ -27,6 +27,8 @@ Step = Callable[[], int]
 
 WINDOWS = 3
 WINDOW_S, LEAD_S, IDLE_S = 5.0, 1.0, 2.0
+#: Powers of windows that differ by less agree.
+_SETTLED = 0.02
 #: A counter that has not moved for so long will not.
 _STANDSTILL_S = 3.0
 
@@ -127,6 +129,7 @@ def energy_of(
     windows: int = WINDOWS,
     seconds: float = WINDOW_S,
     lead_s: float = LEAD_S,
+    most: int = 0,
 ) -> Energy:
     """What a call needs.
 
@@ -137,11 +140,12 @@ def energy_of(
         windows: how many, one after the other.
         seconds: of each, at least.
         lead_s: busy before the first.
+        most: so many are measured at most until the last ``windows`` of them agree; those are the ones that count.
 
     Raises:
         EvaluatorError: the counter does not move, or no call ended.
     """
-    return summarized(_windows(counter, step, windows, seconds, lead_s), idle, counter.name)
+    return summarized(_windows(counter, step, windows, seconds, lead_s, most), idle, counter.name)
 
 
 def compare(
@@ -255,20 +259,27 @@ def _of_call(
     return (above + idle * call_us / 1e6 if call_us else window.millijoules / 1000 / window.calls), above
 
 
-def _windows(counter: Counter, step: Step, count: int, seconds: float, lead_s: float) -> list[Window]:
+def _windows(
+    counter: Counter, step: Step, count: int, seconds: float, lead_s: float, most: int = 0
+) -> list[Window]:
     until = time.perf_counter() + lead_s
     while time.perf_counter() < until:
         step()
     begin_s, begin_mj, _ = _edge(counter, step)
-    found = []
-    for _ in range(count):
+    found: list[Window] = []
+    while len(found) < count or (len(found) < most and _unsettled(found[-count:])):
         calls = 0
         while time.perf_counter() - begin_s < seconds:
             calls += step()
         end_s, end_mj, more = _edge(counter, step)
         found.append(Window(end_s - begin_s, end_mj - begin_mj, calls + more))
         begin_s, begin_mj = end_s, end_mj
-    return found
+    return found[-count:]
+
+
+def _unsettled(windows: Sequence[Window]) -> bool:
+    powers = [window.power_w for window in windows]
+    return max(powers) > (1 + _SETTLED) * min(powers)
 
 
 def _edge(counter: Counter, step: Step) -> tuple[float, float, int]:

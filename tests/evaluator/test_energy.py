@@ -48,6 +48,24 @@ def test_joules_per_call_are_exact_however_seldom_the_counter_moves() -> None:
     assert found.seconds >= 3 * 0.08
 
 
+def test_windows_go_on_until_they_agree_and_the_last_ones_count() -> None:
+    meter = Meter()
+    steps = 0
+
+    def warms_up() -> int:
+        nonlocal steps
+        steps += 1
+        time.sleep(0.001)
+        meter.paid_mj += min(1.0 + 0.04 * steps, 9.0)
+        return 1
+
+    found = energy_of(meter, warms_up, 0.0, windows=2, seconds=0.05, lead_s=0.0, most=40)
+    assert found.joules == pytest.approx(0.009, rel=0.03)
+    assert found.windows == 2
+    steps = 0
+    assert energy_of(meter, warms_up, 0.0, windows=2, seconds=0.05, lead_s=0.0).joules < 0.008
+
+
 def test_the_ratio_of_two_sides_is_that_of_their_joules() -> None:
     meter = Meter()
     found = compare(meter, meter.calls(6.0), meter.calls(4.0), 0.0, quads=2, seconds=0.05, lead_s=0.02)
