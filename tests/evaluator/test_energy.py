@@ -49,21 +49,28 @@ def test_joules_per_call_are_exact_however_seldom_the_counter_moves() -> None:
 
 
 def test_windows_go_on_until_they_agree_and_the_last_ones_count() -> None:
-    meter = Meter()
-    steps = 0
+    class Rising(Meter):
+        """From 20 W to 100 W within 0.4 s, and then no more."""
 
-    def warms_up() -> int:
-        nonlocal steps
-        steps += 1
+        begun_s = time.perf_counter()
+
+        def read_mj(self) -> float:
+            past_s = time.perf_counter() - self.begun_s
+            rising_s = min(past_s, 0.4)
+            self.paid_mj = 1000 * (20 * rising_s + 100 * rising_s**2 + 100 * (past_s - rising_s))
+            return super().read_mj()
+
+    def step() -> int:
         time.sleep(0.001)
-        meter.paid_mj += min(1.0 + 0.04 * steps, 9.0)
         return 1
 
-    found = energy_of(meter, warms_up, 0.0, windows=2, seconds=0.05, lead_s=0.0, most=40)
-    assert found.joules == pytest.approx(0.009, rel=0.03)
+    Rising.begun_s = time.perf_counter()
+    impatient = energy_of(Rising(0.01), step, 0.0, windows=2, seconds=0.05, lead_s=0.0)
+    Rising.begun_s = time.perf_counter()
+    found = energy_of(Rising(0.01), step, 0.0, windows=2, seconds=0.05, lead_s=0.0, most=60)
+    assert impatient.power_w < 90
+    assert found.power_w == pytest.approx(100.0, rel=0.03)
     assert found.windows == 2
-    steps = 0
-    assert energy_of(meter, warms_up, 0.0, windows=2, seconds=0.05, lead_s=0.0).joules < 0.008
 
 
 def test_the_ratio_of_two_sides_is_that_of_their_joules() -> None:
