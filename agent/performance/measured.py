@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,9 @@ def predictability(found: Runtimes, units: int) -> Compared | None:
         units: multiprocessors of the GPU, or threads.
 
     Returns:
-        None where there are too few shapes to hold some out.
+        None where there are too few shapes to hold some out, or scikit-learn is not installed (on a bare GPU node).
     """
-    if len(found.shapes) < FEWEST:
+    if len(found.shapes) < FEWEST or not all(map(find_spec, ("sklearn", "scipy"))):
         return None
     enough = {name: times for name, times in found.times_us.items() if np.isfinite(times).sum() >= FEWEST}
     if REFERENCE not in enough:
