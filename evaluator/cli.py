@@ -51,6 +51,10 @@ def evaluate(
     ] = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Judge again what was judged here before.")] = False,
+    energy: Annotated[
+        bool,
+        typer.Option("--energy", help="With confirm: joules per call, too; a minute each at three shapes."),
+    ] = False,
 ) -> None:
     """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
 
@@ -71,6 +75,7 @@ def evaluate(
             minimum_tier=minimum_tier,
             work_dir=work_dir,
             fresh=fresh,
+            energy=energy,
         )
     except EvaluatorError as error:
         _errors.print(f"could not judge: {error}")
@@ -92,6 +97,7 @@ def _verdict(
     minimum_tier: str,
     work_dir: Path | None,
     fresh: bool,
+    energy: bool,
 ) -> dict[str, Any]:
     """The kept verdict if there is one: it is found without starting a referee, which takes seconds."""
     from evaluator.client import Referee, default_work_dir, verdicts_folder
@@ -99,7 +105,7 @@ def _verdict(
     from evaluator.verdict_store import VerdictStore
 
     work_dir = work_dir or default_work_dir()
-    if not fresh:
+    if not fresh and not energy:
         kept = VerdictStore(verdicts_folder(work_dir)).answer(
             task,
             candidate,
@@ -124,7 +130,7 @@ def _verdict(
             )
 
         return referee.evaluate(
-            task, candidate, effort=effort, splits=splits, submitted=True, on_progress=show
+            task, candidate, effort=effort, splits=splits, submitted=True, energy=energy, on_progress=show
         )
 
 
@@ -186,6 +192,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
             markup=False,
             highlight=False,
         )
+    _print_energy(console, verdict)
     environment = verdict["environment"]
     aa = verdict["timing"]["aa"]
     console.print(
@@ -195,6 +202,29 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
         else "A/A not measured",
         markup=False,
     )
+
+
+def _print_energy(console: Console, verdict: dict[str, Any]) -> None:
+    """Joules, where they were asked for."""
+    energy = verdict.get("energy") or {}
+    if energy.get("why_not"):
+        console.print(energy["why_not"], markup=False, highlight=False)
+    for shape in verdict["shapes"]:
+        joules = shape.get("energy")
+        if not joules:
+            continue
+        where = ", ".join(f"{name}={value}" for name, value in shape["dims"].items()) or "-"
+        if joules.get("why_not"):
+            console.print(f"energy at {where}: {joules['why_not']}", markup=False, highlight=False)
+            continue
+        old, new = joules["baseline"], joules["candidate"]
+        console.print(
+            f"energy at {where}: {new['joules']:.3g} J per call against {old['joules']:.3g} J ({joules['ratio']:.2f}x less, "
+            f"{joules['low']:.2f} to {joules['high']:.2f} over {joules['quads']} quads), without idle power "
+            f"{new['joules_above_idle']:.3g} against {old['joules_above_idle']:.3g} J",
+            markup=False,
+            highlight=False,
+        )
 
 
 app.command()(evaluate_batch)

@@ -214,6 +214,7 @@ class Referee:
         reuse: bool = False,
         submitted: bool = False,
         space: Mapping[str, Any] | None = None,
+        energy: bool = False,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
         """A verdict as defined by :mod:`evaluator.verdict`.
@@ -232,12 +233,13 @@ class Referee:
             submitted: the task is a user's: lint looks at it first, and its space is inferred where it declares none;
                 otherwise such a task has the one shape of its file.
             space: what the user would rather have than what is inferred, see :meth:`describe`.
+            energy: with ``confirm``, measure joules per call, too; no kept verdict is given then.
             on_progress: called with stage, done, total and text.
 
         Raises:
             RefereeLost: the referee died or was killed meanwhile.
         """
-        if reuse:
+        if reuse and not energy:
             kept = VerdictStore(self._verdicts_dir).answer(
                 task,
                 candidate,
@@ -263,6 +265,7 @@ class Referee:
             "traffic": list(traffic) if traffic else None,
             "submitted": submitted,
             "space": dict(space) if space else None,
+            "energy": energy,
         }
         answer: dict[str, Any] = self._call(request, on_progress)
         return answer

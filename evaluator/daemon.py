@@ -104,6 +104,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
                 request["traffic"],
                 request["submitted"],
                 request["space"],
+                bool(request.get("energy")),
             ),
             progress,
         )

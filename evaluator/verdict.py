@@ -59,6 +59,9 @@ class ShapeResult:
     captured: dict[str, Any] | None = None
     #: The same with all calls of a block on one refreshed buffer, and ``launch``: ``captured`` or ``eager``.
     warm: dict[str, Any] | None = None
+    #: Joules per call at a few shapes, where asked for: ``baseline`` and ``candidate`` (:class:`evaluator.energy.windows.Energy`),
+    #: ``ratio`` of the two; or ``why_not``.
+    energy: dict[str, Any] | None = None
     #: Clock of the multiprocessors meanwhile, lowest and highest in MHz, and why it was held back, if it was.
     clock: dict[str, Any] | None = None
     #: Where it was measured in several pairs of fresh processes: each pair's ``speedup``, number of ``quads`` (in the order of
@@ -117,7 +120,8 @@ class Verdict:
     compile_s: float | None
     stages_s: dict[str, float]
     elapsed_s: float
-    energy: None = None
+    #: Which counter was read and what the idle device draws (``counter``, ``idle_w``), or ``why_not``; None where nobody asked.
+    energy: dict[str, Any] | None = None
     detail: str = ""
     labels: tuple[str, ...] = ()
     kernels: tuple[KernelShare, ...] = ()

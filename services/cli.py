@@ -12,6 +12,7 @@ from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from services.commands import remote, tasks
 from services.commands.apply import apply
+from services.commands.cost import cost
 from services.commands.doctor import doctor
 from services.commands.optimize import optimize
 from services.commands.replay import replay
@@ -42,6 +43,7 @@ app.command()(serve)
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)
 app.command("device")(ceilings)
+app.command()(cost)
 app.command()(remote.submit)
 app.command()(remote.jobs)
 app.command()(remote.watch)

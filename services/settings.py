@@ -9,6 +9,8 @@
 | `KERNELWRIGHT_MINIMUM_TIER` | `landlock` | weakest sandbox that may run a candidate |
 | `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
 | `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million tokens in and out by model, `{"m-1": [2.5, 10]}` |
+| `KERNELWRIGHT_GPU_PRICES` | unset | JSON: US dollars per hour by a device's name as its driver gives it, `{"NVIDIA H200": 3}`; for `kernelwright cost` |
+| `KERNELWRIGHT_ENERGY_PRICE` | unset | US dollars per kilowatt-hour, where electricity is paid apart; for `kernelwright cost` |
 | `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint's folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |
 | `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
@@ -60,6 +62,8 @@ class Settings(BaseSettings):
     llm_api_key: SecretStr | None = None
     llm_model: str | None = None
     llm_prices: dict[str, tuple[NonNegative, NonNegative]] = Field(default_factory=dict)
+    gpu_prices: dict[str, NonNegative] = Field(default_factory=dict)
+    energy_price: NonNegative | None = None
     policy: str | None = None
     policy_base_url: str | None = None
     policy_api_key: SecretStr | None = None

@@ -12,7 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from agent.bundle.evidence import BundleContents, evidence_text, kernel_file
-from agent.bundle.report import render_report
+from agent.bundle.report import map_points, render_report
+from agent.performance.drawing import draw
+from agent.performance.rate_map import rate_map
 
 _HERE = Path(__file__).parent
 _EARLIEST = (
@@ -64,6 +66,9 @@ def bundle_files(contents: BundleContents) -> Mapping[str, str]:
         "reproduce.py": (_HERE / "templates" / "reproduce.py").read_text(),
         "LICENSE": _license(contents),
     }
+    points = map_points(contents)
+    if points is not None:
+        files["performance_map.svg"] = draw(rate_map(points), as_file=True)
     for number, member in enumerate(contents.members, start=1):
         name = kernel_file(number, member)
         files[f"kernels/{name}"] = member.source

@@ -11,6 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from agent.bundle.evidence import BundleContents, evidence
+from agent.performance import bad_regions, rate_map
+from agent.performance.drawing import draw
+from agent.performance.measured import REFERENCE, predictability, runtimes
 
 _ROW_PX = 22
 _LEFT_PX, _WIDTH_PX = 260, 560
@@ -20,6 +23,7 @@ def render_report(contents: BundleContents) -> str:
     """The page as text. Every value is escaped: labels, sources and messages are untrusted."""
     verdict = contents.held_out
     chosen = contents.verdict_of(contents.members[0], "validation")
+    points = map_points(contents)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -33,9 +37,49 @@ def render_report(contents: BundleContents) -> str:
             own=_own_shapes(chosen),
             traffic=(chosen.get("summary") or {}).get("traffic"),
             chart=_chart(verdict),
+            map=points and draw(rate_map.rate_map(points)),
+            map_points=points,
+            map_sentences=bad_regions.sentences(points) if points else (),
+            prediction=_prediction(contents),
+            joules=[row for row in verdict.get("shapes") or [] if (row.get("energy") or {}).get("candidate")],
             origin_words=_ORIGIN_WORDS,
         )
     )
+
+
+def map_points(contents: BundleContents) -> rate_map.Points | None:
+    """Every timed shape: of the delivered file where it was judged, else of its first member."""
+    first = contents.members[0]
+    return rate_map.points_of(
+        [
+            contents.held_out,
+            *(contents.verdict_of(first, phase) for phase in ("validation", "screen")),
+        ]
+    )
+
+
+def _prediction(contents: BundleContents) -> dict[str, Any] | None:
+    """How well runtimes at unseen shapes follow from the measured ones; None where too few were measured."""
+    environment = contents.held_out.get("environment") or {}
+    found = predictability(runtimes(contents.verdicts), int(environment.get("threads") or 1))
+    if found is None:
+        return None
+    labels = {member.sha256: member.label for member in contents.members}
+    labels |= {contents.optimized.sha256: "optimized.py", REFERENCE: "the reference's best baseline"}
+    return {
+        "rows": [
+            {
+                "label": labels.get(name, name[:12]),
+                "kind": kind.replace("_", " "),
+                "errors": found.of_chosen[name],
+            }
+            for name, kind in found.chosen.items()
+            if name in found.of_chosen
+        ],
+        "regret": found.regret_of_chosen,
+        "test": int(found.testing.sum()),
+        "train": int((~found.testing).sum()),
+    }
 
 
 _ORIGIN_WORDS = {
@@ -63,6 +107,7 @@ def _environment() -> Environment:
     )
     environment.filters["dims"] = _dims
     environment.filters["figure"] = _figure
+    environment.filters["percent"] = lambda share: f"{100 * share:.1f} %"
     return environment
 
 

@@ -13,7 +13,7 @@ import torch
 
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
-from evaluator.referee import calibration, measure, pairs
+from evaluator.referee import calibration, energy, measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
@@ -60,6 +60,8 @@ class Request:
     submitted: bool = False
     #: What its user would rather have than what is inferred.
     space: dict[str, Any] | None = None
+    #: With ``confirm``: joules per call are measured, too, at some shapes; a minute each.
+    energy: bool = False
 
 
 class Evaluation:
@@ -346,9 +348,15 @@ class Evaluation:
         gpu = self.fleet.gpu
         effort = measure.effort_for(self.request.effort, gpu=gpu)
         pairs.time_in_pairs(self.session, self.candidate, todo, effort, step, captured=gpu, warm=True)
+        joules: dict[int, dict[str, Any]] = {}
+        if self.request.energy:
+            found = energy.measure_energy(
+                self.session, self.candidate, todo, self._check_deadline, self.progress
+            )
+            self.run_state.energy, joules = found
         for (split, _), at in zip(timed, todo, strict=True):
             result = timed_result(split, at.shape, at.outcome, pairs.figure(at.eager))
-            result = replace(result, warm=at.warm)
+            result = replace(result, warm=at.warm, energy=joules.get(at.shape.key))
             if gpu:
                 result = replace(result, captured=captured_fields(at))
             self.run_state.results.append(result)
@@ -429,6 +437,7 @@ class Evaluation:
             compile_s=self.candidate.compile_s,
             stages_s=run.stages_s,
             elapsed_s=time.monotonic() - self._started,
+            energy=run.energy,
             detail=detail,
             labels=run.labels if accepted else (),
             kernels=run.kernels if accepted else (),

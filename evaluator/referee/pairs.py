@@ -184,6 +184,10 @@ class Pair:
             else:
                 timed.captured.append(self._told(shape, found))
 
+    def sides(self, timed: Timed) -> tuple[Side, Control]:
+        """Where the candidate is open at a shape, and where its baselines are."""
+        return self._run.open(timed.shape), self._control
+
     def measure_warm(self, timed: Timed) -> None:
         """Adds what this pair says of calls whose inputs are in the caches."""
         side, outcome = self._run.open(timed.shape), timed.outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from evaluator.integrity.investigation import Explanation
 from evaluator.referee.correctness import Outcome
@@ -20,6 +21,8 @@ class RunState:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     kernels: tuple[KernelShare, ...] = ()
+    #: See :attr:`evaluator.verdict.Verdict.energy`.
+    energy: dict[str, Any] | None = None
 
     def explain(self, explanation: Explanation) -> None:
         """Takes over what was found out about a correct candidate; its seconds lie within those of other stages."""

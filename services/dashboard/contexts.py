@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.performance import bad_regions, rate_map
+from agent.performance.drawing import draw
+from agent.performance.money import Prices, Serving, serving
 from services.dashboard import charts, formats, listing, ranking, story, words
 
 EVENTS_SHOWN = 200
@@ -19,8 +22,9 @@ def job_context(
     reference: str,
     events: Sequence[Mapping[str, Any]],
     held_out: Mapping[str, Any] | None,
+    prices: Prices | None = None,
 ) -> dict[str, Any]:
-    """Everything that the job page shows, from the JSON objects of the API."""
+    """Everything that the job page shows, from the JSON objects of the API, and prices from the settings."""
     winner_sha256 = (job.get("winner") or {}).get("sha256")
     candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
     shown = job.get("winner") or job.get("best") or {}
@@ -49,6 +53,8 @@ def job_context(
         "baseline_names": ranking.baseline_names(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
+        "map": _map(candidate, phase, verdict),
+        "costs": _costs(verdict, prices),
         "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
@@ -60,6 +66,31 @@ def job_context(
         "profile": story.profile(events),
         "ceilings": story.ceilings(events),
     }
+
+
+def _map(
+    candidate: Mapping[str, Any] | None, phase: str, verdict: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Work per second over two sizes, from every shape at which the delivered or leading candidate was timed."""
+    verdicts = [verdict] if verdict else []
+    for earlier in ("validation", "screen"):
+        found = ranking.verdict_in(candidate or {}, earlier)
+        if found is not None and earlier != phase:
+            verdicts.append(found)
+    points = rate_map.points_of(verdicts)
+    if points is None:
+        return None
+    return {
+        "svg": draw(rate_map.rate_map(points)),
+        "points": points,
+        "sentences": bad_regions.sentences(points),
+    }
+
+
+def _costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
+    """What calls cost on the device of this job, reference and optimized; nothing where no price applies and no joules are known."""
+    lines = serving([verdict] if verdict else [], prices or Prices())
+    return [line for line in lines if line.usd_per_million is not None or line.joules is not None]
 
 
 def _own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from agent.performance.money import Prices
 from kernelbench_tasks import catalog
 from services.api.deps import SessionDep, SettingsDep
 from services.dashboard import contexts, words
@@ -64,7 +65,7 @@ def index(
 
 
 @router.get("/ui/jobs/{job_id}")
-def job_page(session: SessionDep, job_id: str) -> Response:
+def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Response:
     """One job: result, leaderboard, shapes, rejections, source, events, environment."""
     try:
         job = plain(read.get_job(session, job_id))
@@ -73,9 +74,9 @@ def job_page(session: SessionDep, job_id: str) -> Response:
         held_out = read.held_out_verdict(session, job_id)
     except NotFound as error:
         return _missing(error)
-    return render(
-        "job.html", **contexts.job_context(job, candidates, reference, _events(session, job_id), held_out)
-    )
+    prices = Prices(settings.gpu_prices, settings.energy_price)
+    events = _events(session, job_id)
+    return render("job.html", **contexts.job_context(job, candidates, reference, events, held_out, prices))
 
 
 @router.get("/ui/candidates/{candidate_id}")

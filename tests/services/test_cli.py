@@ -38,6 +38,7 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "lint",
         "shapes",
         "serve",
+        "cost",
         "tasks",
         "doctor",
         "submit",

@@ -173,6 +173,52 @@ def test_the_report_says_which_member_runs_where_and_what_each_brings() -> None:
     assert "script" not in page.tags
 
 
+def with_rows(count: int) -> BundleContents:
+    """Contents whose held-out verdict has so many shapes, all of them on one smooth law."""
+    made = contents()
+    template = made.verdicts[1]["shapes"][0]
+    shapes = []
+    for index in range(count):
+        rows, cols = 8 << index % 8, 16 << index // 8
+        time_us = 5.0 + rows * cols / 1e4
+        shapes.append(
+            {
+                **template,
+                "dims": {"rows": rows, "cols": cols, "kind": EVIL},
+                "baseline_us": time_us,
+                "candidate_us": time_us / 2,
+            }
+        )
+    made.verdicts[1]["shapes"] = shapes
+    return made
+
+
+def test_the_map_is_in_the_report_and_a_file_of_its_own() -> None:
+    plain = bundle_files(contents())  # one size alone varies in nothing
+    assert "performance_map.svg" not in plain
+    assert "Work per second by size" not in Page(plain["report.html"]).words
+    files = bundle_files(with_rows(16))
+    report, drawing = Page(files["report.html"]), Page(files["performance_map.svg"])
+    words = " ".join(report.words.split())
+    assert "Work per second by size" in words and "reaches at least 70% of what neighboring sizes" in words
+    assert f"with kind {EVIL}" in words
+    assert report.tags.count("svg") == 2 and "script" not in report.tags + drawing.tags
+    assert drawing.tags.count("title") == 1 + 2 * 16  # its own, and a cell's on each side
+    assert "How predictable the times are" not in words  # too few shapes
+
+
+def test_with_enough_shapes_the_report_says_how_predictable_times_are_and_joules_where_measured() -> None:
+    made = with_rows(48)
+    side = {"joules": 0.25, "joules_above_idle": 0.2}
+    made.verdicts[1]["shapes"][3]["energy"] = {
+        "baseline": side, "candidate": {"joules": 0.125, "joules_above_idle": 0.1}, "ratio": 2.0, "low": 1.9, "high": 2.1,
+    }  # fmt: skip
+    words = " ".join(Page(bundle_files(made)["report.html"]).words.split())
+    assert "How predictable the times are Models that saw" in words
+    assert "the reference's best baseline" in words and "of the best choice at these shapes" in words
+    assert "rows=64, cols=16" in words and "0.25 (0.2) 0.125 (0.1) 2.00 1.90 – 2.10" in words
+
+
 def test_the_zip_is_the_same_to_the_byte(tmp_path: Path) -> None:
     first = write_bundle(contents(), tmp_path / "a")
     second = write_bundle(contents(), tmp_path / "b")
