@@ -6,15 +6,15 @@ others, which nothing was chosen by. An oracle picks by half of the rounds and i
 else: the fastest of several noisy medians would look faster than it is. The matrix is kept, so that a later tree can be
 studied without timing anything again.
 
-    python -m benchmarks.dispatch --device cpu --write          # about 12 minutes on two cores
-    python -m benchmarks.dispatch --matrix docs/measurements/DATE-dispatch-matrix-cpu.json
+    python -m benchmarks.dispatch --write                       # three operations, about 12 minutes on two cores
+    python -m benchmarks.dispatch --tasks --device cuda --json matrix.json --seconds-total 500    # tasks of the catalogue; goes on
+    python -m benchmarks.dispatch --matrix matrix.json          # studies a kept matrix
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -36,94 +36,11 @@ from agent.portfolio import Entry, build_portfolio
 from agent.portfolio.cover import cover
 from agent.portfolio.table import tabulate
 from benchmarks import dispatch_cost
-from benchmarks.dispatch_variants import CPU, Operation, Variant
+from benchmarks.dispatch_matrix import Timed, TimeIsUp, measure, prepare
+from benchmarks.dispatch_variants import CPU
 from benchmarks.exemplars_cpu import ROOT, environment
 
-_TIERS = (1, 2, 4, 8, 16, 64, 128)
-_BLOCK_S = 0.0015
-_BLOCK_OUTPUT_BYTES = 64 << 20
 _Z975 = 1.96
-#: A variant so many times slower than the fastest at a first look is not timed again: it plays no part at that shape.
-_HOPELESS = 8.0
-
-
-def draw(operation: Operation, count: int, seed: int) -> list[dict[str, int]]:
-    """Log-uniform sizes, each on an alignment tier, without repeats and below the operation's limit of elements."""
-    generator = random.Random(seed)
-    shapes: list[dict[str, int]] = []
-    while len(shapes) < count:
-        shape = {}
-        for name, (low, high) in operation.dims.items():
-            size = 2 ** generator.uniform(math.log2(low), math.log2(high))
-            tier = generator.choice(_TIERS)
-            shape[name] = min(max(round(size / tier) * tier, low), high)
-        elements = sum(math.prod(shape[axis] for axis in axes) for axes in operation.inputs)
-        if elements <= operation.most_elements and shape not in shapes:
-            shapes.append(shape)
-    return shapes
-
-
-def block_us(variant: Variant, inputs: Sequence[list[torch.Tensor]], calls: int, device: str) -> float:
-    """Microseconds a call over one block; inputs rotate, and outputs live until the end."""
-    outputs = []
-    begin = time.perf_counter()
-    for index in range(calls):
-        outputs.append(variant.call(*inputs[index % len(inputs)]))
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / calls * 1e6
-
-
-def time_shape(
-    operation: Operation, variants: Sequence[Variant], shape: dict[str, int], rounds: int, device: str
-) -> list[list[float]]:
-    """Microseconds a call of each variant in each round.
-
-    Raises:
-        AssertionError: if a variant computes something else than the reference.
-    """
-    first = operation.make(shape, device)
-    # A graph is captured for each on a GPU, which takes longer than all of its replays.
-    copies = 1 if device == "cuda" else max(1, min(8, (2 << 20) // max(sum(x.nbytes for x in first), 1)))
-    inputs = [first, *(operation.make(shape, device) for _ in range(copies - 1))]
-    reference = next(one for one in variants if one.reference)
-    expected = reference.call(*first)
-    tolerance = 1e-4 if operation.dtype == torch.float32 else 2e-2
-    for variant in variants:
-        torch.testing.assert_close(variant.call(*first), expected, rtol=tolerance, atol=tolerance)
-    guesses_us = [min(block_us(variant, inputs, 1, device) for _ in range(3)) for variant in variants]
-    most = min(_BLOCK_OUTPUT_BYTES // max(expected.nbytes, 1), 200)
-    samples: list[list[float]] = [[] for _ in variants]
-    order = list(range(len(variants)))
-    for _ in range(rounds):
-        random.shuffle(order)
-        for place in order:
-            if guesses_us[place] > _HOPELESS * min(guesses_us):
-                samples[place].append(guesses_us[place])
-                continue
-            calls = max(1, min(int(_BLOCK_S * 1e6 / max(guesses_us[place], 1.0)), most))
-            block_us(variants[place], inputs, 1, device)
-            samples[place].append(block_us(variants[place], inputs, calls, device))
-    return samples
-
-
-def measure(
-    operation: Operation, counts: tuple[int, int], rounds: int, seed: int, device: str
-) -> dict[str, Any]:
-    """The matrix of one operation: the shapes to build from first, then the held-out ones."""
-    variants = operation.variants()
-    shapes = draw(operation, sum(counts), seed)
-    with torch.no_grad():
-        samples = [time_shape(operation, variants, shape, rounds, device) for shape in shapes]
-    return {
-        "inputs": [list(axes) for axes in operation.inputs],
-        "variants": [
-            {"name": one.name, "baseline": one.baseline, "reference": one.reference} for one in variants
-        ],
-        "shapes": shapes,
-        "building": counts[0],
-        "us": [[[float(f"{us / operation.inside:.4g}") for us in row] for row in one] for one in samples],
-    }
 
 
 class Study:
@@ -145,7 +62,7 @@ class Study:
         self.all = logs
         self.chosen_by, self.timed_by = logs[:, :, 0::2], logs[:, :, 1::2]
         axes = [tuple(one) for one in matrix["inputs"]]
-        self.dims = sorted({axis for one in axes for axis in one})
+        self.dims = sorted({axis for one in axes for axis in one} or self.shapes[0])
         self.domain = Domain(
             dims={},
             inputs=len(axes),
@@ -324,8 +241,12 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], cost: Mapping[str,
         console.print(told)
 
 
-def operations(device: str) -> tuple[Operation, ...]:
+def operations(device: str, tasks: bool) -> Sequence[Timed]:
     """What is measured on a device."""
+    if tasks:
+        from benchmarks.dispatch_tasks import task_operations
+
+        return task_operations(device)
     if device == "cuda":
         from benchmarks.dispatch_variants_cuda import CUDA
 
@@ -335,42 +256,68 @@ def operations(device: str) -> tuple[Operation, ...]:
 
 def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    only: Annotated[str, typer.Option(help="One operation.")] = "",
+    tasks: Annotated[
+        bool, typer.Option(help="Tasks of the catalogue, in place of three operations.")
+    ] = False,
+    only: Annotated[str, typer.Option(help="These operations (commas).")] = "",
     building: Annotated[int, typer.Option(help="Shapes to build from.")] = 128,
     held_out: Annotated[int, typer.Option(help="Shapes to look at.")] = 100,
     rounds: Annotated[int, typer.Option(help="Blocks of each variant at each shape.")] = 12,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
+    seconds_total: Annotated[float, typer.Option(help="No shape is begun later.")] = 1e9,
+    prepare_only: Annotated[bool, typer.Option(help="Compile what is needed and end.")] = False,
+    json_path: Annotated[
+        Path | None,
+        typer.Option("--json", help="Where the matrix is kept, operation by operation; goes on with it."),
+    ] = None,
     matrix: Annotated[Path | None, typer.Option(help="A kept matrix, instead of a new one.")] = None,
     cost: Annotated[bool, typer.Option(help="Measure what a call costs, too.")] = True,
     write: Annotated[bool, typer.Option(help="Write JSON to docs/measurements.")] = False,
 ) -> None:
     """Measure a matrix, or take a kept one, and study the dispatcher on it."""
     console = Console(width=150)
-    where, part = {**environment(), "device": device}, f"-{only}" if only else ""
+    until_s = time.monotonic() + seconds_total
+    where = {**environment(), "device": device}
     if device == "cuda":
         where["device_name"] = torch.cuda.get_device_name()
         where["processors"] = torch.cuda.get_device_properties(0).multi_processor_count
-    kept: dict[str, Any] = {}
-    if matrix is None:
-        measured: dict[str, Any] = {}
-        for operation in operations(device):
-            if only in ("", operation.name):
-                begin = time.monotonic()
-                measured[operation.name] = measure(operation, (building, held_out), rounds, seed, device)
-                console.print(f"{operation.name}: timed in {time.monotonic() - begin:.0f} s, load {_load()}")
-        kept = {
-            "program": "benchmarks.dispatch",
-            "environment": where,
-            "rounds": rounds,
-            "operations": measured,
-        }
-        if write:
-            _write(console, f"dispatch-matrix-{device}{part}", kept, indent=None)
-    else:
-        kept = json.loads(matrix.read_text(encoding="utf-8"))
+    wanted = (
+        []
+        if matrix
+        else [one for one in operations(device, tasks) if not only or one.name in only.split(",")]
+    )
+    if prepare_only:
+        for operation in wanted:
+            prepare(operation, building + held_out, seed, device)
+        return
+    kept: dict[str, Any] = {
+        "program": "benchmarks.dispatch",
+        "environment": where,
+        "rounds": rounds,
+        "operations": {},
+    }
+    if begun := matrix or (json_path if json_path and json_path.exists() else None):
+        kept = json.loads(begun.read_text(encoding="utf-8"))
+    for operation in wanted:
+        if operation.name in kept["operations"]:
+            continue
+        begin = time.monotonic()
+        try:
+            found = measure(operation, (building, held_out), rounds, seed, device, until_s)
+        except TimeIsUp as end:
+            console.print(f"time is up at {end}")
+            break
+        kept["operations"][operation.name] = found
+        console.print(f"{operation.name}: timed in {time.monotonic() - begin:.0f} s, load {_load()}")
+        if json_path:
+            json_path.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    kind = f"{'-tasks' if tasks else ''}-{device}"
+    if write and matrix is None:
+        _write(console, f"dispatch-matrix{kind}", kept, indent=None)
     rows = study(kept["operations"], int(kept["environment"].get("processors") or 0))
     costs = dispatch_cost.measure(device) if cost else None
-    show(console, rows, costs)
+    if rows:
+        show(console, rows, costs)
     if write:
         report = {
             "program": "benchmarks.dispatch",
@@ -381,7 +328,7 @@ def main(
             "totals": totals(rows),
             "cost": costs,
         }
-        _write(console, f"dispatch-{device}{part}", report, indent=1)
+        _write(console, f"dispatch{kind}", report, indent=1)
 
 
 def _load() -> str:

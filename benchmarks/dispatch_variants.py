@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-Call = Callable[..., torch.Tensor]
+Call = Callable[..., Any]
+_TIERS = (1, 2, 4, 8, 16, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,34 @@ class Operation:
             torch.rand([shape[axis] for axis in axes], device=device, dtype=self.dtype) + 0.5
             for axes in self.inputs
         ]
+
+    def draw(self, count: int, seed: int) -> list[dict[str, int]]:
+        """Log-uniform sizes, each on an alignment tier, without repeats and below the limit of elements."""
+        generator = random.Random(seed)
+        shapes: list[dict[str, int]] = []
+        while len(shapes) < count:
+            shape = {}
+            for name, (low, high) in self.dims.items():
+                size = 2 ** generator.uniform(math.log2(low), math.log2(high))
+                tier = generator.choice(_TIERS)
+                shape[name] = min(max(round(size / tier) * tier, low), high)
+            elements = sum(math.prod(shape[axis] for axis in axes) for axes in self.inputs)
+            if elements <= self.most_elements and shape not in shapes:
+                shapes.append(shape)
+        return shapes
+
+    def variants_at(self, shape: Mapping[str, int], device: str) -> list[Variant]:
+        """The variants; they are the same at every shape and on every device."""
+        return self._made
+
+    @cached_property
+    def _made(self) -> list[Variant]:
+        return self.variants()
+
+    @property
+    def tolerance(self) -> float:
+        """By how much variants may differ."""
+        return 1e-4 if self.dtype == torch.float32 else 2e-2
 
 
 _SOURCE = """

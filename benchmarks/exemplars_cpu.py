@@ -52,6 +52,7 @@ def module_from(source: str, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # the compiler looks up where a function is from
     spec.loader.exec_module(module)
     return module
 

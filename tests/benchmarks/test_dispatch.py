@@ -1,0 +1,93 @@
+"""The study of dispatchers at small scale: it measures, goes on where it stopped, and prints the same table as at full size."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from agent.library.by_task import list_task_kernels
+from benchmarks import dispatch
+from benchmarks.dispatch_matrix import assert_same
+from benchmarks.dispatch_tasks import TASKS, TaskOperation, with_warps
+
+FEW = [
+    "--tasks",
+    "--only",
+    "row_moments",
+    "--building",
+    "32",
+    "--held-out",
+    "3",
+    "--rounds",
+    "2",
+    "--no-cost",
+]
+
+
+def run(*arguments: str) -> str:
+    app = typer.Typer()
+    app.command()(dispatch.main)
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+@pytest.mark.timeout(300)
+def test_a_task_of_the_catalogue_is_measured_kept_and_studied(tmp_path: Path) -> None:
+    kept = tmp_path / "matrix.json"
+    assert "time is up at row_moments: 0 of 35 shapes" in run(
+        *FEW, "--json", str(kept), "--seconds-total", "0"
+    )
+    assert not kept.exists()
+    table = run(*FEW, "--json", str(kept))
+    assert "row_moments: timed in" in table and "of portfolio oracle" in table
+    matrix = json.loads(kept.read_text())["operations"]["row_moments"]
+    names = [one["name"] for one in matrix["variants"]]
+    assert names == ["eager", "eager 1t", "compile dynamic", "own", "own 1t"]
+    assert len(matrix["us"]) == 35 and all(len(row) == len(names) for row in matrix["us"])
+    assert all(len(one) == 2 and min(one) > 0 for row in matrix["us"] for one in row)
+    again = run(*FEW, "--json", str(kept))
+    assert "timed in" not in again  # it went on with what was kept, and nothing was left to do
+    assert again[again.index("┏") :] == table[table.index("┏") :]
+
+
+def test_a_variant_that_computes_something_else_is_no_variant() -> None:
+    right = torch.rand(64, 64)
+    assert_same((right, right.to(torch.int8)), (right, right.to(torch.int8)), 1e-3, "same")
+    with pytest.raises(AssertionError, match="wrong"):
+        assert_same(right + 0.01, right, 1e-3, "wrong")
+    codes = torch.randint(0, 255, (1000,), dtype=torch.uint8)
+    off = codes.clone()
+    off[:20] ^= 1
+    with pytest.raises(AssertionError, match="of the bytes differ"):
+        assert_same(off, codes, 1e-3, "codes")
+    with pytest.raises(AssertionError, match="fewer"):
+        assert_same([right], [right, right], 1e-3, "fewer")
+
+
+def test_every_triton_kernel_of_the_study_gets_other_warps_and_nothing_else() -> None:
+    kernels = {one.task: one.source for one in list_task_kernels() if one.device == "cuda"}
+    seen = 0
+    for name in set(TASKS["cuda"]) & set(kernels):
+        more = with_warps(kernels[name], 2.0)
+        compile(more, name, "exec")
+        scaled = more.count("* 2.0), 1), 32)")
+        assert scaled >= 1, name
+        # With a factor of one, what is launched is what the library launches, clamped to what a GPU has.
+        assert len(ast.parse(more).body) == len(ast.parse(kernels[name]).body)
+        seen += 1
+    assert seen >= 9
+
+
+def test_shapes_are_distinct_within_the_declared_range_and_repeatable() -> None:
+    operation = TaskOperation("int4_matmul", "cpu")
+    shapes = operation.draw(60, seed=3)
+    assert shapes == operation.draw(60, seed=3) != operation.draw(60, seed=4)
+    assert len({tuple(shape.values()) for shape in shapes}) == 60
+    assert all(shape["inner"] % 64 == 0 and shape["dtype"] == "float32" for shape in shapes)
