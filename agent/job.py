@@ -20,16 +20,19 @@ from agent.delivery import Delivery, deliver
 from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
 from agent.judging import (
+    ENERGY_STEPS,
     JobStopped,
     further_verdicts,
     judge_candidate,
+    judge_energy,
     judge_further,
     raise_if_stopped,
+    relative_joules,
     restart_referee,
     task_of,
 )
 from agent.portfolio import Entry, rank
-from agent.portfolio.entries import with_further
+from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
 from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.registry import proposers_for
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", "run_job"]
 
 _log = logging.getLogger(__name__)
+#: Candidates whose joules are measured: some minutes each.
+_MOST_ENERGIES = 3
 
 
 def run_job(
@@ -115,6 +120,7 @@ class _Job:
             if self.store.step("optimized/1") is None:  # afterwards the choice is frozen
                 self._collect(description)
                 self._time_further(description)
+                self._measure_energy()
             delivery = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
@@ -184,6 +190,13 @@ class _Job:
             for ask in asks:
                 raise_if_stopped(self.store)
                 judge_further(self.spec, self.store, self.referee, ask.entry.candidate, ask.shapes)
+
+    def _measure_energy(self) -> None:
+        """Joules of the candidates that tie, where the job asks for them: only there they can change the choice."""
+        for entry in tied(self._entries(), _MOST_ENERGIES) if self.spec.energy else []:
+            if not self._may_go_on():
+                return
+            judge_energy(self.spec, self.store, self.referee, entry.candidate)
 
     def _run_proposer(self, proposer: Proposer, context: ProposalContext) -> None:
         step = f"proposed/{proposer.origin}"
@@ -262,7 +275,9 @@ class _Job:
             if verdict is None or verdict["verdict"] != "accepted":
                 continue
             if (verdict.get("summary") or {}).get("geomean_speedup"):
-                entry = Entry(candidate, order, verdict)
+                entry = Entry(
+                    candidate, order, verdict, relative_joules=relative_joules(self.store, candidate.sha256)
+                )
                 if read is None:
                     entries += with_further(entry, further_verdicts(self.store, candidate.sha256))
                 else:
@@ -306,6 +321,8 @@ class _Job:
             for phase in ("screen", "validation"):
                 verdict = self._outline(candidate.sha256, phase)
                 total += float((verdict or {}).get("elapsed_s") or 0.0)
+            found = self.store.step(f"{ENERGY_STEPS}{candidate.sha256}")
+            total += float((found.get("elapsed_s") if isinstance(found, dict) else None) or 0.0)
         return total + sum(
             float(one["verdict"].get("elapsed_s") or 0.0) for one in further_verdicts(self.store)
         )

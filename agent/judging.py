@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,48 @@ def further_verdicts(store: JobStore, sha256: str = "") -> list[dict[str, Any]]:
     return [value for _, value in sorted(found.items()) if isinstance(value, dict)]
 
 
+ENERGY_STEPS = "energy/"
+
+
+def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate) -> None:
+    """Measure a validated candidate's joules at the longest validation shapes, once, and store what came of it as a step.
+
+    Raises:
+        JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
+        SandboxUnavailable: if nothing on this machine isolates a candidate.
+    """
+    step = f"{ENERGY_STEPS}{candidate.sha256}"
+    if store.step(step) is not None:
+        return
+    verdict = _evaluate(spec, store, referee, candidate, "validation", None, energy=True)
+    if verdict["verdict"] == "not_judged":
+        raise_if_stopped(store)
+        restart_referee(referee)
+    measured = [
+        row["energy"] for row in verdict.get("shapes") or [] if (row.get("energy") or {}).get("candidate")
+    ]
+    logs = [math.log(one["candidate"]["joules"] / one["baseline"]["joules"]) for one in measured]
+    value = {
+        "relative_joules": math.exp(math.fsum(logs) / len(logs)) if logs else None,
+        "why_not": (verdict.get("energy") or {}).get("why_not")
+        or ("" if logs else verdict.get("reason", "")),
+        "energy": measured,
+        "elapsed_s": verdict.get("elapsed_s"),
+    }
+    store.finish_step(step, value)
+    known = value["relative_joules"]
+    text = f"{candidate.label}: " + (
+        f"{known:.2f} times the best baseline's joules" if known else f"{value['why_not']}"
+    )
+    store.event("candidate.energy", {"sha256": candidate.sha256, "relative_joules": known, "text": text})
+
+
+def relative_joules(store: JobStore, sha256: str) -> float | None:
+    """What `judge_energy` found for a candidate; None where it did not measure."""
+    found = store.step(f"{ENERGY_STEPS}{sha256}")
+    return found.get("relative_joules") if isinstance(found, dict) else None
+
+
 def progress_events(
     store: JobStore, what: dict[str, Any], every_s: float = _PROGRESS_EVERY_S
 ) -> Callable[[dict[str, Any]], None]:
@@ -167,9 +210,10 @@ def _evaluate(
     phase: str,
     narrowed: tuple[str, ...] | None,
     given: dict[str, list[dict[str, Any]]] | None = None,
+    energy: bool = False,
 ) -> dict[str, Any]:
     splits, effort = PHASES[phase]
-    splits = narrowed or splits
+    splits, effort = narrowed or splits, "confirm" if energy else effort
     shapes = given
     if given is None and spec.shapes is not None:
         shapes = {split: spec.shapes[split] for split in splits if split in spec.shapes}
@@ -187,6 +231,7 @@ def _evaluate(
             shapes=shapes,
             traffic=spec.traffic,
             submitted=True,
+            energy=energy,
             space=spec.space if store.step("describe") is None else None,
             on_progress=progress_events(store, what),
         )

@@ -97,6 +97,7 @@ class JobSpec:
         space: what the user would rather have than what is inferred where the task declares no DIMS, by dimension
             ({"rows": {"max": 64}}); None takes what is inferred.
         strategy: how the search goes on after the first attempts.
+        energy: measure joules of the fastest candidates where their times tie, and prefer the one that needs least; takes minutes.
         batch_invariant: what is delivered uses one member at all sizes, so that a result does not depend on the others in its batch.
     """
 
@@ -113,6 +114,7 @@ class JobSpec:
     space: dict[str, dict[str, Any]] | None = None
     strategy: Strategy = DEFAULT_STRATEGY
     batch_invariant: bool = False
+    energy: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON value; holds no secret."""
@@ -142,6 +144,7 @@ class JobSpec:
             space=data.get("space"),
             strategy=Strategy(**data["strategy"]) if data.get("strategy") else DEFAULT_STRATEGY,
             batch_invariant=bool(data.get("batch_invariant", False)),
+            energy=bool(data.get("energy", False)),
         )
 
 

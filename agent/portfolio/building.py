@@ -124,6 +124,13 @@ def build_portfolio(
     always = () if standing_in is None or most <= 2 else (standing_in,)
     chosen = cover(table, most, always)
     members = list(chosen.members) or [int(np.argmax(table.weights @ table.filled))]
+    # Who is no faster than the members brings them nothing, unless it needs less energy.
+    thrifty = [
+        column
+        for column, entry in enumerate(entries)
+        if entry.relative_joules is not None and column not in members
+    ]
+    members += thrifty[: max(most - 1 - len(members), 0)]
     points = points_of(table.shapes, domain)
     features = features_of(domain, dims, points, processors) if domain is not None else []
     if batch_invariant:

@@ -23,12 +23,15 @@ class Entry:
         order: its place in the order of arrival.
         verdict: its validation verdict; `shapes` holds the rows of further rounds, too.
         asked: shapes of further rounds, by `dims_key`, whether or not they could be timed there.
+        relative_joules: joules of a call over the best baseline's, geometric mean over the shapes where they were measured; None
+            where they were not.
     """
 
     candidate: Candidate
     order: int
     verdict: Mapping[str, Any]
     asked: frozenset[str] = frozenset()
+    relative_joules: float | None = None
 
     @property
     def geomean(self) -> float:
@@ -110,6 +113,16 @@ def choose_winner(entries: Sequence[Entry]) -> tuple[Entry, str, str] | None:
             f"nothing was confidently faster than the best baseline; the best was {speed_text(best)}",
         )
     return None
+
+
+def tied(entries: Sequence[Entry], most: int) -> list[Entry]:
+    """The fastest and what ties with it, if each is confidently faster than the best baseline; nothing where nothing ties."""
+    faster = sorted(
+        (entry for entry in entries if entry.interval[0] > 1.0),
+        key=lambda entry: (-entry.geomean, entry.order),
+    )
+    near = [entry for entry in faster if entry.geomean >= faster[0].geomean * (1 - TIE)]
+    return near[:most] if len(near) > 1 else []
 
 
 def with_further(entry: Entry, further: Sequence[Mapping[str, Any]]) -> list[Entry]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from agent.dispatch.features import KINDS, Feature, Point
 from agent.dispatch.tree import Leaf, Node, Split, simplified
+from agent.performance.money import energy_aware
 from agent.portfolio.table import Array, Table, bounds, reference_errors
 
 Rows = npt.NDArray[np.intp]
@@ -88,6 +89,7 @@ class Grower:
         reference = float(weights @ table.reference[rows] / total)
         best = Choice(None, reference, self._said(reference, len(rows), "the reference"), False)
         second = best
+        proved: list[Choice] = []
         for place, column in enumerate(self._members, start=1):
             gains, errors = table.gains[rows, column], table.errors[rows, column]
             if np.isnan(gains).all():
@@ -98,13 +100,24 @@ class Grower:
             mean, low = bounds(gains, errors, weights, single=single)
             measured = int((~np.isnan(gains)).sum())
             slower = bool(np.any(gains + _Z975 * errors < _CONFIDENTLY_SLOWER))
-            if low > 0 and not slower and (not best.faster or value > best.value):
-                best = Choice(column, value, self._said(mean, measured, low=low), True)
+            if low > 0 and not slower:
+                proved.append(Choice(column, value, self._said(mean, measured, low=low), True))
             if value > second.value and self._better_than_reference(rows, column, value - reference):
                 second = Choice(
                     column, value, self._said(mean, measured, "the best that is to be had"), False
                 )
-        return best if best.faster else second
+        return self._preferred(proved) if proved else second
+
+    def _preferred(self, proved: Sequence[Choice]) -> Choice:
+        """The fastest; of those that tie with it, the one that needs least energy, where that was measured."""
+        choices = {str(choice.column): choice for choice in proved}
+        joules = {
+            str(choice.column): known
+            for choice in proved
+            if choice.column is not None
+            and (known := self._table.entries[choice.column].relative_joules) is not None
+        }
+        return choices[energy_aware({name: math.exp(-one.value) for name, one in choices.items()}, joules)]
 
     def _better_than_reference(self, rows: Rows, column: int, lead: float) -> bool:
         """Of what anybody could have the mean decides: it can be checked without us. All else must prove it."""

@@ -54,6 +54,9 @@ def optimize(
             help="Ask models through files in this folder (OpenAI's Batch format): the job waits, and `kernelwright resume` goes on."
         ),
     ] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Of candidates whose times tie, the one that needs least joules.")
+    ] = False,
     out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout.")] = False,
 ) -> None:
@@ -84,6 +87,7 @@ def optimize(
         "start_from": text_of(start_from) if start_from else None,
         "models": model or None,
         "batch": batch is not None,
+        "energy": energy,
     }
     say = Console(stderr=True)
     try:

@@ -194,6 +194,10 @@ class OptimizeRequest(TaskRequest):
         "to GET /jobs/{id}/batch come by POST /jobs/{id}/batch",
     )
     strategy: StrategyRequest = Field(default_factory=StrategyRequest)
+    energy: bool = Field(
+        default=False,
+        description="measure joules of the fastest candidates where their times tie within 2 %, and deliver the one that needs least",
+    )
     batch_invariant: bool = Field(
         default=False,
         description="deliver one member for all sizes, so that a result does not depend on its batch",

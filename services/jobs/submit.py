@@ -81,6 +81,7 @@ def create_job(
         else None,
         strategy=strategy,
         batch_invariant=request.batch_invariant,
+        energy=request.energy,
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own

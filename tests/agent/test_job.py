@@ -18,6 +18,7 @@ import pytest
 
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
+from agent.judging import judge_energy, relative_joules
 from agent.spec import Budget, JobSpec
 from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
@@ -276,3 +277,17 @@ def test_killed_at_random_instants_a_job_ends_as_if_it_had_not_been(tmp_path: Pa
                 if event["name"] == "candidate.judged"
             ]
             assert len(told) == len(set(told)), "no verdict is stored or told twice"
+
+
+def test_joules_are_measured_once_or_it_is_said_why_not(referee: Referee, store: FolderStore) -> None:
+    candidate = Candidate(small_job.GOOD, "external", "one sort")
+    spec = small_job.spec("http://127.0.0.1:9")
+    judge_energy(spec, store, referee, candidate)
+    (told,) = [event["data"] for event in store.events() if event["name"] == "candidate.energy"]
+    known = relative_joules(store, candidate.sha256)
+    if known is None:
+        assert told["relative_joules"] is None and "joules were not measured" in told["text"]
+    else:
+        assert 0.1 < known < 1.0, "half the work needs more than half of the energy, with what idles"
+    judge_energy(spec, store, referee, candidate)
+    assert names(store).count("candidate.energy") == 1
