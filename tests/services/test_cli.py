@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent import small_job
-from tests.services.service import ROOT, TINY_TASK, WRONG, Service
+from tests.services.service import ONCE, ROOT, TINY_TASK, TWICE_TASK, WRONG, Service
 
 
 def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -80,9 +79,9 @@ def test_optimize_says_when_nothing_was_good_enough(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_optimize_runs_a_whole_job_without_a_server(tmp_path: Path) -> None:
-    task, start, out = tmp_path / "sorts.py", tmp_path / "start.py", tmp_path / "bundle.zip"
-    task.write_text(small_job.TASK)
-    start.write_text(small_job.GOOD)  # what is no faster than the reference is not delivered
+    task, start, out = tmp_path / "twice.py", tmp_path / "start.py", tmp_path / "bundle.zip"
+    task.write_text(TWICE_TASK)
+    start.write_text(ONCE)
     done = kernelwright(
         tmp_path,
         *("optimize", str(task), "--origin", "human", "--from", str(start), "--json", "--out", str(out)),
