@@ -19,6 +19,7 @@ from agent.judging import further_verdicts, judge_phase, raise_if_stopped
 from agent.platforms import of_one_platform
 from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, timed_rows
 from agent.portfolio.cover import MOST_MEMBERS
+from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import JobStore
@@ -153,8 +154,18 @@ def _assembled(
         members = [member.candidate for member in portfolio.members]
         try:
             where = portfolio.winner.verdict.get("environment")
+            known = [name for name in domain.dims if name in dims]
+            told = measured(portfolio.members, known, processors)
             text = assemble(
-                spec.task.name, spec.task.source, members, portfolio.tree, domain, call, spec.device, where
+                spec.task.name,
+                spec.task.source,
+                members,
+                portfolio.tree,
+                domain,
+                call,
+                spec.device,
+                where,
+                told,
             )
         except AssemblyError as error:
             _log.warning("%s: %d members do not make one module: %s", spec.name, len(members), error)
