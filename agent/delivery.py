@@ -154,8 +154,7 @@ def _assembled(
         members = [member.candidate for member in portfolio.members]
         try:
             where = portfolio.winner.verdict.get("environment")
-            known = [name for name in domain.dims if name in dims]
-            told = measured(portfolio.members, known, processors)
+            told = measured(portfolio.members, [name for name in domain.dims if name in dims], processors)
             text = assemble(
                 spec.task.name,
                 spec.task.source,
