@@ -119,7 +119,7 @@ def _plan(
         return None
     return {
         "source": source,
-        "members": [member.candidate.sha256 for member in portfolio.members],
+        "members": [member.candidate.sha256 for member in portfolio.delivered],
         "origin": portfolio.winner.candidate.origin,
         "decision": portfolio.decision,
         "reason": portfolio.reason,
@@ -151,10 +151,10 @@ def _assembled(
         )
         if portfolio is None:
             return None, ""
-        members = [member.candidate for member in portfolio.members]
+        members = [member.candidate for member in portfolio.delivered]
         try:
             where = portfolio.winner.verdict.get("environment")
-            told = measured(portfolio.members, [name for name in domain.dims if name in dims], processors)
+            told = measured(portfolio.delivered, [name for name in domain.dims if name in dims], processors)
             text = assemble(
                 spec.task.name,
                 spec.task.source,

@@ -17,7 +17,7 @@ from agent.bundle.guards import internal_names, write_guards
 from agent.bundle.measured import Measured, constants_text, example_text
 from agent.bundle.sections import Section, bound_names, cut, indented, rename_collisions
 from agent.candidates import Candidate
-from agent.dispatch.tree import Node, python_lines
+from agent.dispatch.tree import Node, leaves, python_lines
 from agent.errors import AssemblyError
 
 _RULE = "# " + "-" * 117
@@ -46,7 +46,7 @@ _OWN = (
     "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
     "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_compiling _is_tracing "
     "_is_autocasting _current_device "
-    "BUNDLE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
+    "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
 ).split()
 
@@ -174,10 +174,10 @@ def assemble(
     parts += [
         _tables(members, sections),
         _dispatcher(members, reference.text, tree, domain, call, device, environment or {}),
-        _constants(task_source, members, domain, call, device, measured),
+        _constants(task_source, members, tree, domain, call, device, measured),
     ]
     for number, (name, title) in enumerate(_MODES.items(), start=len(members) + 3):
-        parts += [_banner(f"{number}. {title}"), _mode_text(name)]
+        parts += [_banner(f"{number}. {title}"), mode_text(name)]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
         compile(text, "optimized.py", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
@@ -283,6 +283,7 @@ def _dispatcher(
 def _constants(
     task_source: str,
     members: Sequence[Candidate],
+    tree: Node,
     domain: Domain,
     call: Call,
     device: str,
@@ -291,6 +292,7 @@ def _constants(
     """What the modes know of this bundle."""
     guards = write_guards(domain, device)
     compiled = tuple(index for index, member in enumerate(members) if member.origin == "compiler")
+    unused = {*range(len(members))} - {leaf.member for leaf in leaves(tree)}
     shapes = tuple(
         (dims, domain.dtypes_at[dims_key(dims)])
         for dims in (measured.shapes if measured else ())
@@ -305,6 +307,7 @@ def _constants(
             f"KEY_SIZES = {tuple(name for name, _ in guards.sizes)!r}  # what tells one call from another,",
             f"KEY_DTYPES = {len(guards.dtype_places)}  # and how many dtypes do so",
             f"TIER_SHARE = {_tier_share(task_source)}  # by which results may differ where the task allows products of less precision",
+            f"NOT_IN_TREE = {tuple(sorted(unused))!r}  # members that other modes alone may choose",
             constants_text(measured, len(members), compiled, shapes),
             f"CALIBRATION_EXAMPLES = {can_be_made_up}  # whether inputs can be made up",
             "",
@@ -324,7 +327,8 @@ def _tier_share(task_source: str) -> float:
 
 
 @cache
-def _mode_text(name: str) -> str:
+def mode_text(name: str) -> str:
+    """A section that follows the dispatcher: `modes`, `ranking`, `first_sight`, `memo` or `recalibration`."""
     return (_TEMPLATES / f"{name}.py.template").read_text()
 
 
@@ -334,7 +338,7 @@ def _names_of_modes() -> tuple[str, ...]:
     return tuple(
         name
         for section in _MODES
-        for statement in ast.parse(_mode_text(section)).body
+        for statement in ast.parse(mode_text(section)).body
         for name in bound_names(statement)
     )
 

@@ -341,3 +341,16 @@ def test_what_was_wrong_once_stays_wrong_in_a_frozen_memo(tmp_path: Path) -> Non
     model.kernelwright_use("frozen", memo=tmp_path / "memo.json")
     right(module, model, *inputs(48))
     assert "gave another result there" in model.kernelwright_explain(*inputs(48))
+
+
+def test_a_member_beside_the_tree_is_built_for_the_modes_that_may_choose_it(tmp_path: Path) -> None:
+    module = imported(tmp_path, optimized_text([SLOW_IF_LARGE, FAST], task=SLOW_TASK, tree=Leaf(0)))
+    model = module.ModelNew(64)
+    assert module.NOT_IN_TREE == (1,)
+    model(*inputs())
+    assert model._kw_dispatch.known[0][0][1] is None, "nobody asks for it"
+    model.kernelwright_use("verified")
+    model(*inputs(1024))
+    assert model.kernelwright_explain(*inputs(1024)).startswith("fast (human); verified")
+    model.kernelwright_use()
+    assert who(module, lambda: model(*inputs(1024))) == "sluggish"
