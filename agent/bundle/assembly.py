@@ -300,10 +300,10 @@ def _constants(
     )
     inputs = tuple(input_places(call, internal_places(call, domain.dims))[: domain.inputs])
     example, can_be_made_up = example_text(domain, inputs, len(domain.tensors))
-    digest = sha256("\0".join([task_source, *(member.source for member in members)]).encode(errors="replace"))
+    digest = bundle_digest(task_source, [member.source for member in members])
     return "\n".join(
         [
-            f'BUNDLE = "{digest.hexdigest()}"  # of the reference and the members',
+            f'BUNDLE = "{digest}"  # of the reference and the members',
             f"KEY_SIZES = {tuple(name for name, _ in guards.sizes)!r}  # what tells one call from another,",
             f"KEY_DTYPES = {len(guards.dtype_places)}  # and how many dtypes do so",
             f"TIER_SHARE = {_tier_share(task_source)}  # by which results may differ where the task allows products of less precision",
@@ -315,6 +315,11 @@ def _constants(
             example,
         ]
     )
+
+
+def bundle_digest(task_source: str, members: Sequence[str]) -> str:
+    """What memos and recalibrations of a bundle name it by: hex SHA-256 of the reference and the members."""
+    return sha256("\0".join([task_source, *members]).encode(errors="replace")).hexdigest()
 
 
 def _tier_share(task_source: str) -> float:
