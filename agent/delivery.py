@@ -19,6 +19,7 @@ from agent.judging import further_verdicts, judge_phase, raise_if_stopped
 from agent.platforms import of_one_platform
 from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, timed_rows
 from agent.portfolio.cover import MOST_MEMBERS
+from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import JobStore
@@ -118,7 +119,7 @@ def _plan(
         return None
     return {
         "source": source,
-        "members": [member.candidate.sha256 for member in portfolio.members],
+        "members": [member.candidate.sha256 for member in portfolio.delivered],
         "origin": portfolio.winner.candidate.origin,
         "decision": portfolio.decision,
         "reason": portfolio.reason,
@@ -150,11 +151,20 @@ def _assembled(
         )
         if portfolio is None:
             return None, ""
-        members = [member.candidate for member in portfolio.members]
+        members = [member.candidate for member in portfolio.delivered]
         try:
             where = portfolio.winner.verdict.get("environment")
+            told = measured(portfolio.delivered, [name for name in domain.dims if name in dims], processors)
             text = assemble(
-                spec.task.name, spec.task.source, members, portfolio.tree, domain, call, spec.device, where
+                spec.task.name,
+                spec.task.source,
+                members,
+                portfolio.tree,
+                domain,
+                call,
+                spec.device,
+                where,
+                told,
             )
         except AssemblyError as error:
             _log.warning("%s: %d members do not make one module: %s", spec.name, len(members), error)

@@ -151,11 +151,11 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
             if not weight:
                 fixed = model._kw_dispatch.fixed
                 calls[f"guards and {depth} questions"] = lambda x, choose=module._choose, fixed=fixed: choose(
-                    fixed, x
+                    fixed, None, x
                 )
-    calls["a function of two"] = lambda x, choose=(lambda fixed, x: None): choose(None, x)
-    added["guards alone, 0 questions"] = ("guards and 0 questions", "a function of two")
-    added["guards and 6 questions"] = ("guards and 6 questions", "a function of two")
+    calls["a function of three"] = lambda x, choose=(lambda fixed, mode, x: None): choose(None, None, x)
+    added["guards alone, 0 questions"] = ("guards and 0 questions", "a function of three")
+    added["guards and 6 questions"] = ("guards and 6 questions", "a function of three")
     if device == "cuda":
         launches = triton_launches()
         calls |= launches

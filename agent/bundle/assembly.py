@@ -6,35 +6,47 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from agent.bundle.domain import Domain
+from agent.bundle.domain import Domain, dims_key
 from agent.bundle.guards import internal_names, write_guards
-from agent.bundle.sections import Section, cut, indented, rename_collisions
+from agent.bundle.measured import Measured, constants_text, example_text
+from agent.bundle.sections import Section, bound_names, cut, indented, rename_collisions
 from agent.candidates import Candidate
-from agent.dispatch.tree import Node, python_lines
+from agent.dispatch.tree import Node, leaves, python_lines
 from agent.errors import AssemblyError
 
 _RULE = "# " + "-" * 117
-_TEMPLATE = Path(__file__).parent / "templates" / "drop_in.py.template"
-_IMPORTS = {
-    "inspect": "inspect",
-    "threading": "threading",
-    "functools": "functools",
-    "torch": "torch",
-    "warnings": "warnings",
+_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATE = _TEMPLATES / "drop_in.py.template"
+#: What follows the dispatcher, each a section of its own; plain Python as it is.
+_MODES = {
+    "modes": "Modes: other ways to choose than by the tree, and how one of them is asked for",
+    "ranking": "Which members are likely to be fast at a shape that was never timed",
+    "first_sight": "Timing members beside the reference, and whether their results agree",
+    "memo": "The memo of such timings, and its file",
+    "recalibration": "Recalibration on another machine than the one where members were judged",
 }
+_MODULES = (
+    "collections functools hashlib importlib.metadata inspect itertools json math os threading time warnings"
+).split()
+_IMPORTS = {name.partition(".")[0]: name.partition(".")[0] for name in [*_MODULES, "torch"]}
 # What makes a module compute something else in training mode than in eval mode, in which the referee judges.
 _MODE_DEPENDENT = re.compile(
     r"training|[Dd]ropout|BatchNorm|batch_norm|InstanceNorm|instance_norm|RReLU|rrelu|LSTM|GRU|RNN|Multihead"
     r"|Transformer|FractionalMaxPool|running_"
 )
+#: 2 x 4 unit roundoffs of each tier (`evaluator.oracle.tolerance`), relative to the size and root mean square of a row.
+_TIER_SHARES = {"tf32": 8 * 2.0**-11, "fp16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8, "fp8": 8 * 2.0**-4}
 _OWN = (
     "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
     "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_compiling _is_tracing "
     "_is_autocasting _current_device "
+    "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
 ).split()
 
@@ -116,6 +128,7 @@ def assemble(
     call: Call,
     device: str,
     environment: Mapping[str, Any] | None = None,
+    measured: Measured | None = None,
 ) -> str:
     """The text of optimized.py.
 
@@ -128,11 +141,12 @@ def assemble(
         call: from `read_call`.
         device: "cpu" or "cuda".
         environment: of the verdicts, so that the file can say when it runs elsewhere.
+        measured: what else it may know of the members, for the modes in which not the tree alone chooses.
 
     Raises:
         AssemblyError: if the parts cannot be put into one module.
     """
-    taken: dict[str, str | None] = {**_IMPORTS, **dict.fromkeys(_OWN)}
+    taken: dict[str, str | None] = {**_IMPORTS, **dict.fromkeys([*_OWN, *_names_of_modes()])}
     for index in range(len(members)):
         taken[f"Member{index + 1}"] = None
         taken[f"_member{index + 1}_error"] = None
@@ -148,7 +162,7 @@ def assemble(
     parts = [
         _heading(task_name, members, device),
         *([f"from __future__ import {', '.join(futures)}\n"] if futures else []),
-        "import functools\nimport inspect\nimport threading\nimport warnings\n\nimport torch\n",
+        "".join(f"import {name}\n" for name in _MODULES) + "\nimport torch\n",
         _banner("1. The reference as it was given: the fall-back, and the owner of all parameters"),
         reference.text,
     ]
@@ -160,7 +174,10 @@ def assemble(
     parts += [
         _tables(members, sections),
         _dispatcher(members, reference.text, tree, domain, call, device, environment or {}),
+        _constants(task_source, members, tree, domain, call, device, measured),
     ]
+    for number, (name, title) in enumerate(_MODES.items(), start=len(members) + 3):
+        parts += [_banner(f"{number}. {title}"), mode_text(name)]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
         compile(text, "optimized.py", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
@@ -249,6 +266,10 @@ def _dispatcher(
         constructor_guard=guards.constructor_body,
         input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
         input_names=", ".join(internal),
+        key_place="here" if device == "cuda" else "0",
+        key=", ".join(
+            [*(text for _, text in guards.sizes), *(f"{place}.dtype" for place in guards.dtype_places)]
+        ),
         tree="\n".join(f"    {line}" for line in lines),
         model="Model",
         signature=call.signature,
@@ -259,9 +280,77 @@ def _dispatcher(
     )
 
 
+def _constants(
+    task_source: str,
+    members: Sequence[Candidate],
+    tree: Node,
+    domain: Domain,
+    call: Call,
+    device: str,
+    measured: Measured | None,
+) -> str:
+    """What the modes know of this bundle."""
+    guards = write_guards(domain, device)
+    compiled = tuple(index for index, member in enumerate(members) if member.origin == "compiler")
+    unused = {*range(len(members))} - {leaf.member for leaf in leaves(tree)}
+    shapes = tuple(
+        (dims, domain.dtypes_at[dims_key(dims)])
+        for dims in (measured.shapes if measured else ())
+        if dims_key(dims) in domain.dtypes_at
+    )
+    inputs = tuple(input_places(call, internal_places(call, domain.dims))[: domain.inputs])
+    example, can_be_made_up = example_text(domain, inputs, len(domain.tensors))
+    digest = bundle_digest(task_source, [member.source for member in members])
+    return "\n".join(
+        [
+            f'BUNDLE = "{digest}"  # of the reference and the members',
+            f"KEY_SIZES = {tuple(name for name, _ in guards.sizes)!r}  # what tells one call from another,",
+            f"KEY_DTYPES = {len(guards.dtype_places)}  # and how many dtypes do so",
+            f"TIER_SHARE = {_tier_share(task_source)}  # by which results may differ where the task allows products of less precision",
+            f"NOT_IN_TREE = {tuple(sorted(unused))!r}  # members that other modes alone may choose",
+            constants_text(measured, len(members), compiled, shapes),
+            f"CALIBRATION_EXAMPLES = {can_be_made_up}  # whether inputs can be made up",
+            "",
+            "",
+            example,
+        ]
+    )
+
+
+def bundle_digest(task_source: str, members: Sequence[str]) -> str:
+    """What memos and recalibrations of a bundle name it by: hex SHA-256 of the reference and the members."""
+    return sha256("\0".join([task_source, *members]).encode(errors="replace")).hexdigest()
+
+
+def _tier_share(task_source: str) -> float:
+    """The tolerance of the task's precision tier: twice what the referee allows for a rounding of the operands of products."""
+    for statement in ast.parse(task_source).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            if any(isinstance(target, ast.Name) and target.id == "PRECISION" for target in statement.targets):
+                return _TIER_SHARES.get(str(statement.value.value), 0.0)
+    return 0.0
+
+
+@cache
+def mode_text(name: str) -> str:
+    """A section that follows the dispatcher: `modes`, `ranking`, `first_sight`, `memo` or `recalibration`."""
+    return (_TEMPLATES / f"{name}.py.template").read_text()
+
+
+@cache
+def _names_of_modes() -> tuple[str, ...]:
+    """What the sections after the dispatcher bind, so that no member's own name takes its place."""
+    return tuple(
+        name
+        for section in _MODES
+        for statement in ast.parse(mode_text(section)).body
+        for name in bound_names(statement)
+    )
+
+
 def _judged_with(environment: Mapping[str, Any], device: str) -> str:
     """What the file says when it is not there, as a dictionary in Python; a CPU's name changes with its virtual machine."""
-    names = ("torch", "device_name") if device == "cuda" else ("torch",)
+    names = ("torch", "device_name") if device == "cuda" else ("torch", "threads")
     return repr({name: _one_line(str(environment[name])) for name in names if environment.get(name)})
 
 

@@ -28,6 +28,8 @@ _TAKEN = frozenset(
         "rest",
         "here",
         "shapes",
+        "mode",
+        "picked",
     }
 )
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 16}
@@ -45,6 +47,8 @@ class Guards:
         tensor_places: expressions of the tensor inputs, joined by commas.
         dims: dimensions that the body has as local variables, with the variables' names.
         alignment_bytes: required alignment of an input's first byte.
+        sizes: what tells one call from another, as (name, expression): dimensions, plain arguments, whole shapes.
+        dtype_places: expressions of the tensors whose dtypes do so, too; empty where they are always the same.
     """
 
     constructor_names: str
@@ -54,6 +58,8 @@ class Guards:
     tensor_places: str
     dims: Mapping[str, str]
     alignment_bytes: int
+    sizes: tuple[tuple[str, str], ...]
+    dtype_places: tuple[str, ...]
 
 
 def internal_names(names: Iterable[str], dims: Mapping[str, object]) -> list[str]:
@@ -84,6 +90,20 @@ def write_guards(domain: Domain, device: str) -> Guards:
         tensor_places=", ".join(places),
         dims={dim: _local(dim) for dim in sorted(bound)},
         alignment_bytes=_ALIGNMENT_BYTES.get(device, 64),
+        sizes=_sizes(domain, bound),
+        dtype_places=tuple(places) if len(domain.dtypes) > 1 else (),
+    )
+
+
+def _sizes(domain: Domain, bound: set[str]) -> tuple[tuple[str, str], ...]:
+    if domain.shapes is not None:
+        return tuple(
+            (f"shape of {tensor.place}", f"tuple({tensor.place}.shape)") for tensor in domain.tensors
+        )
+    plain = [item for item in domain.values if item.expression is None and len(item.values) > 1]
+    return (
+        *((dim, _local(dim)) for dim in domain.dims if dim in bound),
+        *((item.place, item.place) for item in plain),
     )
 
 

@@ -54,6 +54,8 @@ class Portfolio:
         efficiency: of what the tree picks against the best of all candidates at each timed shape, geometric mean.
         shapes: timed shapes.
         goal: the group of shapes where what the tree picks gains least, for who goes on; None if none is clearly worse.
+        baseline: the best way to run the reference that anybody has, where that is faster than the reference as it is and no member:
+            who times members where they run must time it, too.
     """
 
     members: tuple[Entry, ...]
@@ -64,6 +66,12 @@ class Portfolio:
     efficiency: float = 1.0
     shapes: int = 0
     goal: Cluster | None = None
+    baseline: Entry | None = None
+
+    @property
+    def delivered(self) -> tuple[Entry, ...]:
+        """What the file holds: the members, and after them the baseline."""
+        return (*self.members, self.baseline) if self.baseline is not None else self.members
 
     @property
     def winner(self) -> Entry:
@@ -161,6 +169,7 @@ def build_portfolio(
         goal=worst_group(
             [(dims, math.exp(log)) for dims, log in zip(table.shapes, _logs(table, picked), strict=True)]
         ),
+        baseline=None if not always or standing_in in used else entries[always[0]],
     )
     decision = _decision(portfolio)
     return replace(portfolio, decision=decision, reason=_reason(portfolio, decision))

@@ -20,6 +20,7 @@ import torch
 from agent.bundle import domain
 from agent.bundle.assembly import assemble, input_places, internal_places, read_call
 from agent.bundle.domain import Domain
+from agent.bundle.measured import Measured
 from agent.candidates import Candidate
 from agent.dispatch.tree import Leaf, Node
 
@@ -108,11 +109,12 @@ def optimized_text(
     dims: dict[str, Any] | None = None,
     tree: Node | None = None,
     device: str = "cpu",
+    measured: Measured | None = None,
 ) -> str:
     """The text of an optimized.py."""
     found = probe(task, json.dumps(DIMS if dims is None else dims))
     chosen = members or [Candidate(MEMBER, "human", "scale and shift")]
-    return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device)
+    return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device, measured=measured)
 
 
 def imported(folder: Path, text: str) -> ModuleType:

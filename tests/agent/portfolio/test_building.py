@@ -223,3 +223,17 @@ def test_what_each_candidate_brings_is_told() -> None:
     assert told["efficiency"] == pytest.approx(1.0)
     assert (told["goal"]["where"], told["goal"]["shapes"]) == ("n <= 100", 2)
     assert told["goal"]["geomean"] == pytest.approx((1.4 * 1.5) ** 0.5)
+
+
+def test_the_compiler_s_best_is_delivered_beside_a_tree_that_does_not_use_it() -> None:
+    """Who times members where they run must hold them against it, as the referee does."""
+    graph = entry("cuda graph", 0.99, origin="compiler", speedups=[0.99] * 6)
+    kernel = entry("kernel", 1.3, speedups=[1.2, 1.1, 1.5, 1.5, 1.6, 1.6], order=1)
+    portfolio = built([graph, kernel])
+    assert labels(portfolio) == ["kernel"]
+    assert [one.candidate.label for one in portfolio.delivered] == ["kernel", "cuda graph"]
+    assert built([graph, kernel], most=2).baseline is None
+    slow = entry("slow mode", 0.5, origin="compiler", speedups=[0.5] * 6)
+    assert built([slow, kernel]).baseline is None, "no faster than the reference as it is"
+    used = entry("cuda graph", 1.0, origin="compiler", speedups=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert built([used, entry("kernel", 0.9, order=1)]).baseline is None, "it is a member already"

@@ -1,0 +1,259 @@
+"""The verified mode: what is timed at the first sight of a shape, what may run there afterwards, and when nothing is timed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from agent.dispatch.tree import Leaf
+from tests.agent.bundle.building import TASK, imported, inputs, optimized_text, right, warned
+from tests.agent.bundle.modal import FAST, SLOW_IF_LARGE, SLOW_TASK, WRITES, WRONG_AT_48, planted
+
+
+def verified(
+    folder: Path, *members: Any, task: str = SLOW_TASK, tree: Leaf | None = None, **more: Any
+) -> tuple[ModuleType, Any]:
+    """A module and a model of it in the verified mode."""
+    module = imported(folder, optimized_text(list(members), task=task, tree=tree))
+    return module, module.ModelNew(64).kernelwright_use("verified", **more)
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def found(module: ModuleType, rows: int) -> Any:
+    """What the memo says at so many rows."""
+    entries = [one for key, one in module._memo.entries(0).items() if key[1] == rows]
+    return entries[0] if entries else None
+
+
+def test_a_member_is_taken_only_where_it_is_faster(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, SLOW_IF_LARGE)
+    for rows in (32, 1024):
+        given = inputs(rows)
+        assert "not seen yet" in model.kernelwright_explain(*given)
+        assert model.kernelwright_explain(*given).startswith("reference")
+        right(module, model, *given)
+        right(module, model, *given)
+    assert (found(module, 32).runs, found(module, 1024).runs) == (0, None)
+    assert model.kernelwright_explain(*inputs(32)).startswith("sluggish (llm); verified: timed over")
+    assert model.kernelwright_explain(*inputs(1024)).startswith("reference: verified: timed over")
+    calls = len(module.calls_sluggish)
+    model(*inputs(1024))
+    assert len(module.calls_sluggish) == calls
+    model(*inputs(32))
+    assert len(module.calls_sluggish) == calls + 1
+    model.kernelwright_use("static")
+    model(*inputs(1024))
+    assert len(module.calls_sluggish) == calls + 2, "the tree alone would take it"
+
+
+def test_the_faster_of_two_is_taken_whatever_the_tree_says(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, SLOW_IF_LARGE, FAST, tree=Leaf(0))
+    model(*inputs(1024))
+    assert found(module, 1024).runs == 1
+
+
+def test_a_member_whose_result_is_another_one_at_a_shape_never_runs_there(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, WRONG_AT_48, most=1)
+    given = inputs(48)
+    said = warned(lambda: right(module, model, *given))
+    assert len(said) == 1
+    assert "wrong (llm) gives another result than the reference at some shapes" in said[0]
+    assert (found(module, 48).runs, found(module, 48).wrong) == (None, (0,))
+    right(module, model, *given)
+    assert "gave another result there" in model.kernelwright_explain(*given)
+    right(module, model, *inputs(32))  # and now the memo holds this one alone
+    assert found(module, 32).runs == 0
+    assert found(module, 48) is None
+    with module._turn:  # nothing may be timed, so the tree would choose
+        right(module, model, *given)
+        assert model.kernelwright_explain(*given).startswith("reference")
+
+
+def test_a_member_that_fails_at_a_shape_is_not_used_there_and_elsewhere_it_is(tmp_path: Path) -> None:
+    failing = planted("failing", "if x.shape[0] == 7: raise ValueError('seven')")
+    module, model = verified(tmp_path, failing)
+    said = warned(lambda: right(module, model, *inputs(7)))
+    assert len(said) == 1
+    assert "seven" in said[0]
+    right(module, model, *inputs(7))
+    right(module, model, *inputs(8))
+    assert (found(module, 7).runs, found(module, 8).runs) == (None, 0)
+
+
+def test_a_member_that_writes_to_its_inputs_is_wrong_and_the_caller_s_are_untouched(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, WRITES)
+    given = inputs()
+    before = [value.clone() for value in given]
+    assert len(warned(lambda: model(*given))) == 1
+    assert all(torch.equal(one, other) for one, other in zip(given, before, strict=True))
+    assert found(module, 32).wrong == (0,)
+
+
+def test_a_reference_that_writes_to_its_inputs_does_so_once(tmp_path: Path) -> None:
+    task = SLOW_TASK.replace("for _ in range(12)", "residual += 1.0\n        for _ in range(12)")
+    honest = planted("honest", "residual.add_(1.0)")
+    module, model = verified(tmp_path, honest, task=task)
+    x, residual = inputs()
+    before = residual.clone()
+    model(x, residual)
+    torch.testing.assert_close(residual, before + 1.0)
+    assert found(module, 32).runs == 0, "what is timed begins with the same inputs each time"
+
+
+def test_a_compiler_s_member_is_a_baseline_that_others_must_beat(tmp_path: Path) -> None:
+    behind = planted("behind", "for _ in range(4): x * 1.0")
+    compiled = planted("compiled", "pass", "compiler")
+    module, model = verified(tmp_path, behind, compiled)
+    model(*inputs(2048))
+    assert found(module, 2048).runs == 1
+    assert found(module, 2048).speedups[0][1] > 1.0, "it beats the reference, which is not enough"
+
+
+@pytest.mark.parametrize("line", ["self.shift += 1.0", "x = x + torch.rand_like(x)"])
+def test_what_does_not_repeat_itself_is_not_timed(tmp_path: Path, line: str) -> None:
+    task = SLOW_TASK.replace("for _ in range(12)", f"{line}\n        for _ in range(12)")
+    module, model = verified(tmp_path, FAST, task=task, tree=Leaf(None))
+    before = model.shift.clone()
+    assert not warned(lambda: model(*inputs()))
+    assert found(module, 32).rounds == 0
+    assert "not timed" in model.kernelwright_explain(*inputs())
+    if "shift" in line:
+        torch.testing.assert_close(model.shift, before + 1.0)
+
+
+def test_the_caller_s_random_numbers_stay_where_they_were(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, planted("draws", "torch.rand(3)"))
+    given = inputs()
+    torch.manual_seed(5)
+    model(*given)
+    after = torch.rand(2)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(2), after)
+    assert found(module, 32).rounds > 0
+
+
+def test_one_first_sight_is_bounded_in_time(tmp_path: Path) -> None:
+    lazy = planted("lazy", "import time; time.sleep(0.02)")
+    task = SLOW_TASK.replace("for _ in range(12)", "import time; time.sleep(0.04)\n        for _ in range(1)")
+    module, model = verified(tmp_path, lazy, task=task, seconds=0.2)
+    began = time.monotonic()
+    said = warned(lambda: model(*inputs()))
+    assert time.monotonic() - began < 0.2 + 12 * 0.06, (
+        "the first calls, in which members compile, come on top"
+    )
+    assert found(module, 32).runs is None
+    assert len(said) == 1
+    assert "seconds=" in said[0]
+    assert "no time for enough rounds" in model.kernelwright_explain(*inputs())
+
+
+def test_threads_that_see_a_shape_together_time_it_once(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, FAST)
+    races: list[int] = []
+    original = module._race_at
+
+    def counted(*arguments: Any) -> Any:
+        races.append(threading.get_ident())
+        assert module._turn.locked()
+        time.sleep(0.1)  # long enough for the others to come
+        return original(*arguments)
+
+    module._race_at = counted
+    given, wrong = inputs(96), []
+    expected = module.Model.forward(model, *given)
+    start = threading.Barrier(8)
+
+    def use() -> None:
+        start.wait()
+        with torch.no_grad():
+            for _ in range(20):
+                if not torch.allclose(model(*given), expected, atol=1e-5):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(races) == 1
+
+
+def test_equal_layers_time_a_shape_once_and_others_for_themselves(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, FAST)
+    model(*inputs())
+    module._race_at = None  # would fail
+    module.ModelNew(64).kernelwright_use("verified")(*inputs())
+    with pytest.raises(TypeError):
+        module.ModelNew(128).kernelwright_use("verified")(*inputs(cols=128))
+
+
+def test_the_memo_forgets_who_was_asked_for_longest_ago(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, FAST, most=3)
+    for rows in (1, 2, 3, 1, 4, 1, 5):
+        model(*inputs(rows))
+    assert sorted(key[1] for key in module._memo.entries(0)) == [1, 4, 5]
+
+
+def test_nothing_is_timed_where_others_have_the_word(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, FAST)
+    given = inputs()
+    with torch.enable_grad():
+        model(*given).sum().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(*given)
+        assert model.kernelwright_explain(*given) == "reference: autocast is on"
+    torch.vmap(lambda one: model(one, given[1]))(torch.randn(3, 32, 64))
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert "deterministic" in model.kernelwright_explain(*given)
+        model(*given)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with module._turn:
+        model(*given)
+    assert not module._memo.held
+    assert len(module.calls) == 2, "the tree chose for the last two"
+    model(*given)
+    assert len(module._memo.held) == 1
+
+
+def test_training_mode_says_nothing_of_eval_mode(tmp_path: Path) -> None:
+    task = SLOW_TASK.replace("+ residual\n", "+ nn.functional.dropout(residual, 0.5, self.training)\n")
+    module, model = verified(tmp_path, FAST, task=task)
+    model(*inputs())
+    assert not module._memo.held
+    model.eval()
+    model(*inputs())
+    assert found(module, 32).runs == 0
+
+
+@pytest.mark.parametrize("layout", ["star", "no dimensions"])
+def test_calls_that_are_told_apart_in_other_ways(tmp_path: Path, layout: str) -> None:
+    task, dims = SLOW_TASK, None
+    if layout == "star":
+        task = task.replace("self, x: torch.Tensor, residual: torch.Tensor", "self, *tensors")
+        task = task.replace("for _ in range(12)", "x, residual = tensors\n        for _ in range(12)")
+    else:
+        dims = {}
+        task = task.replace("from kernelbench_tasks import Choice, Dim\n", "")
+        task = task.replace(next(line for line in TASK.splitlines() if line.startswith("DIMS")), "")
+    module = imported(tmp_path, optimized_text([FAST], task=task, dims=dims))
+    model = module.ModelNew(64).kernelwright_use("verified")
+    right(module, model, *inputs())
+    right(module, model, *inputs())
+    assert model.kernelwright_explain(*inputs()).startswith("fast (human); verified")
+    model.kernelwright_save(tmp_path / "memo.json")
+    model.kernelwright_use("frozen", memo=tmp_path / "memo.json")
+    assert model.kernelwright_explain(*inputs()).startswith("fast (human); frozen: timed")
