@@ -68,8 +68,6 @@ def test_an_agent_learns_what_there_is_and_is_refused_what_there_is_not(tmp_path
     root = tmp_path / "project"
     root.mkdir()
     (tmp_path / "secret.py").write_text("password = 1")
-    # named like a package that the referee's own processes import
-    (root / "numpy.py").write_text(f"open({str(tmp_path / 'escaped')!r}, 'w')\n{HOSTILE}")
 
     async def work(client: Agent) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -88,13 +86,8 @@ def test_an_agent_learns_what_there_is_and_is_refused_what_there_is_not(tmp_path
         assert "identifier" in await refusal(
             client, "profile_task", task="layernorm_relu_add", dims={"--work-dir": "/"}
         )
-        found = await call(client, "lint_task", task="numpy.py")
-        assert found["verdict"] == "task_rejected"
-        assert found["task"]["name"] == "numpy"
-        assert len(str(found)) < 20_000
 
     spoken(work, root)
-    assert not (tmp_path / "escaped").exists(), "a task's file was imported by our own process"
 
 
 def test_jobs_of_a_service_are_started_and_looked_at(service: Service, tmp_path: Path) -> None:
@@ -153,3 +146,19 @@ def test_an_agent_profiles_and_evaluates(tmp_path: Path) -> None:
         assert time.monotonic() - began < 280
 
     spoken(work, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_hostile_task_is_data_and_nothing_of_ours_runs_it(tmp_path: Path) -> None:
+    # named like a package that the referee's own processes import
+    escaped = tmp_path / "escaped"
+    (tmp_path / "numpy.py").write_text(f"open({str(escaped)!r}, 'w')\n{HOSTILE}")
+
+    async def work(client: Agent) -> None:
+        found = await call(client, "lint_task", task="numpy.py")
+        assert found["verdict"] == "task_rejected"
+        assert found["task"]["name"] == "numpy"
+        assert len(str(found)) < 20_000
+
+    spoken(work, tmp_path)
+    assert not escaped.exists(), "a task's file was imported by our own process"
