@@ -27,6 +27,7 @@ from services.jobs.submit import job_spec
 from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
+from services.observing.logs import belonging_to
 from services.settings import Settings
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
@@ -71,7 +72,8 @@ class Runner:
             self._refusal()  # a row stays queued, and can be cancelled at once, until the sandbox has been checked
             held = self._claim(Job, job_id)
             if held is not None:
-                self.work_on_job(held)
+                with belonging_to(job_id=job_id):
+                    self.work_on_job(held)
         finally:
             self._job_slot.release()
         if not self.stopping.is_set():
@@ -83,7 +85,8 @@ class Runner:
         self._refusal()
         held = self._claim(Evaluation, evaluation_id)
         if held is not None:
-            self._work_on_evaluation(held)
+            with belonging_to(job_id=evaluation_id):
+                self._work_on_evaluation(held)
 
     def work_on_job(self, held: Lease) -> None:
         """Drive a claimed job to its end."""
