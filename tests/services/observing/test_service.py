@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.db.models import Verdict, Worker
 from services.db.session import Database
 from services.db.types import epoch_seconds
-from services.db.upgrade import upgrade
 from services.observing.metrics import Metrics
 from services.observing.workers import alive, capabilities
-from tests.services.databases import new_job, new_sqlite
+from tests.services.databases import new_job, new_postgres, new_sqlite
 from tests.services.service import TINY_TASK, Service
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -155,10 +154,8 @@ def test_the_database_is_read_at_each_scrape(tmp_path: Path) -> None:
 
 @pytest.mark.services("postgres")
 def test_so_is_postgresql(postgres_url: str, tmp_path: Path) -> None:
-    base = Database(postgres_url)
-    upgrade(base)
-    check_database_metrics(base, tmp_path)
-    base.engine.dispose()
+    with new_postgres(postgres_url) as base:
+        check_database_metrics(base, tmp_path)
 
 
 def test_a_database_that_is_down_is_a_metric(tmp_path: Path) -> None:
