@@ -22,18 +22,22 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from services.db.models import FINAL_STATES, Evaluation, Job, Verdict, utc_now
+from services.db.models import FINAL_STATES, STATES, Evaluation, Job, Verdict, utc_now
 from services.db.session import Database
 from services.observing import workers
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.08, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 _WINDOW = timedelta(minutes=1)
-# Verdicts have no index by time, but their ids grow with it: this many at the end are looked at, more than a minute makes.
-_LAST_VERDICTS = 20_000
+_SLACK = timedelta(
+    seconds=30
+)  # an id is drawn before its transaction commits, so that a few are out of order
+# Verdicts have no index by time, but their ids grow with it: the minute begins among this many at the end.
+_LAST_VERDICTS = 1 << 15
 _MOST_REASONS = 40
 _SUMS_KEPT_S = 15.0
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_OPEN_STATES = tuple(state for state in STATES if state not in FINAL_STATES)  # by name, for the index
 _KINDS = (("job", Job), ("evaluation", Evaluation))
 _log = logging.getLogger(__name__)
 
@@ -106,7 +110,7 @@ class DatabaseMetrics(Collector):
         for kind, model in _KINDS:
             rows = session.execute(
                 select(model.device, model.state, func.count(), func.min(model.created_at))
-                .where(model.state.not_in(FINAL_STATES))
+                .where(model.state.in_(_OPEN_STATES))
                 .group_by(model.device, model.state)
             ).all()
             for device, state, count, oldest in rows:
@@ -150,8 +154,8 @@ class Metrics:
 
 
 def _verdicts(session: Session) -> Iterator[Metric]:
-    newest = session.scalar(select(func.max(Verdict.id))) or 0
-    recent = (Verdict.id > newest - _LAST_VERDICTS, Verdict.created_at > utc_now() - _WINDOW)
+    begins = utc_now() - _WINDOW
+    recent = (Verdict.id >= _first_since(session, begins), Verdict.created_at > begins)
     counts = session.execute(select(Verdict.word, func.count()).where(*recent).group_by(Verdict.word)).all()
     verdicts = GaugeMetricFamily(
         "kernelwright_verdicts_last_minute", "Verdicts of the last minute.", labels=["verdict"]
@@ -177,6 +181,22 @@ def _verdicts(session: Session) -> Iterator[Metric]:
     for (word, reason), count in reasons.items():
         family.add_metric([word, reason], count)
     yield family
+
+
+def _first_since(session: Session, begins: datetime) -> int:
+    """An id that no verdict since `begins` lies before, found by halving: rows are large, and few are of the last minute."""
+    high = (session.scalar(select(func.max(Verdict.id))) or 0) + 1
+    low = max(0, high - _LAST_VERDICTS)
+    while low < high:
+        middle = (low + high) // 2
+        made = session.scalar(
+            select(Verdict.created_at).where(Verdict.id >= middle).order_by(Verdict.id).limit(1)
+        )
+        if made is not None and made <= begins - _SLACK:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _workers(session: Session) -> Iterator[Metric]:

@@ -95,6 +95,7 @@ class Runner:
             spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
             batches.lay_out(session, spec)
             events.append(session, job.id, "job.started", {"attempt": held.attempt})
+        _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
         if refusal is not None:
             self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
@@ -248,6 +249,7 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
+        _log.info("ended as %s (%s)", outcome.state, outcome.verdict_word)
         remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.db.models import Verdict, Worker
+from services.db.models import Verdict, Worker, utc_now
 from services.db.session import Database
 from services.db.types import epoch_seconds
 from services.observing.metrics import Metrics
@@ -79,6 +80,14 @@ def test_a_request_is_found_again_in_the_log(watched: Service) -> None:
     assert key not in watched.log.read_text()
 
 
+def test_a_worker_says_whose_lines_it_writes(service: Service) -> None:
+    job_id = service.submit(source="x = 1\n")
+    service.wait_for(job_id)
+    lines = [line for line in service.log.read_text().splitlines() if f"[request=- job={job_id}]: " in line]
+    assert any(line.endswith("attempt 1 begins") for line in lines)
+    assert any("ended as failed" in line for line in lines)
+
+
 def test_metrics_tell_of_requests_and_queue(watched: Service) -> None:
     job_id = watched.submit(source=TINY_TASK)
     watched.job(job_id)
@@ -117,7 +126,13 @@ def check_database_metrics(base: Database, folder: Path) -> None:
             body = {"findings": [{"rule": rule}] if rule else []}
             session.add(
                 Verdict(
-                    job_id=job_id, sha256=f"{number}", phase="screen", word=word, reason=hostile, body=body
+                    id=60 + number,
+                    job_id=job_id,
+                    sha256=f"{number}",
+                    phase="screen",
+                    word=word,
+                    reason=hostile,
+                    body=body,
                 )
             )
         for number, (tier, problem, busy) in enumerate([("landlock", None, 0.5), (None, "no sandbox", 0.1)]):
@@ -132,6 +147,13 @@ def check_database_metrics(base: Database, folder: Path) -> None:
                     seen_at=epoch_seconds(),
                 )
             )
+        for number in range(50):  # older ones, which are not of the last minute
+            session.add(
+                Verdict(
+                    id=number + 1, job_id=job_id, sha256=f"old{number}", phase="screen", word="incorrect", reason="",
+                    body={}, created_at=utc_now() - timedelta(minutes=2 + (50 - number) / 10),
+                )
+            )  # fmt: skip
     text = Metrics(base).text().decode()
     found = samples(text)
     assert one(found, "kernelwright_verdicts_last_minute", verdict="incorrect") == 2
