@@ -144,7 +144,7 @@ class Client:
                     if response.status_code != httpx.codes.OK:
                         response.read()
                         failed += 1
-                        if failed >= tries or not is_passing(response.status_code):
+                        if failed >= tries or not is_passing(response):
                             raise problem_of(response)
                     elif not response.headers.get("content-type", "").startswith("text/event-stream"):
                         raise UnexpectedAnswer(f"{self.url}{path} sends no events")
@@ -158,7 +158,7 @@ class Client:
                             if event.id > after:
                                 after, heard = event.id, True
                                 yield event
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 failed += 1
                 if failed >= tries:
                     self._exchange.unreachable(error)
@@ -199,9 +199,9 @@ class Client:
                     if response.is_success:
                         return _written(response, target, on_progress)
                     response.read()
-                    if tried == 3 or not is_passing(response.status_code):
+                    if tried == 3 or not is_passing(response):
                         raise problem_of(response)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 if tried == 3:
                     self._exchange.unreachable(error)
             pause(tried)

@@ -120,16 +120,16 @@ class Exchange:
             last = not again or tried == TRIES
             try:
                 response = self._http.request(method, path, headers=headers, **options)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 if last:
                     self.unreachable(error)
                 pause(tried)
                 continue
             if response.is_success:
                 return response
-            if last or response.status_code not in _PASSING:
+            if last or not is_passing(response):
                 raise problem_of(response)
-            pause(tried, _retry_after(response))
+            pause(tried, retry_after(response))
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
@@ -162,9 +162,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_passing(status: int) -> bool:
-    """Whether an answer with this status may be another one in a moment."""
-    return status in _PASSING
+def is_passing(response: httpx.Response) -> bool:
+    """Whether the same request may be answered otherwise in a moment; not where the service names a longer time."""
+    asked_s = retry_after(response)
+    if asked_s is not None and asked_s > _LONGEST_PAUSE_S:
+        return False
+    # a conflict that says when to ask again is a race with our own request, whose answer was lost
+    return response.status_code in _PASSING or (response.status_code == 409 and asked_s is not None)
 
 
 def pause(tried: int, asked_s: float | None = None) -> None:
@@ -185,7 +189,7 @@ def problem_of(response: httpx.Response) -> Problem:
         return kind(
             status,
             f"the answer was {status} {response.reason_phrase}",
-            retry_after_s=_retry_after(response),
+            retry_after_s=retry_after(response),
         )
     listed = document.get("errors")
     errors = [
@@ -199,7 +203,7 @@ def problem_of(response: httpx.Response) -> Problem:
         _text(said),
         type=_text(document.get("type") or "about:blank"),
         errors=errors,
-        retry_after_s=_retry_after(response),
+        retry_after_s=retry_after(response),
     )
 
 
@@ -219,6 +223,7 @@ def _text(value: Any) -> str:
     return "".join(one if one.isprintable() else " " for one in str(value)[:_LONGEST_TEXT])
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def retry_after(response: httpx.Response) -> float | None:
+    """The seconds after which the service wants to be asked again, if it says so."""
     said = response.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() and len(said) < 7 else None

@@ -139,6 +139,8 @@ def watch(job_id: str, url: Url = DEFAULT_URL, insecure_key: InsecureKey = False
     console = Console()
     with _service(url, insecure_key) as client:
         with progress_bar() as bar:
+            # on a terminal through the bar, which would be drawn over otherwise
+            say = bar.console if console.is_terminal and bar.console.is_terminal else console
             row = bar.add_task("waiting", total=None)
             for event in client.watch(job_id):
                 if event.name == story.PROGRESS_EVENT:
@@ -147,7 +149,7 @@ def watch(job_id: str, url: Url = DEFAULT_URL, insecure_key: InsecureKey = False
                     bar.update(row, description=text, completed=done or 0, total=total or None)
                 line = event_line(event.model_dump(mode="json"))
                 if line:
-                    console.print(line)
+                    say.print(line)
         job = client.job(job_id)
         found = client.candidates(job_id)
     console.print(leaderboard([view.model_dump(mode="json") for view in found]))

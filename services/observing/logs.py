@@ -24,19 +24,20 @@ _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _job_id: ContextVar[str | None] = ContextVar("job_id", default=None)
 
 
+def belongs_to(*, request_id: str, job_id: str | None) -> None:
+    """From now on this task's lines belong to a request: also what its server says after it has failed."""
+    _request_id.set(request_id)
+    _job_id.set(job_id)
+
+
 @contextmanager
-def belonging_to(*, request_id: str | None = None, job_id: str | None = None) -> Iterator[None]:
-    """Lines that are logged within belong to this request and to this job, or evaluation; None leaves one as it is."""
-    tokens = []
-    if request_id is not None:
-        tokens.append((_request_id, _request_id.set(request_id)))
-    if job_id is not None:
-        tokens.append((_job_id, _job_id.set(job_id)))
+def belonging_to(job_id: str) -> Iterator[None]:
+    """Lines that are logged within belong to this job, or evaluation."""
+    token = _job_id.set(job_id)
     try:
         yield
     finally:
-        for variable, token in reversed(tokens):
-            variable.reset(token)
+        _job_id.reset(token)
 
 
 class ContextFilter(logging.Filter):

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.observing.logs import belonging_to
+from services.observing.logs import belongs_to
 from services.observing.metrics import HttpMetrics
 
 ACCESS_LOG = "kernelwright.access"
@@ -58,29 +58,18 @@ class Observed:
                 job_id = made[1] if made else job_id
             await send(message)
 
-        with belonging_to(request_id=request_id, job_id=job_id):
-            try:
-                with self._metrics.under_way():
-                    await self._app(scope, receive, send_with_id)
-            finally:
-                status, elapsed_s = answered[0] if answered else (500, time.perf_counter() - began)
-                route = _route(scope)
-                self._metrics.answered(method, route, status, elapsed_s)
-                with belonging_to(job_id=job_id):  # of a job that this request made, too
-                    fields = {
-                        "method": method,
-                        "route": route,
-                        "status": status,
-                        "elapsed_ms": round(elapsed_s * 1e3, 3),
-                    }
-                    _log.info(
-                        "%s %s %d in %.1f ms",
-                        method,
-                        route,
-                        status,
-                        elapsed_s * 1e3,
-                        extra={"fields": fields},
-                    )
+        belongs_to(request_id=request_id, job_id=job_id)  # a server gives each request a task of its own
+        try:
+            with self._metrics.under_way():
+                await self._app(scope, receive, send_with_id)
+        finally:
+            status, elapsed_s = answered[0] if answered else (500, time.perf_counter() - began)
+            route = _route(scope)
+            self._metrics.answered(method, route, status, elapsed_s)
+            belongs_to(request_id=request_id, job_id=job_id)  # which this request may have made
+            elapsed_ms = round(elapsed_s * 1e3, 3)
+            fields = {"method": method, "route": route, "status": status, "elapsed_ms": elapsed_ms}
+            _log.info("%s %s %d in %.1f ms", method, route, status, elapsed_ms, extra={"fields": fields})
 
 
 def _route(scope: dict[str, Any] | Scope) -> str:

@@ -72,7 +72,7 @@ class Runner:
             self._refusal()  # a row stays queued, and can be cancelled at once, until the sandbox has been checked
             held = self._claim(Job, job_id)
             if held is not None:
-                with belonging_to(job_id=job_id):
+                with belonging_to(job_id):
                     self.work_on_job(held)
         finally:
             self._job_slot.release()
@@ -85,7 +85,7 @@ class Runner:
         self._refusal()
         held = self._claim(Evaluation, evaluation_id)
         if held is not None:
-            with belonging_to(job_id=evaluation_id):
+            with belonging_to(evaluation_id):
                 self._work_on_evaluation(held)
 
     def work_on_job(self, held: Lease) -> None:

@@ -242,6 +242,14 @@ def test_a_busy_service_is_asked_again_when_it_says() -> None:
     with answering(busy, (503, {}, b"<html>"), (200, {}, page)) as (url, got), Client(url) as client:
         assert list(client.jobs()) == []
         assert len(got) == 3
+    raced = (409, {"Retry-After": "0"}, b"{}")
+    with answering(raced, (200, {}, page)) as (url, got), Client(url) as client:
+        assert list(client.jobs()) == []
+    for refusal in ((409, {}, b"{}"), (429, {"Retry-After": "3600"}, b"{}")):
+        with answering(refusal) as (url, got), Client(url) as client:
+            with pytest.raises(Problem):
+                list(client.jobs())
+            assert len(got) == 1
     with answering(busy) as (url, got), Client(url) as client:
         with pytest.raises(TooMany, match="slowly") as found:
             client.add_candidate("1", CandidateRequest(candidate="x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -88,6 +89,15 @@ def test_an_agent_learns_what_there_is_and_is_refused_what_there_is_not(tmp_path
         )
 
     spoken(work, root)
+
+
+def test_without_the_sdk_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['mcp'] = None; from services.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "mcp"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert "kernelwright[service,agent,mcp]" in "".join(done.stderr.split("\n"))
 
 
 def test_jobs_of_a_service_are_started_and_looked_at(service: Service, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextvars import copy_context
 
 import pytest
 
-from services.observing.logs import LogFormat, belonging_to, dress
+from services.observing.logs import LogFormat, belonging_to, belongs_to, dress
 
 SECRET = "sk-0123456789abcdef"
 
@@ -38,23 +38,29 @@ def log(log_format: LogFormat) -> logging.Logger:
 
 def test_json_lines_hold_the_ids_of_their_context(written: io.StringIO) -> None:
     logger = log("json")
-    logger.info("before")
-    with belonging_to(request_id="r1", job_id="j1"):
+
+    def serve() -> None:
+        belongs_to(request_id="r1", job_id="j1")
         logger.info("within %d", 1)
-        with belonging_to(job_id="j2"):
+        with belonging_to("j2"):
             thread = threading.Thread(target=copy_context().run, args=(logger.info, "beside"))
             thread.start()
             thread.join()
+        logger.info("still within")
+
+    logger.info("before")
+    copy_context().run(serve)
     logger.info("after")
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
     assert [(line["message"], line["request_id"], line["job_id"]) for line in lines] == [
-        ("before", None, None), ("within 1", "r1", "j1"), ("beside", "r1", "j2"), ("after", None, None)
+        ("before", None, None), ("within 1", "r1", "j1"), ("beside", "r1", "j2"),
+        ("still within", "r1", "j1"), ("after", None, None)
     ]  # fmt: skip
     assert {"time", "level", "logger"} <= set(lines[0])
 
 
 def test_text_lines_hold_them_too(written: io.StringIO) -> None:
-    with belonging_to(job_id="j1"):
+    with belonging_to("j1"):
         log("text").info("x=None")
     assert written.getvalue().endswith(" INFO tests.observing [request=- job=j1]: x=None\n")
 

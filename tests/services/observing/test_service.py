@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
 
 from services.db.models import Verdict, Worker, utc_now
 from services.db.session import Database
@@ -17,16 +18,16 @@ from services.db.types import epoch_seconds
 from services.observing.metrics import Metrics
 from services.observing.workers import alive, capabilities
 from tests.services.databases import new_job, new_postgres, new_sqlite
-from tests.services.service import TINY_TASK, Service
+from tests.services.service import TINY_TASK, Service, wait_until
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def samples(text: str) -> Samples:
+def samples(scrape: str) -> Samples:
     """Every sample of a scrape by name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(scrape)
         for sample in family.samples
     }
 
@@ -78,6 +79,23 @@ def test_a_request_is_found_again_in_the_log(watched: Service) -> None:
     assert (shown["route"], shown["status"]) == ("/jobs/{job_id}", 200)
     assert by_id[refused.headers["x-request-id"]]["status"] == 403
     assert key not in watched.log.read_text()
+
+
+def test_a_fault_is_found_by_the_id_of_its_answer(watched: Service) -> None:
+    job_id = watched.submit(source=TINY_TASK)
+    base = Database(f"sqlite:///{watched.data_dir / 'kernelwright.db'}")
+    with base.write() as session:
+        session.execute(text("UPDATE jobs SET request = '{' WHERE id = :id"), {"id": job_id})
+    failed = watched.get(f"/jobs/{job_id}")
+    assert failed.status_code == 500
+    with base.write() as session:
+        session.execute(text("DELETE FROM jobs WHERE id = :id"), {"id": job_id})
+    base.close()
+    wait_until(lambda: any("exception" in line for line in lines_of(watched)), 5, watched.log_tail)
+    (fault,) = [line for line in lines_of(watched) if "exception" in line]
+    assert (fault["request_id"], fault["job_id"]) == (failed.headers["x-request-id"], job_id)
+    assert "JSONDecodeError" in fault["exception"]
+    assert "JSONDecodeError" not in failed.text
 
 
 def test_a_worker_says_whose_lines_it_writes(service: Service) -> None:
@@ -154,8 +172,8 @@ def check_database_metrics(base: Database, folder: Path) -> None:
                     body={}, created_at=utc_now() - timedelta(minutes=2 + (50 - number) / 10),
                 )
             )  # fmt: skip
-    text = Metrics(base).text().decode()
-    found = samples(text)
+    scrape = Metrics(base).text().decode()
+    found = samples(scrape)
     assert one(found, "kernelwright_verdicts_last_minute", verdict="incorrect") == 2
     assert one(found, "kernelwright_verdicts_last_minute", verdict="accepted") == 1
     assert one(found, "kernelwright_rejections_last_minute", verdict="incorrect", rule="outputs_differ") == 2
@@ -164,7 +182,7 @@ def check_database_metrics(base: Database, folder: Path) -> None:
     assert one(found, "kernelwright_workers", device="cuda", type="NVIDIA H200", state="refusing") == 1
     assert one(found, "kernelwright_device_busy_share", device="cuda") == pytest.approx(0.3)
     assert one(found, "kernelwright_usd_total") == 0
-    assert "x\\" not in text, "a stranger's words in a label"
+    assert "x\\" not in scrape, "a stranger's words in a label"
     with base.read() as session:
         (known,) = capabilities(alive(session))
     assert (known.device, known.type, known.ready, known.refusing) == ("cuda", "NVIDIA H200", 1, 1)
