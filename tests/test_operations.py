@@ -297,6 +297,9 @@ def test_what_grafana_and_prometheus_are_given_fits_together() -> None:
     served = compose()["services"][host]["command"]
     assert served[served.index("--port") + 1] == port
     assert job["metrics_path"] in paths()
+    secret = Path(job["authorization"]["credentials_file"])
+    assert secret.parent == Path("/run/secrets")
+    assert secret.name in compose()["services"]["prometheus"]["secrets"]
     mounted = {
         entry["source"]: entry["target"]
         for name in ("prometheus", "grafana")

@@ -74,7 +74,7 @@ class Exchange:
             if base.scheme == "http" and not local and not allow_insecure_key:
                 raise UnsafeAddress(
                     f"the API key would travel to {base.host} unencrypted; use https, or say that you want that "
-                    "(allow_insecure_key=True, --insecure-key)"
+                    "(allow_insecure_key=True, --plain-http)"
                 )
             headers["Authorization"] = f"Bearer {api_key}"
         self.shown = str(base).rstrip("/")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from services.client import DEFAULT_URL
-from services.commands.remote import InsecureKey, Url
+from services.commands.remote import PlainHttp, Url
 
 _EXIT_USAGE = 2
 
@@ -23,7 +23,7 @@ def mcp(
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
     url: Url = DEFAULT_URL,
-    insecure_key: InsecureKey = False,
+    plain_http: PlainHttp = False,
 ) -> None:
     """Offer lint, profile, evaluate, submit, job status and a job's leaderboard to a coding agent, over MCP on stdio.
 
@@ -51,5 +51,5 @@ def mcp(
     except OSError as error:
         say.print(f"cannot read {root}: {error}", markup=False)
         raise typer.Exit(_EXIT_USAGE) from None
-    remote = Remote(url, allow_insecure_key=insecure_key)
+    remote = Remote(url, allow_insecure_key=plain_http)
     make_server(Kernelwright(folder, Local(device, minimum_tier), remote)).run("stdio")

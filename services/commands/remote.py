@@ -28,9 +28,9 @@ from services.dashboard import story
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
 ]
-InsecureKey = Annotated[
+PlainHttp = Annotated[
     bool,
-    typer.Option("--insecure-key", help="Send KERNELWRIGHT_API_KEY over plain http to another machine, too."),
+    typer.Option("--plain-http", help="Send KERNELWRIGHT_API_KEY over plain http to another machine, too."),
 ]
 _PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and JSON within JSON grows
 _SHOWN_JOBS = 20
@@ -51,7 +51,7 @@ def submit(
         Path | None,
         typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
     ] = None,
-    insecure_key: InsecureKey = False,
+    plain_http: PlainHttp = False,
 ) -> None:
     """Start a job on a service and print its id.
 
@@ -65,7 +65,7 @@ def submit(
         "traffic": json_of(traffic),
         "space": json_of(space),
     }
-    with _service(url, insecure_key) as client:
+    with _service(url, plain_http) as client:
         print(client.submit(OptimizeRequest.model_validate(_given(wanted))).id)  # noqa: T201 - the program's answer
 
 
@@ -74,7 +74,7 @@ def batch(
     url: Url = DEFAULT_URL,
     out: Annotated[Path | None, typer.Option(help="Write the open requests to this file.")] = None,
     answers: Annotated[Path | None, typer.Option(help="Hand in this file of answers instead.")] = None,
-    insecure_key: InsecureKey = False,
+    plain_http: PlainHttp = False,
 ) -> None:
     """Fetch the requests of a job that is waiting, or hand in answers so that it goes on.
 
@@ -82,7 +82,7 @@ def batch(
 
     Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
     """
-    with _service(url, insecure_key) as client:
+    with _service(url, plain_http) as client:
         if answers is not None:
             pieces = pieces_of(text_of(answers))
             for number, piece in enumerate(pieces, start=1):
@@ -110,10 +110,10 @@ def jobs(
     url: Url = DEFAULT_URL,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = _SHOWN_JOBS,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
-    insecure_key: InsecureKey = False,
+    plain_http: PlainHttp = False,
 ) -> None:
     """List the latest jobs of a service, newest first: what they are, how they stand and the best that they found."""
-    with _service(url, insecure_key) as client:
+    with _service(url, plain_http) as client:
         found = list(client.jobs(limit=limit))
     if as_json:
         json.dump([job.model_dump(mode="json") for job in found], sys.stdout)
@@ -134,10 +134,10 @@ def jobs(
     Console().print(table)
 
 
-def watch(job_id: str, url: Url = DEFAULT_URL, insecure_key: InsecureKey = False) -> None:
+def watch(job_id: str, url: Url = DEFAULT_URL, plain_http: PlainHttp = False) -> None:
     """Follow a job until it ends, with what is being judged below its log; exit code 0 when it succeeded."""
     console = Console()
-    with _service(url, insecure_key) as client:
+    with _service(url, plain_http) as client:
         with progress_bar() as bar:
             # on a terminal through the bar, which would be drawn over otherwise
             say = bar.console if console.is_terminal and bar.console.is_terminal else console
@@ -161,12 +161,12 @@ def fetch(
     job_id: str,
     url: Url = DEFAULT_URL,
     out: Annotated[Path | None, typer.Option(help="File to write, or a folder to put it into.")] = None,
-    insecure_key: InsecureKey = False,
+    plain_http: PlainHttp = False,
 ) -> None:
     """Download a job's bundle; the file appears when it is whole, and its name is printed."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with (
-        _service(url, insecure_key) as client,
+        _service(url, plain_http) as client,
         Progress(*columns, console=Console(stderr=True), transient=True) as bar,
     ):
         row = bar.add_task("bundle", total=None)
@@ -179,10 +179,10 @@ def fetch(
 
 
 @contextmanager
-def _service(url: str, insecure_key: bool) -> Iterator[Client]:
+def _service(url: str, plain_http: bool) -> Iterator[Client]:
     """A client whose errors end the program with a sentence."""
     try:
-        with Client(url, allow_insecure_key=insecure_key) as client:
+        with Client(url, allow_insecure_key=plain_http) as client:
             yield client
     except ValidationError as error:
         for item in error.errors():
