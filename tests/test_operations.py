@@ -235,7 +235,7 @@ def test_the_schema_is_taken_forward_by_hand(tmp_path: Path) -> None:
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "KERNELWRIGHT_DATABASE_URL": f"sqlite:///{tmp_path / 'by-hand.db'}",
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}",
     }
     for line in lines:
         said = shell(line, REPOSITORY, **environment)
