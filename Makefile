@@ -94,5 +94,5 @@ $(STAMPS)/run: $(INSTALL_INPUTS) | python-found
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/dev: $(INSTALL_INPUTS) | python-found
-	@$(PYTHON) scripts/install.py --venv $(VENV) --extras service,agent,dev
+	@$(PYTHON) scripts/install.py --venv $(VENV) --extras service,agent,mcp,dev
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run

@@ -11,7 +11,7 @@ import base64
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +28,11 @@ def known_secrets(more: Iterable[str] = ()) -> tuple[str, ...]:
     """Values of this process's environment that are secret by their names, and `more`; longest first."""
     values = {value for name, value in os.environ.items() if _NAMES.search(name)} | set(more)
     return tuple(sorted((one for one in values if len(one) >= _LEAST_CHARACTERS), key=len, reverse=True))
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment for a program that needs no key: without the variables whose names say that they hold one."""
+    return {name: value for name, value in environment.items() if not _NAMES.search(name)}
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

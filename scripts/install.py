@@ -280,7 +280,9 @@ def main() -> int:
     """Parse the arguments and carry the installation out; return the exit status."""
     parser = argparse.ArgumentParser(description="Install kernelwright into a virtual environment.")
     parser.add_argument("--venv", type=Path, default=REPOSITORY / ".venv", help="the environment to fill")
-    parser.add_argument("--extras", default="", help="comma separated: service, agent, rl, dev, cuda")
+    parser.add_argument(
+        "--extras", default="", help="comma separated: service, agent, client, mcp, rl, dev, cuda"
+    )
     parser.add_argument("--torch", default=os.environ.get("KERNELWRIGHT_TORCH"), help="e.g. torch==2.11.0")
     parser.add_argument("--torch-backend", help="a backend of uv's (cpu, cu130): no look at this machine")
     parser.add_argument("--only-torch", action="store_true", help="leave the project itself for a later call")

@@ -14,6 +14,7 @@ from services.commands import remote, tasks
 from services.commands.apply import apply
 from services.commands.cost import cost
 from services.commands.doctor import doctor
+from services.commands.mcp import mcp
 from services.commands.optimize import optimize
 from services.commands.replay import replay
 from services.commands.resume import resume
@@ -49,6 +50,7 @@ app.command()(remote.jobs)
 app.command()(remote.watch)
 app.command()(remote.fetch)
 app.command()(remote.batch)
+app.command()(mcp)
 
 
 def main() -> None:

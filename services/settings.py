@@ -17,6 +17,7 @@
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
 | `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts without any stored progress before a job is failed |
+| `KERNELWRIGHT_LOG_FORMAT` | `text` | `json`: one JSON object a line, for a collector |
 | `KERNELWRIGHT_ONE_USER` | `false` | all jobs here are one person's: what one learns may reach any other (`services/memory`) |
 
 In a container a value may also be a file, for example `/run/secrets/kernelwright_llm_api_key`.
@@ -71,6 +72,7 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     lease_seconds: float = Field(default=15.0, ge=1.0)
     max_attempts: int = Field(default=3, ge=1)
+    log_format: Literal["text", "json"] = "text"
     one_user: bool = False
 
     @field_validator("llm_base_url", "policy_base_url")

@@ -28,6 +28,8 @@ ENV_EXAMPLE = (REPOSITORY / ".env.example").read_text(encoding="utf-8")
 
 WORKERS = ("worker-cpu", "worker-gpu")
 OWN_SERVICES = ("api", "migrate", *WORKERS)
+OPS = ("prometheus", "grafana")
+PUBLISHED = ("api", "grafana")  # each on loopback only
 LLM_KEY = "kernelwright_llm_api_key"
 SECRET_IN_A_NAME = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY|DATABASE_URL|BROKER_URL")
 
@@ -57,17 +59,19 @@ def problems_of(document: Compose, env_example: str = ENV_EXAMPLE) -> list[str]:
     services = document["services"]
     return [
         *_dangling_references(document),
+        *_missing_files(document),
         *_conditions_that_never_come_true(services),
         *_variables(document, env_example),
         *_exposure(document),
-        *(problem for name in OWN_SERVICES for problem in _hardening(name, services.get(name, {}))),
+        *(problem for name in (*OWN_SERVICES, *OPS) for problem in _hardening(name, services.get(name, {}))),
+        *_ops(services),
         *_gpu(services),
     ]
 
 
 def _dangling_references(document: Compose) -> Iterator[str]:
     services = document["services"]
-    used: dict[str, set[str]] = {"networks": set(), "volumes": set(), "secrets": set()}
+    used: dict[str, set[str]] = {"networks": set(), "volumes": set(), "secrets": set(), "configs": set()}
     for name, service in services.items():
         for target in service.get("depends_on", {}):
             if target not in services:
@@ -75,10 +79,17 @@ def _dangling_references(document: Compose) -> Iterator[str]:
         used["networks"] |= network_names(service)
         used["volumes"] |= {named_volume(entry) for entry in service.get("volumes", [])}
         used["secrets"] |= set(service.get("secrets", []))
+        used["configs"] |= {entry["source"] for entry in service.get("configs", [])}
     for section, names in used.items():
         declared = set(document.get(section, {}))
         yield from (f"{section}: {name} is used and not declared" for name in sorted(names - declared))
         yield from (f"{section}: {name} is declared and not used" for name in sorted(declared - names))
+
+
+def _missing_files(document: Compose) -> Iterator[str]:
+    for name, entry in document.get("configs", {}).items():
+        if not (REPOSITORY / entry["file"]).is_file():
+            yield f"configs: {name} is the file {entry['file']}, which does not exist"
 
 
 def _conditions_that_never_come_true(services: Compose) -> Iterator[str]:
@@ -105,8 +116,11 @@ def _variables(document: Compose, env_example: str) -> Iterator[str]:
 
 def _exposure(document: Compose) -> Iterator[str]:
     services = document["services"]
-    if not document["networks"].get("back", {}).get("internal"):
-        yield "the network back is not internal"
+    for inner in ("back", "ops"):
+        if not document["networks"].get(inner, {}).get("internal"):
+            yield f"the network {inner} is not internal"
+    if network_names(services.get("prometheus", {})) != {"ops"}:
+        yield "prometheus is on a network other than ops"
     for name in ("db", "redis"):
         if network_names(services.get(name, {})) != {"back"}:
             yield f"{name} is on a network other than back"
@@ -115,7 +129,7 @@ def _exposure(document: Compose) -> Iterator[str]:
             if key in service:
                 yield f"{name} sets {key}"
         for port in service.get("ports", []):
-            if name != "api":
+            if name not in PUBLISHED:
                 yield f"{name} publishes a port"
             if not str(port).startswith("127.0.0.1:"):
                 yield f"{name} publishes {port} beyond loopback"
@@ -142,6 +156,17 @@ def _hardening(name: str, service: Compose) -> Iterator[str]:
         yield f"{name} has nobody to collect dead processes"
     if name in WORKERS and not {"mem_limit", "pids_limit", "shm_size", "stop_grace_period"} <= set(service):
         yield f"{name} lacks a limit"
+
+
+def _ops(services: Compose) -> Iterator[str]:
+    for name in OPS:
+        if services.get(name, {}).get("profiles") != ["ops"]:
+            yield f"{name} runs outside of the profile ops"
+        if "back" in network_names(services.get(name, {})):
+            yield f"{name} reaches the database"
+    hosts = services["api"]["environment"]["KERNELWRIGHT_ALLOWED_HOSTS"]
+    if '"api"' not in hosts:
+        yield "the API does not answer to the name by which Prometheus calls it"
 
 
 def _gpu(services: Compose) -> Iterator[str]:
@@ -235,6 +260,28 @@ FAULTS: dict[str, tuple[Callable[[Compose], None], str]] = {
         "api depends on queue, which does not exist",
     ),
     "unknown network": (_append("services.db.networks", "side"), "networks: side is used and not declared"),
+    "unknown config": (
+        _append("services.grafana.configs", {"source": "theme", "target": "/theme"}),
+        "configs: theme is used and not declared",
+    ),
+    "config without file": (
+        _change("configs.alerts.file", "./deploy/alarms.yml"),
+        "configs: alerts is the file ./deploy/alarms.yml, which does not exist",
+    ),
+    "metrics with the database": (
+        _append("services.prometheus.networks", "back"),
+        "prometheus reaches the database",
+    ),
+    "metrics by default": (_remove("services.grafana.profiles"), "grafana runs outside of the profile ops"),
+    "dashboard outside": (
+        _change("services.grafana.ports", ["3000:3000"]),
+        "grafana publishes 3000:3000 beyond loopback",
+    ),
+    "open ops network": (_remove("networks.ops.internal"), "the network ops is not internal"),
+    "metrics refused": (
+        _change("services.api.environment.KERNELWRIGHT_ALLOWED_HOSTS", '["localhost"]'),
+        "the API does not answer to the name by which Prometheus calls it",
+    ),
     "unknown volume": (
         _append("services.db.volumes", "more:/more"),
         "volumes: more is used and not declared",

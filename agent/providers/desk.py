@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextvars import copy_context
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any
@@ -122,8 +123,8 @@ class Desk:
         future.add_done_callback(self._under_way.discard)
         # A daemon: a silent server must not keep a process alive that wants to end.
         thread = threading.Thread(
-            target=self._answer,
-            args=(future, request, model, clean, reservation, price),
+            target=copy_context().run,  # whose job it is goes into what it logs
+            args=(self._answer, future, request, model, clean, reservation, price),
             name=f"model {request}",
             daemon=True,
         )

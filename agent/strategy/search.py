@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +170,9 @@ class Search:
             own = [one for one in proposals if one.place == place]
             # Daemons: a silent server must not keep a process alive that wants to end.
             name = f"search {self._origin} {this.number}/{place}"
-            threading.Thread(target=self._work, args=(this, own), name=name, daemon=True).start()
+            threading.Thread(
+                target=copy_context().run, args=(self._work, this, own), name=name, daemon=True
+            ).start()
 
     def _work(self, this: Round, proposals: Sequence[_Proposal]) -> None:
         """Asks for the branches of one parent, one after the other."""

@@ -16,6 +16,8 @@ from services.api.routes import evaluations, events, health, jobs
 from services.dashboard.pages import router as pages
 from services.db.session import database
 from services.db.upgrade import upgrade
+from services.observing.metrics import Metrics
+from services.observing.requests import Observed
 from services.settings import Settings, get_settings
 from services.worker.app import app as celery
 from services.worker.dispatch import Dispatcher
@@ -28,12 +30,13 @@ There are no keys yet: bind to the loopback address."""
 
 
 class Application(FastAPI):
-    """FastAPI with the guard around everything, its own body limit included (which would answer in plain text)."""
+    """FastAPI with the guard around everything, its own body limit included (which would answer in plain text), and observed."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The guard, then FastAPI's own layers."""
+        """The observer, the guard, then FastAPI's own layers."""
         settings: Settings = self.state.settings
-        return Guard(super().build_middleware_stack(), settings.allowed_hosts, settings.max_body_bytes)
+        guard = Guard(super().build_middleware_stack(), settings.allowed_hosts, settings.max_body_bytes)
+        return Observed(guard, self.state.metrics.http)
 
 
 def create_app(settings: Settings | None = None, *, with_worker: bool = False) -> FastAPI:
@@ -71,6 +74,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     )
     app.state.settings = settings
     app.state.database = database(settings.database)
+    app.state.metrics = Metrics(app.state.database)
     app.state.celery = celery
     problems.install(app)
     for group in (jobs, events, evaluations, health):

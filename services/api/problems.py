@@ -82,7 +82,8 @@ def install(app: FastAPI) -> None:
 
     async def raced(request: Request, error: Exception) -> JSONResponse:
         _log.warning("two requests made the same row", exc_info=error)
-        return problem(409, "another request is making the same thing right now; ask again")
+        detail = "another request is making the same thing right now; ask again"
+        return problem(409, detail, headers={"Retry-After": "1"})
 
     async def fault(request: Request, error: Exception) -> JSONResponse:
         # starlette logs the traceback; the client is told nothing of our insides

@@ -1,32 +1,46 @@
-"""`submit`, `watch`, `fetch`, `jobs`: the HTTP API from a terminal."""
+"""`submit`, `jobs`, `watch`, `fetch`, `batch`: a service, here or elsewhere, from a terminal (`services.client`).
+
+A key comes from KERNELWRIGHT_API_KEY and never from an option: what a program is started with, everybody on the machine
+can read.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import httpx
 import typer
+from pydantic import ValidationError
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from evaluator.cli import progress_bar
+from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unreachable
 from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import json_of, task_field, text_of
+from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
+from services.dashboard import story
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
 ]
-_DEFAULT_URL = "http://127.0.0.1:8000"
+PlainHttp = Annotated[
+    bool,
+    typer.Option("--plain-http", help="Send KERNELWRIGHT_API_KEY over plain http to another machine, too."),
+]
 _PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and JSON within JSON grows
-_TIMEOUT_S = 30.0
+_SHOWN_JOBS = 20
 
 
 def submit(
     task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
-    url: Url = _DEFAULT_URL,
+    url: Url = DEFAULT_URL,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
+    budget_usd: Annotated[float | None, typer.Option(help="US dollars for model calls.")] = None,
     budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
     budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
     traffic: Annotated[
@@ -37,26 +51,30 @@ def submit(
         Path | None,
         typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
     ] = None,
+    plain_http: PlainHttp = False,
 ) -> None:
-    """Start a job on a service and print its id."""
-    budget = {"seconds": budget_seconds, "candidates": budget_candidates}
-    body: dict[str, Any] = {
+    """Start a job on a service and print its id.
+
+    Example: kernelwright submit layernorm_relu_add --budget-seconds 600 --url https://kernels.example.org
+    """
+    budget = {"usd": budget_usd, "seconds": budget_seconds, "candidates": budget_candidates}
+    wanted: dict[str, Any] = {
         **task_field(task),
-        "budget": {name: value for name, value in budget.items() if value is not None},
+        "device": device,
+        "budget": _given(budget),
+        "traffic": json_of(traffic),
+        "space": json_of(space),
     }
-    if traffic is not None:
-        body["traffic"] = json_of(traffic)
-    if space is not None:
-        body["space"] = json_of(space)
-    job = _ask(url, "POST", "/optimize", json=body).json()
-    print(job["id"])  # noqa: T201 - the program's answer
+    with _service(url, plain_http) as client:
+        print(client.submit(OptimizeRequest.model_validate(_given(wanted))).id)  # noqa: T201 - the program's answer
 
 
 def batch(
     job_id: str,
-    url: Url = _DEFAULT_URL,
+    url: Url = DEFAULT_URL,
     out: Annotated[Path | None, typer.Option(help="Write the open requests to this file.")] = None,
     answers: Annotated[Path | None, typer.Option(help="Hand in this file of answers instead.")] = None,
+    plain_http: PlainHttp = False,
 ) -> None:
     """Fetch the requests of a job that is waiting, or hand in answers so that it goes on.
 
@@ -64,14 +82,14 @@ def batch(
 
     Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
     """
-    if answers is not None:
-        pieces = pieces_of(text_of(answers))
-        for number, piece in enumerate(pieces, start=1):
-            body = {"answers": piece, "more": number < len(pieces)}
-            job = _ask(url, "POST", f"/jobs/{job_id}/batch", json=body).json()
-        print(job["state"])  # noqa: T201 - the program's answer
-        return
-    content = _ask(url, "GET", f"/jobs/{job_id}/batch").text
+    with _service(url, plain_http) as client:
+        if answers is not None:
+            pieces = pieces_of(text_of(answers))
+            for number, piece in enumerate(pieces, start=1):
+                job = client.answer_batch(job_id, piece, more=number < len(pieces))
+            print(job.state)  # noqa: T201 - the program's answer
+            return
+        content = client.batch(job_id)
     if out is None:
         sys.stdout.write(content)
     else:
@@ -88,98 +106,99 @@ def pieces_of(text: str) -> list[str]:
     return pieces
 
 
-def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """List the latest jobs of a service."""
-    page = _ask(url, "GET", "/jobs").json()
+def jobs(
+    url: Url = DEFAULT_URL,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = _SHOWN_JOBS,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+    plain_http: PlainHttp = False,
+) -> None:
+    """List the latest jobs of a service, newest first: what they are, how they stand and the best that they found."""
+    with _service(url, plain_http) as client:
+        found = list(client.jobs(limit=limit))
     if as_json:
-        json.dump(page["data"], sys.stdout)
+        json.dump([job.model_dump(mode="json") for job in found], sys.stdout)
         sys.stdout.write("\n")
         return
     table = Table("job", "name", "state", "verdict", "candidates", "best", "origin of best")
-    for job in page["data"]:
-        best = job["best"] or {}
-        speedup = best.get("geomean_speedup")
+    for job in found:
+        speedup = job.best.geomean_speedup if job.best else None
         table.add_row(
-            job["id"],
-            job["name"],
-            job["state"],
-            job["verdict"] or "-",
-            str(job["counts"]["candidates"]),
+            job.id,
+            job.name.replace("[", "\\["),
+            job.state,
+            job.verdict or "-",
+            str(job.counts.candidates),
             f"{speedup:.2f}x" if speedup else "-",
-            best.get("origin", "-"),
+            job.best.origin if job.best else "-",
         )
     Console().print(table)
 
 
-def watch(job_id: str, url: Url = _DEFAULT_URL) -> None:
-    """Follow a job until it ends; exit code 0 when it succeeded."""
+def watch(job_id: str, url: Url = DEFAULT_URL, plain_http: PlainHttp = False) -> None:
+    """Follow a job until it ends, with what is being judged below its log; exit code 0 when it succeeded."""
     console = Console()
-    job = _ask(url, "GET", f"/jobs/{job_id}").json()
-    for event in _events(url, job_id):
-        line = event_line(event)
-        if line:
-            console.print(line)
-    job = _ask(url, "GET", f"/jobs/{job_id}").json()
-    console.print(leaderboard(_ask(url, "GET", f"/jobs/{job_id}/candidates").json()["data"]))
-    console.print(f"{job['state']}: {job['reason']}", markup=False, highlight=False)
-    raise typer.Exit(0 if job["state"] == "succeeded" else 1)
+    with _service(url, plain_http) as client:
+        with progress_bar() as bar:
+            # on a terminal through the bar, which would be drawn over otherwise
+            say = bar.console if console.is_terminal and bar.console.is_terminal else console
+            row = bar.add_task("waiting", total=None)
+            for event in client.watch(job_id):
+                if event.name == story.PROGRESS_EVENT:
+                    done, total = event.data.get("done"), event.data.get("total")
+                    text = story.progress(event.data).replace("[", "\\[")
+                    bar.update(row, description=text, completed=done or 0, total=total or None)
+                line = event_line(event.model_dump(mode="json"))
+                if line:
+                    say.print(line)
+        job = client.job(job_id)
+        found = list(client.candidates(job_id))
+    console.print(leaderboard([view.model_dump(mode="json") for view in found]))
+    console.print(f"{job.state}: {job.reason}", markup=False, highlight=False)
+    raise typer.Exit(0 if job.state == "succeeded" else 1)
 
 
 def fetch(
     job_id: str,
-    url: Url = _DEFAULT_URL,
-    out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+    url: Url = DEFAULT_URL,
+    out: Annotated[Path | None, typer.Option(help="File to write, or a folder to put it into.")] = None,
+    plain_http: PlainHttp = False,
 ) -> None:
-    """Download a job's bundle."""
-    content = _ask(url, "GET", f"/jobs/{job_id}/bundle").content
-    path = out or Path(f"kernelwright-{job_id}.zip")
-    path.write_bytes(content)
+    """Download a job's bundle; the file appears when it is whole, and its name is printed."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with (
+        _service(url, plain_http) as client,
+        Progress(*columns, console=Console(stderr=True), transient=True) as bar,
+    ):
+        row = bar.add_task("bundle", total=None)
+        path = client.fetch(
+            job_id,
+            out or Path(),
+            lambda done, total: bar.update(row, completed=done, total=total),
+        )
     print(path)  # noqa: T201 - the program's answer
 
 
-def _events(url: str, job_id: str) -> Iterator[dict[str, Any]]:
-    """Events of a job as they come; reconnects where the stream broke off."""
-    seen = "0"
-    with httpx.Client(base_url=url, timeout=httpx.Timeout(_TIMEOUT_S, read=60.0)) as client:
-        while True:
-            headers = {"Accept": "text/event-stream", "Last-Event-ID": seen}
-            try:
-                with client.stream("GET", f"/jobs/{job_id}/events", headers=headers) as response:
-                    if response.status_code != httpx.codes.OK:
-                        return
-                    for line in response.iter_lines():
-                        if line.startswith("data: "):
-                            event = json.loads(line.removeprefix("data: "))
-                            seen = str(event["id"])
-                            yield event
-            except httpx.ReadTimeout:
-                continue
-            except httpx.TransportError as error:
-                _give_up(f"lost {url}: {error}")
-
-
-def _ask(url: str, method: str, path: str, **options: Any) -> httpx.Response:
+@contextmanager
+def _service(url: str, plain_http: bool) -> Iterator[Client]:
+    """A client whose errors end the program with a sentence."""
     try:
-        response = httpx.request(method, url.rstrip("/") + path, timeout=_TIMEOUT_S, **options)
-    except httpx.TransportError as error:
-        _give_up(f"no service answers at {url} ({error}); start one with `kernelwright serve`")
-    if not response.is_success:
-        _give_up(_problem_text(response))
-    return response
+        with Client(url, allow_insecure_key=plain_http) as client:
+            yield client
+    except ValidationError as error:
+        for item in error.errors():
+            _say(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}")
+        raise typer.Exit(EXIT_USAGE) from None
+    except Unreachable as error:
+        _say(f"{error}; start one with `kernelwright serve`")
+        raise typer.Exit(1) from None
+    except (ClientError, OSError, ValueError) as error:
+        _say(str(error))
+        raise typer.Exit(1) from None
 
 
-def _problem_text(response: httpx.Response) -> str:
-    try:
-        problem = response.json()
-    except ValueError:
-        return f"{response.status_code} {response.reason_phrase}"
-    return "\n".join([str(problem.get("detail")), *(_field(item) for item in problem.get("errors", ()))])
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _field(item: dict[str, str]) -> str:
-    return f"  {item['field']}: {item['message']}"
-
-
-def _give_up(message: str) -> NoReturn:
+def _say(message: str) -> None:
     Console(stderr=True).print(message, style="red", markup=False, highlight=False)
-    raise typer.Exit(1)

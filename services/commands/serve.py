@@ -58,15 +58,24 @@ def serve(
 def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Console) -> None:
     import uvicorn
 
-    from agent.redaction import mask_logs
     from services.api.app import create_app
+    from services.observing.logs import dress
+    from services.observing.requests import ACCESS_LOG
     from services.settings import get_settings
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    mask_logs()
-    for chatty in ("alembic", "celery", "kombu", "uvicorn.access"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
     settings = get_settings()
+    logging.basicConfig(level=logging.INFO)
+    dress(logging.getLogger().handlers, settings.log_format)
+    # a line for each request is for collectors; a person at a terminal would miss what matters
+    quiet = (
+        "alembic",
+        "celery",
+        "kombu",
+        "uvicorn.access",
+        *([ACCESS_LOG] * (settings.log_format == "text")),
+    )
+    for chatty in quiet:
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     if settings.embedded and not with_worker:
         say.print("[yellow]no worker:[/] jobs wait until a process with a worker opens the same database.")
     app = create_app(settings, with_worker=with_worker)

@@ -14,7 +14,7 @@ _LONGEST_REASON = 90
 
 def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
     """Candidates as a table: accepted ones by their speedup, weighted by the traffic if that is known, then rejected ones."""
-    weighted = any(_measured(view)[3] is not None for view in candidates)
+    weighted = any(measured(view)[3] is not None for view in candidates)
     table = Table(title="Candidates (speedup over the best baseline, geometric mean)", title_justify="left")
     table.add_column("candidate", overflow="fold")
     table.add_column("origin")
@@ -24,8 +24,8 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
     if weighted:
         table.add_column("by traffic", justify="right")
     table.add_column("measured on")
-    for view in sorted(candidates, key=_rank):
-        speedup, interval, phase, by_traffic = _measured(view)
+    for view in sorted(candidates, key=rank):
+        speedup, interval, phase, by_traffic = measured(view)
         word = view["verdict"] or "pending"
         name = Text(_plain(view["label"]))
         if word not in ("accepted", "pending"):
@@ -66,12 +66,13 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
     return None
 
 
-def _rank(view: Mapping[str, Any]) -> tuple[bool, float]:
-    speedup, _, _, by_traffic = _measured(view)
+def rank(view: Mapping[str, Any]) -> tuple[bool, float]:
+    """What candidates are sorted by: accepted ones first, the fastest before the others."""
+    speedup, _, _, by_traffic = measured(view)
     return view["verdict"] != "accepted", -(by_traffic or speedup or 0.0)
 
 
-def _measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str, float | None]:
+def measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str, float | None]:
     """Speedup, its interval, the phase of both, and the speedup weighted by the traffic."""
     for phase in ("validation", "screen"):
         summary = (view.get(phase) or {}).get("summary") or {}

@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from services.commands.remote import _events as follow_events
+from services.client import Client
 from services.commands.showing import event_line
 from services.dashboard import formats, story, words
 from services.demo import cheat
@@ -90,8 +90,12 @@ class Demo:
     def _follow(self, job_id: str) -> None:
         start = said_at = time.monotonic()
         shown: Table | Text = Text("waiting for the first candidate", style="dim")
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            for event in follow_events(str(self._client.base_url), job_id):
+        with (
+            Client(str(self._client.base_url)) as client,
+            Live(console=self._console, auto_refresh=False, transient=True) as live,
+        ):
+            for view in client.watch(job_id):
+                event = view.model_dump(mode="json")
                 now = time.monotonic()
                 since = Text(f"{formats.offset(now - start):>8}  ", style="dim")
                 doing = Text("")

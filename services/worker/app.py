@@ -16,7 +16,7 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from agent.redaction import mask_logs
+from services.observing.logs import dress
 from services.settings import get_settings
 
 _HOURS_S = 24 * 3600
@@ -59,8 +59,8 @@ app = make_celery(get_settings().broker_url)
 
 @after_setup_logger.connect
 @after_setup_task_logger.connect
-def _mask(logger: logging.Logger, **_: Any) -> None:
-    mask_logs(logger)
+def _dress(logger: logging.Logger, **_: Any) -> None:
+    dress(logger.handlers, get_settings().log_format)
 
 
 @celeryd_after_setup.connect

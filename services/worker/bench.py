@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,8 @@ class Bench:
         self._guard = threading.Lock()  # of everything below and of the seats' own fields
         self._referee: Referee | None = None
         self._running: Seat | None = None
+        self._began: float | None = None  # when the running call began
+        self._busy_s = 0.0
         self._closed = False
 
     def seat(self) -> Seat:
@@ -70,11 +73,16 @@ class Bench:
         """
         with self._guard:
             self._refuse_if_stopped(seat)
-            seat.waiting = future = self._thread.submit(self._take_turn, seat, work)
+            seat.waiting = future = self._thread.submit(copy_context().run, self._take_turn, seat, work)
         try:
             return future.result()
         except CancelledError:
             raise RefereeLost("the job was stopped") from None
+
+    def busy_seconds(self) -> float:
+        """For how long calls have run here so far, the running one included."""
+        with self._guard:
+            return self._busy_s + (time.monotonic() - self._began if self._began is not None else 0.0)
 
     def stop(self, seat: Seat) -> None:
         """Refuse further calls of `seat` and kill the one that runs, if it is this seat's."""
@@ -92,7 +100,7 @@ class Bench:
             referee = self._warm_referee()
             with self._guard:
                 self._refuse_if_stopped(seat)
-                self._running = seat
+                self._running, self._began = seat, time.monotonic()
             try:
                 return work(referee)
             except BaseException:
@@ -101,7 +109,8 @@ class Bench:
                 raise
             finally:
                 with self._guard:
-                    self._running = None
+                    self._busy_s += time.monotonic() - (self._began or time.monotonic())
+                    self._running = self._began = None
 
     def _warm_referee(self) -> Referee:
         if self._referee is None:

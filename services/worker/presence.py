@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -22,6 +23,7 @@ from evaluator.profiling.claims import doubt
 from services.db.models import Worker
 from services.db.session import Database
 from services.db.types import epoch_seconds, storable_json
+from services.observing.workers import BUSY_SHARE
 from services.worker.bench import Bench
 
 BEAT_EVERY_S = 5.0
@@ -44,6 +46,8 @@ class Presence:
         self._stopped = threading.Event()
         self._check: dict[str, Any] | None = None
         self._problem: str | None = None
+        self._busy = (time.monotonic(), 0.0)
+        self._busy_share: float | None = None
         self._threads = [
             threading.Thread(target=self._run_check, name="self-check", daemon=True),
             threading.Thread(target=self._beat, name="presence", daemon=True),
@@ -120,9 +124,16 @@ class Presence:
 
     def _beat(self) -> None:
         while True:
+            self._look_at_bench()
             self._write()
             if self._stopped.wait(BEAT_EVERY_S):
                 return
+
+    def _look_at_bench(self) -> None:
+        (then, busy_then), now = self._busy, (time.monotonic(), self._bench.busy_seconds())
+        self._busy = now
+        if now[0] - then >= BEAT_EVERY_S / 2:
+            self._busy_share = round(min(1.0, (now[1] - busy_then) / (now[0] - then)), 3)
 
     def _write(self) -> None:
         if self._stopped.is_set():
@@ -140,6 +151,7 @@ class Presence:
             row = Worker(id=self._owner, device=self._bench.device)
             session.add(row)
         row.tier = self._check.get("tier") if self._check and self._problem is None else None
-        row.self_check = storable_json(self._check)
+        # beside what was checked: how much of the time between two beats the device was judging
+        row.self_check = storable_json({**self._check, BUSY_SHARE: self._busy_share}) if self._check else None
         row.problem = self._problem
         row.seen_at = epoch_seconds()  # type: ignore[assignment]  # an SQL expression, evaluated by the database

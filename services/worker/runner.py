@@ -27,6 +27,7 @@ from services.jobs.submit import job_spec
 from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
+from services.observing.logs import belonging_to
 from services.settings import Settings
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
@@ -71,7 +72,8 @@ class Runner:
             self._refusal()  # a row stays queued, and can be cancelled at once, until the sandbox has been checked
             held = self._claim(Job, job_id)
             if held is not None:
-                self.work_on_job(held)
+                with belonging_to(job_id):
+                    self.work_on_job(held)
         finally:
             self._job_slot.release()
         if not self.stopping.is_set():
@@ -83,7 +85,8 @@ class Runner:
         self._refusal()
         held = self._claim(Evaluation, evaluation_id)
         if held is not None:
-            self._work_on_evaluation(held)
+            with belonging_to(evaluation_id):
+                self._work_on_evaluation(held)
 
     def work_on_job(self, held: Lease) -> None:
         """Drive a claimed job to its end."""
@@ -92,6 +95,7 @@ class Runner:
             spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
             batches.lay_out(session, spec)
             events.append(session, job.id, "job.started", {"attempt": held.attempt})
+        _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
         if refusal is not None:
             self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
@@ -245,6 +249,7 @@ class Runner:
                 winner_sha256=outcome.winner_sha256,
                 summary=outcome.summary,
             )
+        _log.info("ended as %s (%s)", outcome.state, outcome.verdict_word)
         remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from types import TracebackType
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -49,7 +50,9 @@ class Watch:
         self._give_up = give_up
         self._stopping = stopping
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch-{held.row_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name=f"watch-{held.row_id}", daemon=True
+        )
 
     def __enter__(self) -> Watch:
         self._thread.start()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import sqlalchemy
 
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -17,6 +22,24 @@ def new_sqlite(folder: Path) -> Database:
     base = Database(f"sqlite:///{folder / 'test.db'}")
     upgrade(base)
     return base
+
+
+@contextmanager
+def new_postgres(server_url: str) -> Iterator[Database]:
+    """A database of one test's own on a server that others use, with the newest schema."""
+    name = f"own_{uuid.uuid4().hex}"
+    server = sqlalchemy.create_engine(server_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
+    base = Database(sqlalchemy.make_url(server_url).set(database=name).render_as_string(hide_password=False))
+    try:
+        upgrade(base)
+        yield base
+    finally:
+        base.close()
+        with server.connect() as connection:
+            connection.execute(sqlalchemy.text(f"DROP DATABASE {name} WITH (FORCE)"))
+        server.dispose()
 
 
 def new_job(base: Database, folder: Path) -> str:

@@ -43,6 +43,7 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "doctor",
         "submit",
         "jobs",
+        "mcp",
         "watch",
         "fetch",
         "verify",

@@ -1,21 +1,23 @@
-"""Is it alive, and can it do its work?"""
+"""Is it alive, can it do its work, and how does it do?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from services.api.deps import DatabaseDep, SettingsDep
 from services.db.models import Worker
 from services.db.session import Database
-from services.db.types import epoch_seconds
+from services.observing import workers as observed
+from services.observing.metrics import CONTENT_TYPE
 from services.settings import Settings
 
 router = APIRouter(tags=["health"])
-_SEEN_WITHIN_S = 20.0
 
 
 @router.get("/healthz")
@@ -28,15 +30,27 @@ def healthz() -> dict[str, str]:
 def readyz(
     request: Request, response: Response, database: DatabaseDep, settings: SettingsDep
 ) -> dict[str, Any]:
-    """Whether the database and the broker answer and a worker's sandbox held against its own attacks."""
+    """Whether the database and the broker answer and a worker's sandbox held; with workers by what they can judge."""
+    found = _alive(database)
     checks = {
         "database": _database(database),
         "broker": _broker(request, settings),
-        "sandbox": _sandbox(database),
+        "sandbox": _sandbox(found),
+        "workers": _workers(found),
     }
     ready = all(check["ok"] for check in checks.values())
     response.status_code = 200 if ready else 503
     return {"status": "ready" if ready else "not ready", "checks": checks}
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "metrics"}},
+)
+def metrics(request: Request) -> Response:
+    """Metrics in Prometheus' text format."""
+    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _database(database: Database) -> dict[str, Any]:
@@ -59,13 +73,18 @@ def _broker(request: Request, settings: Settings) -> dict[str, Any]:
     return {"ok": True, "kind": settings.broker_url.partition(":")[0]}
 
 
-def _sandbox(database: Database) -> dict[str, Any]:
-    query = select(Worker).where(Worker.seen_at > epoch_seconds() - _SEEN_WITHIN_S)
+def _alive(database: Database) -> Sequence[Worker] | str:
+    """Rows of the workers that are alive, or why they are not known."""
     try:
         with database.read() as session:
-            workers = session.scalars(query).all()
+            return observed.alive(session)
     except SQLAlchemyError as error:
-        return {"ok": False, "problem": type(error).__name__}
+        return type(error).__name__
+
+
+def _sandbox(workers: Sequence[Worker] | str) -> dict[str, Any]:
+    if isinstance(workers, str):
+        return {"ok": False, "problem": workers}
     shown = [{"device": worker.device, "tier": worker.tier, "problem": worker.problem} for worker in workers]
     usable = [worker for worker in workers if worker.tier is not None and worker.problem is None]
     if usable:
@@ -74,3 +93,13 @@ def _sandbox(database: Database) -> dict[str, Any]:
         return {"ok": False, "problem": "no worker is alive", "workers": []}
     unchecked = any(worker.problem is None for worker in workers)
     return {"ok": False, "problem": "being checked" if unchecked else "no sandbox held", "workers": shown}
+
+
+def _workers(workers: Sequence[Worker] | str) -> dict[str, Any]:
+    if isinstance(workers, str):
+        return {"ok": False, "problem": workers, "capabilities": []}
+    found = observed.capabilities(workers)
+    shown = {"capabilities": [asdict(one) for one in found]}
+    if any(one.ready for one in found):
+        return {"ok": True, **shown}
+    return {"ok": False, "problem": "no worker is ready", **shown}

@@ -1,0 +1,314 @@
+"""A client of the HTTP API for Python programs; needs httpx and pydantic alone (`pip install kernelwright[client]`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from services.client.errors import UnexpectedAnswer, WaitedTooLong
+from services.client.sending import Exchange, api_key_of, is_passing, json_of, pause, problem_of
+from services.client.stream import events_of
+from services.jobs.requests import CandidateRequest, EvaluateRequest, OptimizeRequest, Request
+from services.jobs.views import CandidateView, EvaluationView, EventView, JobView, Page
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+_STREAM_SILENCE_S = 60.0  # the service says something every 15 s
+_LONGEST_WAIT_S = 60
+_POLL_S = 1.0
+_PAGE = 100  # the most that a service gives at once
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,79}")
+_PIECE_BYTES = 1 << 16
+View = TypeVar("View", bound=BaseModel)
+Listed = TypeVar("Listed", bound=JobView | CandidateView)
+
+
+class Client:
+    """A service, asked by a program.
+
+    Everything that is returned is typed (`services.jobs.views`); what a candidate or a compiler wrote in it is text from
+    strangers. Errors are those of `services.client.errors`. Requests that may be repeated are repeated when nobody
+    answers; `submit` and `evaluate` carry an idempotency key, so that a repeated one makes nothing twice.
+
+    Args:
+        url: where the service is.
+        api_key: sent as a bearer token; by default the environment's KERNELWRIGHT_API_KEY.
+        timeout_s: seconds without a byte after which a request is given up.
+        allow_insecure_key: send the key over plain http to another machine.
+
+    Example:
+        with Client() as client:
+            job = client.submit(OptimizeRequest(task="layernorm_relu_add", budget=BudgetRequest(seconds=120)))
+            for event in client.watch(job.id):
+                print(event.name)
+            client.fetch(job.id, "bundle.zip")
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        allow_insecure_key: bool = False,
+    ) -> None:
+        self._exchange = Exchange(
+            url, api_key_of(api_key), timeout_s=timeout_s, allow_insecure_key=allow_insecure_key
+        )
+        self.url = self._exchange.shown
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._exchange.close()
+
+    def submit(self, request: OptimizeRequest, *, idempotency_key: str | None = None) -> JobView:
+        """Start a job.
+
+        Args:
+            request: what to optimize, and within what limits.
+            idempotency_key: the same key and request within a day is the same job; a new one by default.
+        """
+        return self._make("/optimize", request, idempotency_key, JobView)
+
+    def jobs(self, *, limit: int | None = None) -> Iterator[JobView]:
+        """Jobs, newest first: all of them, page by page, or the first `limit`."""
+        return self._pages("/jobs", JobView, limit)
+
+    def job(self, job_id: str) -> JobView:
+        """One job as it is now."""
+        return self._look(f"/jobs/{_id(job_id)}", JobView)
+
+    def candidates(self, job_id: str, *, limit: int | None = None) -> Iterator[CandidateView]:
+        """Candidates of a job in order of arrival, with their verdicts: all of them, page by page, or the first `limit`."""
+        return self._pages(f"/jobs/{_id(job_id)}/candidates", CandidateView, limit)
+
+    def add_candidate(self, job_id: str, request: CandidateRequest) -> CandidateView:
+        """Add a candidate of your own to a job. Sent once: where no answer comes, look at `candidates`."""
+        body = request.model_dump(mode="json", exclude_unset=True)
+        return _view(self._exchange.ask("POST", f"/jobs/{_id(job_id)}/candidates", json=body), CandidateView)
+
+    def cancel(self, job_id: str) -> JobView:
+        """Stop a job; asking twice, or asking one that has ended, changes nothing."""
+        return _view(self._exchange.ask("POST", f"/jobs/{_id(job_id)}/cancel", again=True), JobView)
+
+    def watch(self, job_id: str, *, after: int = 0, tries: int = 6) -> Iterator[EventView]:
+        """Events of a job as they happen, until nothing more will.
+
+        A stream that breaks off is taken up behind the last event seen, so that none is missed and none comes twice.
+
+        Args:
+            job_id: the job.
+            after: id of the last event already seen.
+            tries: how many connections in a row may fail.
+
+        Raises:
+            Unreachable: the service stayed away.
+        """
+        path = f"/jobs/{_id(job_id)}/events"
+        failed, asked_s = 0, None
+        while True:
+            headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+            heard = False
+            try:
+                with self._exchange.stream(path, headers, _STREAM_SILENCE_S) as response:
+                    if response.status_code == httpx.codes.NO_CONTENT:
+                        return
+                    if response.status_code != httpx.codes.OK:
+                        response.read()
+                        failed += 1
+                        if failed >= tries or not is_passing(response):
+                            raise problem_of(response)
+                    elif not response.headers.get("content-type", "").startswith("text/event-stream"):
+                        raise UnexpectedAnswer(f"{self.url}{path} sends no events")
+                    else:
+                        failed = 0
+                        for found in events_of(response.iter_bytes()):
+                            if found.retry_ms is not None:
+                                asked_s = found.retry_ms / 1000
+                                continue
+                            event = _event(found.data)
+                            if event.id > after:
+                                after, heard = event.id, True
+                                yield event
+            except httpx.RequestError as error:
+                failed += 1
+                if failed >= tries:
+                    self._exchange.unreachable(error)
+            if not heard:  # a stream that ended behind an event has ended with the job, or goes on at once
+                pause(max(failed, 1), asked_s if failed <= 1 else None)
+
+    def wait(self, job_id: str, *, seconds: float | None = None) -> JobView:
+        """The job once it has ended, or waits for answers to a batch.
+
+        Raises:
+            WaitedTooLong: it has not within `seconds`; it goes on.
+        """
+        return self._until(lambda: self.job(job_id), seconds, f"job {job_id}")
+
+    def fetch(
+        self,
+        job_id: str,
+        path: str | Path,
+        on_progress: Callable[[int, int | None], None] | None = None,
+    ) -> Path:
+        """Download a job's bundle to a file, which appears when it is whole.
+
+        Args:
+            job_id: the job.
+            path: the file, or a folder to put it into.
+            on_progress: told the bytes that came, and how many will if that is known.
+
+        Raises:
+            Conflict: the job has made no bundle (yet).
+        """
+        target = Path(path)
+        if target.is_dir():
+            target = target / f"kernelwright-{_id(job_id)}.zip"
+        source = f"/jobs/{_id(job_id)}/bundle"
+        for tried in range(1, 4):
+            try:
+                with self._exchange.stream(source, {"Accept": "application/zip"}, 60.0) as response:
+                    if response.is_success:
+                        return _written(response, target, on_progress)
+                    response.read()
+                    if tried == 3 or not is_passing(response):
+                        raise problem_of(response)
+            except httpx.RequestError as error:
+                if tried == 3:
+                    self._exchange.unreachable(error)
+            pause(tried)
+        raise AssertionError("the last try returns or raises")
+
+    def evaluate(
+        self, request: EvaluateRequest, *, seconds: float | None = None, idempotency_key: str | None = None
+    ) -> EvaluationView:
+        """Have the referee judge one candidate, and wait for the verdict.
+
+        Args:
+            request: the task and the candidate.
+            seconds: how long to wait; None for as long as the request's own deadline and the queue take.
+            idempotency_key: as in `submit`.
+
+        Raises:
+            WaitedTooLong: no verdict in time; the evaluation goes on.
+        """
+        wait_s = _LONGEST_WAIT_S if seconds is None else max(0, min(_LONGEST_WAIT_S, int(seconds)))
+        began = time.monotonic()
+        made = self._make("/evaluate", request, idempotency_key, EvaluationView, wait_s)
+        if made.state in FINAL_STATES:
+            return made
+        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+        return self._until(lambda: self.evaluation(made.id), left, f"evaluation {made.id}")
+
+    def evaluation(self, evaluation_id: str) -> EvaluationView:
+        """One evaluation as it is now."""
+        return self._look(f"/evaluations/{_id(evaluation_id)}", EvaluationView)
+
+    def batch(self, job_id: str) -> str:
+        """What a waiting job would ask its models: an input file of OpenAI's Batch API."""
+        return self._exchange.ask("GET", f"/jobs/{_id(job_id)}/batch", again=True).text
+
+    def answer_batch(self, job_id: str, answers: str, *, more: bool = False) -> JobView:
+        """Hand in answers; with `more` the job waits for others. Sent once."""
+        body = {"answers": answers, "more": more}
+        return _view(self._exchange.ask("POST", f"/jobs/{_id(job_id)}/batch", json=body), JobView)
+
+    def _make(self, path: str, request: Request, key: str | None, view: type[View], wait_s: int = 0) -> View:
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        if wait_s:
+            headers["Prefer"] = f"wait={wait_s}"
+        body = request.model_dump(mode="json", exclude_unset=True)
+        response = self._exchange.ask(
+            "POST", path, again=True, headers=headers, json=body, timeout_s=wait_s + 30.0
+        )
+        return _view(response, view)
+
+    def _look(self, path: str, view: type[View]) -> View:
+        return _view(self._exchange.ask("GET", path, again=True), view)
+
+    def _pages(self, path: str, view: type[Listed], limit: int | None) -> Iterator[Listed]:
+        after: str | int | None = None
+        left = limit
+        while left is None or left > 0:
+            params = {"limit": min(_PAGE, left or _PAGE)} | ({} if after is None else {"after": after})
+            page = _view(self._exchange.ask("GET", path, again=True, params=params), Page[view])  # type: ignore[valid-type]
+            yield from page.data[:left]
+            # a page that says there is more and shows nothing would be asked for again for ever
+            if not page.has_more or not page.data or page.last_id == after:
+                return
+            after = page.last_id
+            left = None if left is None else left - len(page.data)
+
+    def _until(self, look: Callable[[], Any], seconds: float | None, what: str) -> Any:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            found = look()
+            if found.state in FINAL_STATES or found.state == "waiting":
+                return found
+            if deadline is not None and time.monotonic() + _POLL_S > deadline:
+                raise WaitedTooLong(f"{what} is still {found.state} after {seconds:g} s")
+            time.sleep(_POLL_S)
+
+
+def _id(given: str) -> str:
+    """An id as part of a path: nothing in it may lead elsewhere."""
+    if not _ID.fullmatch(given):
+        raise ValueError(f"{given[:80]!r} is no id")
+    return given
+
+
+def _view(response: httpx.Response, view: type[View]) -> View:
+    try:
+        return view.model_validate(json_of(response))
+    except ValidationError as error:
+        raise UnexpectedAnswer(
+            f"{response.url} answered with something that this client does not know: {error.error_count()} fields"
+        ) from None
+
+
+def _event(text: str) -> EventView:
+    try:
+        return EventView.model_validate(json.loads(text))
+    except ValueError:
+        raise UnexpectedAnswer("the stream holds an event that this client does not know") from None
+
+
+def _written(
+    response: httpx.Response, target: Path, on_progress: Callable[[int, int | None], None] | None
+) -> Path:
+    said = response.headers.get("content-length", "")
+    total = int(said) if said.isdecimal() else None
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in response.iter_bytes(_PIECE_BYTES):
+                file.write(piece)
+                if on_progress is not None:
+                    on_progress(file.tell(), total)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # as any other file that is written here; mkstemp keeps it to oneself
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return target

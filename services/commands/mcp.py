@@ -1,0 +1,55 @@
+"""`kernelwright mcp`: an MCP server on standard input and output, for coding agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from services.client import DEFAULT_URL
+from services.commands.remote import PlainHttp, Url
+
+_EXIT_USAGE = 2
+
+
+def mcp(
+    root: Annotated[
+        Path, typer.Option(help="The folder whose files may be read; nothing outside of it is.")
+    ] = Path(),
+    device: Annotated[str, typer.Option(help="cpu or cuda: where this machine judges.")] = "cpu",
+    minimum_tier: Annotated[
+        str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
+    ] = "landlock",
+    url: Url = DEFAULT_URL,
+    plain_http: PlainHttp = False,
+) -> None:
+    """Offer lint, profile, evaluate, submit, job status and a job's leaderboard to a coding agent, over MCP on stdio.
+
+    An agent starts it itself. It reads files below --root alone, judges in the referee's sandbox, and asks the service at
+    --url with the key in KERNELWRIGHT_API_KEY. Needs the extra `mcp`.
+
+    Example, as an agent's configuration has it: {"command": "kernelwright", "args": ["mcp", "--root", "."]}
+    """
+    say = Console(stderr=True)
+    try:
+        from services.mcp.server import Kernelwright, make_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        say.print(
+            "the extra `mcp` is not installed: pip install 'kernelwright[service,agent,mcp]'", markup=False
+        )
+        raise typer.Exit(_EXIT_USAGE) from None
+    from services.mcp.files import Folder
+    from services.mcp.local import Local
+    from services.mcp.remote import Remote
+
+    try:
+        folder = Folder(root)
+    except OSError as error:
+        say.print(f"cannot read {root}: {error}", markup=False)
+        raise typer.Exit(_EXIT_USAGE) from None
+    remote = Remote(url, allow_insecure_key=plain_http)
+    make_server(Kernelwright(folder, Local(device, minimum_tier), remote)).run("stdio")

@@ -1,0 +1,93 @@
+"""A service's jobs for a coding agent: start one, see how it stands, see its leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from pydantic import ValidationError
+
+from services.client import Client, ClientError, JobView, OptimizeRequest
+from services.commands.showing import measured, rank
+from services.mcp.files import Refused
+
+_MOST_ROWS = 25
+Result = TypeVar("Result")
+
+
+class Remote:
+    """One service.
+
+    Args:
+        url: where it is.
+        allow_insecure_key: see `services.client.Client`.
+    """
+
+    def __init__(self, url: str, *, allow_insecure_key: bool = False) -> None:
+        self._url = url
+        self._allow_insecure_key = allow_insecure_key
+
+    async def submit(
+        self,
+        name: str,
+        source: str,
+        *,
+        device: str | None,
+        seconds: float,
+        candidates: int | None,
+        usd: float,
+    ) -> dict[str, Any]:
+        """Start a job; without dollars nobody who costs any is asked."""
+        fields: dict[str, Any] = {"source": source, "name": name, "budget": {"seconds": seconds}}
+        if device is not None:
+            fields["device"] = device
+        if candidates is not None:
+            fields["budget"]["candidates"] = candidates
+        if usd > 0:
+            fields["budget"]["usd"] = usd
+        else:
+            fields["origins"] = ["human", "compiler"]
+        try:
+            request = OptimizeRequest.model_validate(fields)
+        except ValidationError as error:
+            raise Refused("; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors())) from None
+        return _job(await self._ask(lambda client: client.submit(request)))
+
+    async def status(self, job_id: str) -> dict[str, Any]:
+        """How a job stands."""
+        return _job(await self._ask(lambda client: client.job(job_id)))
+
+    async def leaderboard(self, job_id: str) -> dict[str, Any]:
+        """A job's candidates, the best first."""
+        found = await self._ask(lambda client: list(client.candidates(job_id)))
+        views = sorted((one.model_dump(mode="json") for one in found), key=rank)
+        rows = []
+        for view in views[:_MOST_ROWS]:
+            speedup, interval, phase, by_traffic = measured(view)
+            rows.append(
+                {
+                    **{key: view[key] for key in ("id", "label", "origin", "verdict", "reason", "findings")},
+                    "geomean_speedup": speedup,
+                    "ci95": interval,
+                    "measured_on": phase,
+                    "speedup_by_traffic": by_traffic,
+                }
+            )
+        return {"candidates": len(views), "shown": len(rows), "rows": rows}
+
+    async def _ask(self, work: Callable[[Client], Result]) -> Result:
+        def ask() -> Result:
+            with Client(self._url, allow_insecure_key=self._allow_insecure_key) as client:
+                return work(client)
+
+        try:
+            return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        except (ClientError, ValueError) as error:
+            raise Refused(str(error)) from None
+
+
+def _job(view: JobView) -> dict[str, Any]:
+    shown = view.model_dump(mode="json", exclude={"urls"})
+    shown["dashboard"] = view.urls.dashboard
+    return shown

@@ -1,0 +1,226 @@
+"""Metrics in Prometheus' format: HTTP as it happens, and what the database knows when it is asked.
+
+What the database knows is the same whichever API process is asked: with several, scrape them all and take `max`. No label
+holds text from strangers, and none has a value per job.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from services.db.models import FINAL_STATES, STATES, Evaluation, Job, Verdict, utc_now
+from services.db.session import Database
+from services.observing import workers
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.08, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+_WINDOW = timedelta(minutes=1)
+_SLACK = timedelta(
+    seconds=30
+)  # an id is drawn before its transaction commits, so that a few are out of order
+# Verdicts have no index by time, but their ids grow with it: the minute begins among this many at the end.
+_LAST_VERDICTS = 1 << 15
+_MOST_REASONS = 40
+_SUMS_KEPT_S = 15.0
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_OPEN_STATES = tuple(state for state in STATES if state not in FINAL_STATES)  # by name, for the index
+_KINDS = (("job", Job), ("evaluation", Evaluation))
+_log = logging.getLogger(__name__)
+
+
+class HttpMetrics:
+    """Requests and how long they take until their answer begins; a stream of events counts no longer than that."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._latency = Histogram(
+            "kernelwright_http_request_seconds",
+            "Seconds until an answer begins.",
+            ["method", "route", "status"],
+            buckets=_LATENCIES_S,
+            registry=registry,
+        )
+        self._under_way = Gauge(
+            "kernelwright_http_requests_in_progress",
+            "Requests being answered, streams included.",
+            registry=registry,
+        )
+
+    def under_way(self) -> AbstractContextManager[Any]:
+        """Count a request as long as the block lasts."""
+        return self._under_way.track_inprogress()
+
+    def answered(self, method: str, route: str, status: int, elapsed_s: float) -> None:
+        """Count an answer; `route` is a template, never a path."""
+        self._latency.labels(method, route, str(status)).observe(elapsed_s)
+
+
+class DatabaseMetrics(Collector):
+    """Queue, verdicts, workers and money, read from the database at each scrape."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sums: tuple[float, float, float] = (-_SUMS_KEPT_S, 0.0, 0.0)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not ask the database."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client.registry.Collector`; a database that is down is a metric, too."""
+        found: list[Metric] = []
+        try:
+            with self._database.read() as session:
+                found += [
+                    *self._queue(session),
+                    *_verdicts(session),
+                    *_workers(session),
+                    *self._totals(session),
+                ]
+        except SQLAlchemyError as error:
+            _log.warning("no metrics of the database: %s", type(error).__name__)
+        yield GaugeMetricFamily("kernelwright_database_up", "Whether the database answered.", bool(found))
+        yield from found
+
+    def _queue(self, session: Session) -> Iterator[Metric]:
+        depth = GaugeMetricFamily(
+            "kernelwright_rows",
+            "Jobs and evaluations that have not ended.",
+            labels=["kind", "device", "state"],
+        )
+        age = GaugeMetricFamily(
+            "kernelwright_queue_age_seconds",
+            "Age of the oldest one that nobody works on.",
+            labels=["kind", "device"],
+        )
+        now = utc_now()
+        for kind, model in _KINDS:
+            rows = session.execute(
+                select(model.device, model.state, func.count(), func.min(model.created_at))
+                .where(model.state.in_(_OPEN_STATES))
+                .group_by(model.device, model.state)
+            ).all()
+            for device, state, count, oldest in rows:
+                depth.add_metric([kind, device, state], count)
+                if state == "queued":
+                    age.add_metric([kind, device], _seconds(oldest, now))
+        yield depth
+        yield age
+
+    def _totals(self, session: Session) -> Iterator[Metric]:
+        ended = CounterMetricFamily("kernelwright_ended", "Jobs that have ended, by how.", labels=["state"])
+        states = select(Job.state, func.count()).where(Job.state.in_(FINAL_STATES)).group_by(Job.state)
+        for state, count in session.execute(states).all():
+            ended.add_metric([state], count)
+        yield ended
+        at, usd, tokens = self._sums
+        if time.monotonic() - at >= _SUMS_KEPT_S:  # reads every job
+            usd, tokens = session.execute(select(func.sum(Job.usd), func.sum(Job.tokens))).one()
+            usd, tokens = float(usd or 0), float(tokens or 0)
+            self._sums = (time.monotonic(), usd, tokens)
+        yield CounterMetricFamily("kernelwright_usd", "US dollars of model calls, all jobs.", usd)
+        yield CounterMetricFamily("kernelwright_tokens", "Tokens of model calls, all jobs.", tokens)
+
+
+class Metrics:
+    """All metrics of one API process.
+
+    Attributes:
+        http: told of each request.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._registry = CollectorRegistry()
+        self.http = HttpMetrics(self._registry)
+        self._registry.register(DatabaseMetrics(database))
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+def _verdicts(session: Session) -> Iterator[Metric]:
+    begins = utc_now() - _WINDOW
+    recent = (Verdict.id >= _first_since(session, begins), Verdict.created_at > begins)
+    counts = session.execute(select(Verdict.word, func.count()).where(*recent).group_by(Verdict.word)).all()
+    verdicts = GaugeMetricFamily(
+        "kernelwright_verdicts_last_minute", "Verdicts of the last minute.", labels=["verdict"]
+    )
+    for word, count in counts:
+        verdicts.add_metric([_word(word)], count)
+    yield verdicts
+    rule = Verdict.body[("findings", 0, "rule")].as_string()
+    rejected = session.execute(
+        select(Verdict.word, rule, func.count())
+        .where(*recent, Verdict.word.not_in(("accepted", "not_judged")))
+        .group_by(Verdict.word, rule)
+        .order_by(func.count().desc())
+    ).all()
+    reasons: Counter[tuple[str, str]] = Counter()
+    for word, reason, count in rejected:
+        reasons[_word(word), _word(reason) if len(reasons) < _MOST_REASONS else "other"] += count
+    family = GaugeMetricFamily(
+        "kernelwright_rejections_last_minute",
+        "Rejections of the last minute, by verdict and by the rule of the first finding.",
+        labels=["verdict", "rule"],
+    )
+    for (word, reason), count in reasons.items():
+        family.add_metric([word, reason], count)
+    yield family
+
+
+def _first_since(session: Session, begins: datetime) -> int:
+    """An id that no verdict since `begins` lies before, found by halving: rows are large, and few are of the last minute."""
+    high = (session.scalar(select(func.max(Verdict.id))) or 0) + 1
+    low = max(0, high - _LAST_VERDICTS)
+    while low < high:
+        middle = (low + high) // 2
+        made = session.scalar(
+            select(Verdict.created_at).where(Verdict.id >= middle).order_by(Verdict.id).limit(1)
+        )
+        if made is not None and made <= begins - _SLACK:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _workers(session: Session) -> Iterator[Metric]:
+    count = GaugeMetricFamily("kernelwright_workers", "Workers alive.", labels=["device", "type", "state"])
+    busy = GaugeMetricFamily(
+        "kernelwright_device_busy_share",
+        "Share of the last seconds in which the device was judging, mean over its workers.",
+        labels=["device", "type"],
+    )
+    for one in workers.capabilities(workers.alive(session)):
+        for state in ("ready", "refusing", "checking"):
+            count.add_metric([one.device, one.type, state], getattr(one, state))
+        if one.busy_share is not None:
+            busy.add_metric([one.device, one.type], one.busy_share)
+    yield count
+    yield busy
+
+
+def _seconds(since: datetime, now: datetime) -> float:
+    return max(0.0, (now - since).total_seconds())
+
+
+def _word(text: Any) -> str:
+    """A word of ours as a label; anything else is one value, or a stranger could make labels without end."""
+    if text is None:
+        return "none"
+    return text if isinstance(text, str) and _WORD.fullmatch(text) else "other"

@@ -1,0 +1,75 @@
+"""Which workers are alive, what each can judge, and how much of the last moments it was judging."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from evaluator.fingerprint import type_of
+from services.db.models import Worker
+from services.db.types import epoch_seconds
+
+SEEN_WITHIN_S = 20.0
+BUSY_SHARE = "busy_share"
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Workers of one kind of device.
+
+    Attributes:
+        device: cpu or cuda.
+        type: the card's or processor's name; empty until a worker has looked.
+        ready: workers whose sandbox held.
+        refusing: workers that run nothing.
+        checking: workers that do not know yet.
+        busy_share: mean share of the last seconds in which the device was judging; None where nobody said.
+    """
+
+    device: str
+    type: str
+    ready: int
+    refusing: int
+    checking: int
+    busy_share: float | None
+
+
+def alive(session: Session) -> Sequence[Worker]:
+    """Rows of the workers that were seen a moment ago."""
+    return session.scalars(select(Worker).where(Worker.seen_at > epoch_seconds() - SEEN_WITHIN_S)).all()
+
+
+def capabilities(workers: Sequence[Worker]) -> list[Capability]:
+    """Workers by what they can judge."""
+    groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
+    for worker in workers:
+        check = worker.self_check or {}
+        environment = check.get("device")
+        name = type_of(environment) if isinstance(environment, dict) else ""
+        groups[worker.device, name[:_LONGEST_NAME]].append(worker)
+    return [_capability(*key, members) for key, members in sorted(groups.items())]
+
+
+def _capability(device: str, type_name: str, members: Sequence[Worker]) -> Capability:
+    states = [
+        "refusing" if one.problem is not None else "checking" if one.tier is None else "ready"
+        for one in members
+    ]
+    shares = [
+        float(share)
+        for one in members
+        if isinstance(share := (one.self_check or {}).get(BUSY_SHARE), int | float)
+    ]
+    return Capability(
+        device=device,
+        type=type_name,
+        ready=states.count("ready"),
+        refusing=states.count("refusing"),
+        checking=states.count("checking"),
+        busy_share=sum(shares) / len(shares) if shares else None,
+    )
