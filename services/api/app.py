@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from services.api import problems
 from services.api.guard import Guard
-from services.api.routes import evaluations, events, health, jobs
+from services.api.routes import evaluations, events, health, jobs, leaderboard
 from services.dashboard.pages import router as pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -73,7 +73,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.database = database(settings.database)
     app.state.celery = celery
     problems.install(app)
-    for group in (jobs, events, evaluations, health):
+    for group in (jobs, events, evaluations, leaderboard, health):
         app.include_router(group.router)
     app.include_router(pages)
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -13,14 +14,16 @@ from starlette.concurrency import run_in_threadpool
 
 from services.api.deps import DatabaseDep
 from services.db.session import Database
+from services.errors import FieldError, Refused
 from services.jobs import read
-from services.jobs.views import EventView, Page
+from services.jobs.views import EventView, Page, page_of
 
 router = APIRouter(tags=["jobs"])
 _LOOK_EVERY_S = 0.25
 _PING_EVERY_S = 15.0
 _RECONNECT_AFTER_MS = 1000
 _MOST_AT_ONCE = 500
+_EVENT_ID = re.compile(r"[0-9]{1,18}")
 
 
 @router.get(
@@ -43,7 +46,7 @@ async def list_events(
     """Events, oldest first. With `Accept: text/event-stream` a live stream; `Last-Event-ID` resumes it."""
     if "text/event-stream" not in accept:
         return await run_in_threadpool(_page, database, job_id, after, limit)
-    seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else after
+    seen = _event_id(last_event_id) if last_event_id else after
     found, settled = await run_in_threadpool(_look, database, job_id, seen)
     if settled and not found:
         return Response(status_code=204)
@@ -54,17 +57,16 @@ async def list_events(
     )
 
 
+def _event_id(text: str) -> int:
+    if not _EVENT_ID.fullmatch(text):
+        raise Refused([FieldError("Last-Event-ID", "is no id of an event")])
+    return int(text)
+
+
 def _page(database: Database, job_id: str, after: int, limit: int) -> Page[EventView]:
     with database.read() as session:
         read.job_row(session, job_id)
-        found = read.list_events(session, job_id, after, limit + 1)
-    shown = found[:limit]
-    return Page(
-        data=shown,
-        has_more=len(found) > limit,
-        first_id=shown[0].id if shown else None,
-        last_id=shown[-1].id if shown else None,
-    )
+        return page_of(read.list_events(session, job_id, after, limit + 1), limit)
 
 
 def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView], bool]:
