@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from services.api import problems
 from services.api.guard import Guard
 from services.api.routes import evaluations, events, health, jobs, leaderboard
-from services.dashboard.pages import router as pages
+from services.dashboard import boards, exports, pages
 from services.db.session import database
 from services.db.upgrade import upgrade
 from services.settings import Settings, get_settings
@@ -75,5 +75,6 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health):
         app.include_router(group.router)
-    app.include_router(pages)
+    for part in (exports, boards, pages):
+        app.include_router(part.router)
     return app

@@ -14,6 +14,9 @@ from agent.performance.money import Prices, Serving, serving
 from services.dashboard import charts, formats, listing, ranking, story, words
 
 EVENTS_SHOWN = 200
+# A job may have thousands of candidates; all of them are in the tables as data.
+ROWS_SHOWN = 50
+REJECTED_SHOWN = 20
 
 
 def job_context(
@@ -23,30 +26,69 @@ def job_context(
     events: Sequence[Mapping[str, Any]],
     held_out: Mapping[str, Any] | None,
     prices: Prices | None = None,
+    *,
+    earlier_events: int = 0,
+    place: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the job page shows, from the JSON objects of the API, and prices from the settings."""
-    winner_sha256 = (job.get("winner") or {}).get("sha256")
-    candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
+    """Everything that the job page shows, from the JSON objects of the API, and prices from the settings.
+
+    Args:
+        job: GET /jobs/{id}.
+        candidates: its candidates; sources and whole verdicts are needed of the winner and the leading one alone.
+        reference: the task's text.
+        events: its log, or the end of it.
+        held_out: the verdict on the delivered module.
+        prices: of devices and energy.
+        earlier_events: how many events came before those given, progress not counted.
+        place: GET /jobs/{id}/place.
+    """
+    measured = measured_context(job, candidates, held_out, prices)
+    candidate, verdict = measured["delivered"], measured["verdict"]
     shown = job.get("winner") or job.get("best") or {}
-    timed = ranking.timed_shapes(verdict)
-    shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
     labels = {one["sha256"]: one["label"] for one in candidates}
     events = [_labelled(event, labels) for event in events]
     told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
     is_final = job["state"] in words.FINAL_STATES
     return {
-        "job": job,
+        **measured,
         "is_final": is_final,
         "is_live": not is_final or job["counts"]["pending"] > 0,
-        "rows": ranking.leaderboard(candidates, winner_sha256),
-        "rejected": ranking.rejections(candidates),
-        "delivered": candidate,
+        "rows_shown": ROWS_SHOWN,
+        "rejected_shown": REJECTED_SHOWN,
+        "place": place,
         "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
         "optimized": next((one for one in reversed(candidates) if ranking.is_delivery(one)), None),
+        "reading": words.reading(_headline_interval(job, shown)),
+        "diff": listing.unified(reference, candidate["source"]) if candidate else None,
+        "reference_lines": [] if candidate else listing.highlighted_lines(reference),
+        "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
+        "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
+        "events_hidden": max(0, len(told) - EVENTS_SHOWN) + earlier_events,
+        "last_event_id": events[-1]["id"] if events else 0,
+        "activity": story.activity(events),
+        "profile": story.profile(events),
+        "ceilings": story.ceilings(events),
+    }
+
+
+def measured_context(
+    job: Mapping[str, Any],
+    candidates: Sequence[Mapping[str, Any]],
+    held_out: Mapping[str, Any] | None,
+    prices: Prices | None = None,
+) -> dict[str, Any]:
+    """What was measured and chosen: the tables and plots of the job page."""
+    candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
+    timed = ranking.timed_shapes(verdict)
+    shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
+    return {
+        "job": job,
+        "rows": ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256")),
+        "rejected": ranking.rejections(candidates),
+        "delivered": candidate,
         "phase": phase,
         "verdict": verdict,
         "leading_summary": summary,
-        "reading": words.reading(_headline_interval(job, shown)),
         "overfit_index": ranking.overfit_index(candidates, held_out),
         "shapes": shapes,
         "own": _own_shapes(candidate),
@@ -56,15 +98,6 @@ def job_context(
         "map": _map(candidate, phase, verdict),
         "costs": _costs(verdict, prices),
         "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
-        "diff": listing.unified(reference, candidate["source"]) if candidate else None,
-        "reference_lines": [] if candidate else listing.highlighted_lines(reference),
-        "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
-        "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
-        "events_hidden": max(0, len(told) - EVENTS_SHOWN),
-        "last_event_id": events[-1]["id"] if events else 0,
-        "activity": story.activity(events),
-        "profile": story.profile(events),
-        "ceilings": story.ceilings(events),
     }
 
 
@@ -80,8 +113,10 @@ def _map(
     points = rate_map.points_of(verdicts)
     if points is None:
         return None
+    chart = rate_map.rate_map(points)
     return {
-        "svg": draw(rate_map.rate_map(points)),
+        "chart": chart,
+        "svg": draw(chart),
         "points": points,
         "sentences": bad_regions.sentences(points),
     }

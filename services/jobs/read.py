@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import exists, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session, defer
 
 from kernelbench_tasks import catalog
@@ -192,9 +192,35 @@ def held_out_verdict(session: Session, job_id: str) -> dict[str, Any] | None:
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
     """Events of a job with ids greater than `after`, oldest first. An unknown job has none."""
     query = select(Event).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
-    return [
-        EventView(id=row.id, time=row.time, name=row.name, data=row.data) for row in session.scalars(query)
-    ]
+    return [_event_view(row) for row in session.scalars(query)]
+
+
+def recent_events(
+    session: Session, job_id: str, but_not: str, also: str, limit: int
+) -> tuple[list[EventView], int]:
+    """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
+    whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
+    """
+    of_job = select(Event).where(Event.job_id == job_id)
+    last_first = Event.id.desc()
+    found = {
+        row.id: row
+        for row in session.scalars(of_job.where(Event.name != but_not).order_by(last_first).limit(limit))
+    }
+    told = len(found)
+    for query in (of_job, of_job.where(Event.name == also)):
+        row = session.scalar(query.order_by(last_first).limit(1))
+        if row is not None:
+            found[row.id] = row
+    hidden = 0
+    if told == limit:
+        count = select(func.count()).select_from(Event).where(Event.job_id == job_id, Event.name != but_not)
+        hidden = max(0, (session.scalar(count) or 0) - limit)
+    return [_event_view(found[number]) for number in sorted(found)], hidden
+
+
+def _event_view(row: Event) -> EventView:
+    return EventView(id=row.id, time=row.time, name=row.name, data=row.data)
 
 
 def is_settled(session: Session, job_id: str) -> bool:

@@ -6,6 +6,8 @@ Revises: 0004
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -16,7 +18,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-_ADDED = {
+_ADDED: dict[str, tuple[str, Any]] = {
     "jobs": ("tally", sa.JSON(none_as_null=True)),
     "verdicts": ("outline", sa.JSON(none_as_null=True)),
     "candidates": ("lines", sa.Integer()),
