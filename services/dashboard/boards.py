@@ -11,7 +11,7 @@ from services.api.deps import SessionDep
 from services.dashboard import charts
 from services.dashboard.rendering import plain, render
 from services.db.models import utc_now
-from services.errors import NotFound, Refused
+from services.errors import FieldError, NotFound, Refused
 from services.leaderboard import reading
 
 PAGE_SIZE = 50
@@ -28,8 +28,9 @@ def selection(**wanted: str | None) -> dict[str, Any]:
         Refused: a control character, which no filter has and PostgreSQL takes badly.
     """
     found = {name: value for name, value in wanted.items() if value}
-    if any(not value.isprintable() for value in found.values()):
-        raise Refused([])
+    wrong = [name for name, value in found.items() if not value.isprintable()]
+    if wrong:
+        raise Refused([FieldError(name, "holds a control character") for name in wrong])
     return found
 
 

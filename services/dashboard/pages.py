@@ -71,6 +71,7 @@ def index(
 def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Response:
     """One job: result, leaderboard, shapes, rejections, source, events, environment."""
     try:
+        row = read.job_row(session, job_id)
         job = plain(read.get_job(session, job_id))
     except NotFound as error:
         return _missing(error)
@@ -81,12 +82,12 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
     context = contexts.job_context(
         job,
         read.outlined_candidates(session, job_id, shown),
-        read.task_source(session, job_id),
+        row.task_source,
         [plain(view) for view in events],
         read.held_out_verdict(session, job_id),
         Prices(settings.gpu_prices, settings.energy_price),
         earlier_events=earlier,
-        place=plain(reading.place_of(session, read.job_row(session, job_id))),
+        place=plain(reading.place_of(session, row)) if row.state in words.FINAL_STATES else None,
     )
     return render("job.html", **context)
 

@@ -87,8 +87,8 @@ def read_board(
         NotFound: no such task in the catalogue.
         Refused: `after` is no cursor of this board.
     """
-    boards = _boards_of(session, task_name, gpu)
-    board = next((one for one in boards if platform in (None, one.platform)), None)
+    boards = _boards_of(session, task_name)
+    board = _chosen(boards, gpu, platform)
     if board is None:
         return BoardPage(
             board=None, boards=_board_views(session, boards, reader), data=[], has_more=False, next=None
@@ -131,8 +131,8 @@ def history(
     Raises:
         NotFound: no such task in the catalogue.
     """
-    boards = _boards_of(session, task_name, gpu)
-    board = next((one for one in boards if platform in (None, one.platform)), None)
+    boards = _boards_of(session, task_name)
+    board = _chosen(boards, gpu, platform)
     if board is None:
         return []
     query = (
@@ -192,7 +192,13 @@ def _current() -> ColumnElement[bool]:
     return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(digests))
 
 
-def _boards_of(session: Session, task_name: str, gpu: str | None) -> Sequence[Leaderboard]:
+def _chosen(boards: Sequence[Leaderboard], gpu: str | None, platform: str | None) -> Leaderboard | None:
+    fits = (one for one in boards if gpu in (None, one.device_type) and platform in (None, one.platform))
+    return next(fits, None)
+
+
+def _boards_of(session: Session, task_name: str) -> Sequence[Leaderboard]:
+    """Those of the present referee, last changed first."""
     try:
         task = catalog.load(task_name)
     except KeyError:
@@ -200,8 +206,6 @@ def _boards_of(session: Session, task_name: str, gpu: str | None) -> Sequence[Le
     query = select(Leaderboard).where(
         Leaderboard.task_sha256 == task.sha256, Leaderboard.harness == HARNESS_VERSION
     )
-    if gpu is not None:
-        query = query.where(Leaderboard.device_type == gpu)
     query = query.order_by(Leaderboard.changed_at.desc(), Leaderboard.id.desc()).limit(MOST_BOARDS_OF_TASK)
     return session.scalars(query).all()
 

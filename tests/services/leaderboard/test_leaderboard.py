@@ -145,7 +145,7 @@ def test_platforms_are_never_mixed(base: Database) -> None:
     assert by_platform == {"H200": [2.0, 1.2], "H100": [5.0], "newer": [7.0]}
     assert [row.geomean_speedup for row in board(base, gpu="NVIDIA H100").data] == [5.0]
     newest = board(base, gpu=type_of(H200))
-    assert (newest.board.platform, len(newest.boards)) == (platform(NEWER_DRIVER), 1)
+    assert (newest.board.platform, len(newest.boards)) == (platform(NEWER_DRIVER), 2)
     assert board(base, gpu="NVIDIA B200").board is None
     with base.read() as session:
         boards, _ = reading.list_boards(session)
