@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from services.api import problems
 from services.api.guard import Guard
 from services.api.routes import evaluations, events, health, jobs, leaderboard
+from services.api.streams import Lookout
 from services.dashboard import boards, exports, pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -49,6 +50,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(upgrade, app.state.database)
         app.state.stopping = asyncio.Event()
+        app.state.lookout = Lookout(app.state.database, app.state.stopping)
         dispatcher = Dispatcher(app.state.database, celery, settings.max_attempts)
         worker = EmbeddedWorker(celery, settings.device) if with_worker else None
         if worker:
