@@ -80,6 +80,12 @@ def find_by_sha256(sha256: str) -> CatalogTask | None:
 
 
 @cache
+def digests() -> tuple[str, ...]:
+    """The digest of every task's source, in the order of `list_tasks`."""
+    return tuple(_by_sha256())
+
+
+@cache
 def _by_sha256() -> dict[str, CatalogTask]:
     """Asked with every request, and the files of an installed catalogue do not change: each is read once."""
     return {task.sha256: task for task in list_tasks()}

@@ -13,7 +13,7 @@ from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from services.dashboard import charts, formats, listing, ranking, story, words
 
-EVENTS_SHOWN = 200
+EVENTS_SHOWN = 100
 # A job may have thousands of candidates; all of them are in the tables as data.
 ROWS_SHOWN = 50
 REJECTED_SHOWN = 20
@@ -42,15 +42,31 @@ def job_context(
         earlier_events: how many events came before those given, progress not counted.
         place: GET /jobs/{id}/place.
     """
-    measured = measured_context(job, candidates, held_out, prices)
-    candidate, verdict = measured["delivered"], measured["verdict"]
+    candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
+    timed = ranking.timed_shapes(verdict)
+    shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
     shown = job.get("winner") or job.get("best") or {}
     labels = {one["sha256"]: one["label"] for one in candidates}
     events = [_labelled(event, labels) for event in events]
     told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
     is_final = job["state"] in words.FINAL_STATES
     return {
-        **measured,
+        "job": job,
+        "rows": ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256")),
+        "rejected": ranking.rejections(candidates),
+        "delivered": candidate,
+        "phase": phase,
+        "verdict": verdict,
+        "leading_summary": summary,
+        "overfit_index": ranking.overfit_index(candidates, held_out),
+        "shapes": shapes,
+        "own": own_shapes(candidate),
+        "baseline_names": ranking.baseline_names(shapes),
+        "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
+        "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
+        "map": rate_map_of(candidate, phase, verdict),
+        "costs": costs(verdict, prices),
+        "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
         "is_final": is_final,
         "is_live": not is_final or job["counts"]["pending"] > 0,
         "rows_shown": ROWS_SHOWN,
@@ -71,37 +87,7 @@ def job_context(
     }
 
 
-def measured_context(
-    job: Mapping[str, Any],
-    candidates: Sequence[Mapping[str, Any]],
-    held_out: Mapping[str, Any] | None,
-    prices: Prices | None = None,
-) -> dict[str, Any]:
-    """What was measured and chosen: the tables and plots of the job page."""
-    candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
-    timed = ranking.timed_shapes(verdict)
-    shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
-    return {
-        "job": job,
-        "rows": ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256")),
-        "rejected": ranking.rejections(candidates),
-        "delivered": candidate,
-        "phase": phase,
-        "verdict": verdict,
-        "leading_summary": summary,
-        "overfit_index": ranking.overfit_index(candidates, held_out),
-        "shapes": shapes,
-        "own": _own_shapes(candidate),
-        "baseline_names": ranking.baseline_names(shapes),
-        "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
-        "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
-        "map": _map(candidate, phase, verdict),
-        "costs": _costs(verdict, prices),
-        "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
-    }
-
-
-def _map(
+def rate_map_of(
     candidate: Mapping[str, Any] | None, phase: str, verdict: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """Work per second over two sizes, from every shape at which the delivered or leading candidate was timed."""
@@ -122,13 +108,13 @@ def _map(
     }
 
 
-def _costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
+def costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
     """What calls cost on the device of this job, reference and optimized; nothing where no price applies and no joules are known."""
     lines = serving([verdict] if verdict else [], prices or Prices())
     return [line for line in lines if line.usd_per_million is not None or line.joules is not None]
 
 
-def _own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The shapes of the user's traffic at which the delivered or leading candidate was timed, heaviest first."""
     found = ranking.weighted_verdict(candidate)
     if found is None:

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -46,7 +46,7 @@ Rows = Annotated[int, Query(ge=1, le=_MOST)]
 
 @router.get("/ui/tables/{file}")
 def overview_table(
-    request: Request, session: SessionDep, file: str, limit: Rows = 200, after: After = None
+    request: Request, session: SessionDep, file: str, limit: Rows = 100, after: After = None
 ) -> Response:
     """The overview's table."""
     _, ending = _parts(file, "jobs")
@@ -71,14 +71,18 @@ def job_table(
         page = page_of(read.list_events(session, job_id, after, limit + 1), limit)
         table = tables.events([plain(view) for view in page.data], page.next)
     else:
-        made: dict[str, Callable[[dict[str, Any]], Table]] = {
-            "candidates": lambda shown: tables.candidates(shown["rows"]),
-            "rejected": lambda shown: tables.rejected(shown["rejected"]),
-            "shapes": lambda shown: tables.shapes(shown["shapes"]),
-            "own_shapes": lambda shown: tables.shapes((shown["own"] or {}).get("shapes", [])),
-            "costs": lambda shown: tables.costs(shown["costs"]),
+        found = _Measured(session, job_id)
+        prices = Prices(settings.gpu_prices, settings.energy_price)
+        made: dict[str, Callable[[], Table]] = {
+            "candidates": lambda: tables.candidates(found.rows()),
+            "rejected": lambda: tables.rejected(ranking.rejections(found.candidates)),
+            "shapes": lambda: tables.shapes(ranking.shapes_of(found.verdict)),
+            "own_shapes": lambda: tables.shapes(
+                (contexts.own_shapes(found.delivered) or {}).get("shapes", [])
+            ),
+            "costs": lambda: tables.costs(contexts.costs(found.verdict, prices)),
         }
-        table = made[name](_job_context(session, job_id, Prices(settings.gpu_prices, settings.energy_price)))
+        table = made[name]()
     return _answer(request, table, f"{job_id}-{name}", ending)
 
 
@@ -133,16 +137,17 @@ def board_table(
 def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
     """One of a job's plots."""
     name, _ = _parts(file, "search", "shapes", "map", endings=("svg",))
-    shown = _job_context(session, job_id, None)
+    found = _Measured(session, job_id)
     if name == "map":
-        if shown["map"] is None:
+        drawn = contexts.rate_map_of(found.delivered, found.phase, found.verdict)
+        if drawn is None:
             raise NotFound("this job has no map of work per second")
-        return _svg(str(draw(shown["map"]["chart"], as_file=True)))
-    template, chart = {
-        "search": ("chart_search.svg", shown["progress_chart"]),
-        "shapes": ("chart_shapes.svg", shown["shape_chart_wide"]),
-    }[name]
-    return _svg(plots.svg_file(template, chart))
+        return _svg(str(draw(drawn["chart"], as_file=True)))
+    if name == "search":
+        chart = charts.search_chart([one for one in found.candidates if not ranking.is_delivery(one)])
+        return _svg(plots.svg_file("chart_search.svg", chart))
+    timed, summary = ranking.timed_shapes(found.verdict), ranking.summary_of(found.verdict)
+    return _svg(plots.svg_file("chart_shapes.svg", charts.shape_chart(timed, summary=summary)))
 
 
 @router.get("/ui/candidates/{candidate_id}/plots/{file}")
@@ -162,12 +167,23 @@ def history_plot(session: SessionDep, task: str, gpu: Text = None, platform: Tex
     return _svg(plots.svg_file("chart_history.svg", chart))
 
 
-def _job_context(session: Session, job_id: str, prices: Prices | None) -> dict[str, Any]:
-    job = plain(read.get_job(session, job_id))
-    shown = {one["sha256"] for one in (job["winner"], job["best"]) if one}
-    candidates = read.outlined_candidates(session, job_id, shown)
-    held_out = read.held_out_verdict(session, job_id)
-    return contexts.measured_context(job, candidates, held_out, prices)
+class _Measured:
+    """What a job's tables and plots are made from; each takes its part.
+
+    Raises:
+        NotFound: no such job.
+    """
+
+    def __init__(self, session: Session, job_id: str) -> None:
+        self.job = plain(read.get_job(session, job_id))
+        shown = {one["sha256"] for one in (self.job["winner"], self.job["best"]) if one}
+        self.candidates = read.outlined_candidates(session, job_id, shown)
+        held_out = read.held_out_verdict(session, job_id)
+        self.delivered, self.phase, self.verdict = ranking.delivered(self.job, self.candidates, held_out)
+
+    def rows(self) -> list[ranking.Row]:
+        """The candidates as the job's page ranks them."""
+        return ranking.leaderboard(self.candidates, (self.job["winner"] or {}).get("sha256"))
 
 
 def _parts(file: str, *names: str, endings: tuple[str, ...] = ("csv", "json")) -> tuple[str, str]:

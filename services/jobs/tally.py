@@ -9,12 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 
 from services.db.models import FINAL_STATES, Candidate, Job, Verdict
 from services.jobs.views import BestView, CountsView, View
 
 LATEST_FIRST = ("held_out", "validation", "screen")
+_OF_CANDIDATE = (Candidate.job_id, Candidate.sha256, Candidate.label, Candidate.origin)
+_OF_VERDICT = (
+    Verdict.job_id, Verdict.sha256, Verdict.phase, Verdict.word, Verdict.geomean_speedup, Verdict.ci_low,
+    Verdict.ci_high, Verdict.traffic_speedup, Verdict.traffic_low, Verdict.traffic_high,
+)  # fmt: skip
 
 
 class Tally(View):
@@ -32,22 +37,13 @@ def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
     if not rest:
         return found
     ids = [job.id for job in rest]
-    verdicts: dict[tuple[str, str], dict[str, Verdict]] = defaultdict(dict)
-    query = (
-        select(Verdict)
-        .options(defer(Verdict.body), defer(Verdict.outline), defer(Verdict.reason))
-        .where(Verdict.job_id.in_(ids))
-    )
-    for verdict in session.scalars(query):
+    verdicts: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    # Columns and not rows of the models: a running job has hundreds, and lists are asked for all the time.
+    for verdict in session.execute(select(*_OF_VERDICT).where(Verdict.job_id.in_(ids))):
         verdicts[verdict.job_id, verdict.sha256][verdict.phase] = verdict
-    candidates: dict[str, list[Candidate]] = defaultdict(list)
-    rows = (
-        select(Candidate)
-        .options(defer(Candidate.source), defer(Candidate.note))
-        .where(Candidate.job_id.in_(ids))
-        .order_by(Candidate.number)
-    )
-    for candidate in session.scalars(rows):
+    candidates: dict[str, list[Any]] = defaultdict(list)
+    rows = select(*_OF_CANDIDATE).where(Candidate.job_id.in_(ids)).order_by(Candidate.number)
+    for candidate in session.execute(rows):
         candidates[candidate.job_id].append(candidate)
     for job in rest:
         found[job.id] = tally_of(job, candidates[job.id], verdicts)
@@ -62,9 +58,9 @@ def settle(session: Session, job: Job) -> None:
 
 
 def tally_of(
-    job: Job, candidates: Iterable[Candidate], verdicts: Mapping[tuple[str, str], dict[str, Verdict]]
+    job: Job, candidates: Iterable[Any], verdicts: Mapping[tuple[str, str], dict[str, Any]]
 ) -> Tally:
-    """From a job's candidates in order of arrival, and verdicts by (job, source) and phase."""
+    """From a job's candidates in order of arrival, and verdicts by (job, source) and phase, as rows with those columns."""
     counts: dict[str, int] = defaultdict(int)
     best: tuple[int, float, BestView] | None = None
     winner: BestView | None = None
@@ -91,7 +87,7 @@ def latest(phases: Mapping[str, Any]) -> Any | None:
     return next((phases[phase] for phase in LATEST_FIRST if phase in phases), None)
 
 
-def _best_view(candidate: Candidate, phases: dict[str, Verdict]) -> BestView:
+def _best_view(candidate: Any, phases: dict[str, Any]) -> BestView:
     # the held-out figure is never shown as a candidate's: it reports, it does not choose
     measured = phases.get("validation") or phases.get("screen")
     return BestView(

@@ -188,8 +188,7 @@ def place_of(session: Session, job: Job) -> PlaceView:
 
 def _current() -> ColumnElement[bool]:
     """Boards of this referee and of the catalogue's tasks as their files are now."""
-    digests = [task.sha256 for task in catalog.list_tasks()]
-    return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(digests))
+    return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(catalog.digests()))
 
 
 def _chosen(boards: Sequence[Leaderboard], gpu: str | None, platform: str | None) -> Leaderboard | None:
