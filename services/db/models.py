@@ -99,7 +99,10 @@ class Candidate(Base):
     """One proposed source of a job."""
 
     __tablename__ = "candidates"
-    __table_args__ = (UniqueConstraint("job_id", "sha256", name="one_candidate_per_source"),)
+    __table_args__ = (
+        UniqueConstraint("job_id", "sha256", name="one_candidate_per_source"),
+        Index("candidates_in_order", "job_id", "number"),
+    )
 
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(64), unique=True)

@@ -85,6 +85,7 @@ def upgrade() -> None:
     )
     op.create_index("firsts_of_board", "leaderboard_firsts", ["board_id", "id"])
     op.create_index("ix_leaderboard_firsts_entry_id", "leaderboard_firsts", ["entry_id"])
+    op.create_index("candidates_in_order", "candidates", ["job_id", "number"])
     for table, (name, kind) in _ADDED.items():
         # Not in batch mode: SQLite would copy the table, and its rows are the large ones.
         op.add_column(table, sa.Column(name, kind, nullable=True))
@@ -92,6 +93,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """The boards go; everything else is as it was."""
+    op.drop_index("candidates_in_order", table_name="candidates")
     for table, (name, _) in _ADDED.items():
         op.drop_column(table, name)
     op.drop_table("leaderboard_firsts")
