@@ -1,13 +1,16 @@
 """Whose an entry is, and what of it strangers are shown. The only place of the leaderboard that knows about owners.
 
 A board shows figures, origins, models and labels to everybody. It never shows a source, a job's name or its owner, and an
-entry leads to its job only for those who may see that job. The service has no accounts yet: everything has the same
-owner, and everybody may see every job.
+entry leads to its job only for those who may see that job. The service has no accounts yet, so every entry has the same
+owner; with them, `owner_of` names the job's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from services.db.models import Job
 
@@ -19,9 +22,14 @@ def owner_of(job: Job) -> str:
     return ""
 
 
-def visible_jobs(reader: str | None, owners: Iterable[tuple[str, str]]) -> set[str]:
-    """The jobs that a reader may see, of (job id, owner) pairs; `reader` is None where there are no accounts."""
-    return {job_id for job_id, owner in owners if reader is None or owner == reader}
+def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
+    """Those of the jobs that whoever this session is for may see.
+
+    Asked of the jobs themselves, so that whatever rule holds for a session's jobs holds here, too.
+    """
+    if not job_ids:
+        return set()
+    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids))))
 
 
 def shown_model(model: str) -> str:

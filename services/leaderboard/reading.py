@@ -29,7 +29,6 @@ def list_boards(
     gpu: str | None = None,
     limit: int = 50,
     after: str | None = None,
-    reader: str | None = None,
 ) -> tuple[list[BoardView], str | None]:
     """Boards of the current catalogue and referee by task, with who is first; and the cursor of the next page.
 
@@ -51,7 +50,7 @@ def list_boards(
     rows = session.scalars(query).all()
     shown = rows[:limit]
     more = cursors.encode(_BOARDS, shown[-1].task_name, shown[-1].id) if len(rows) > limit else None
-    return _board_views(session, shown, reader), more
+    return _board_views(session, shown), more
 
 
 def gpu_types(session: Session) -> list[str]:
@@ -70,7 +69,6 @@ def read_board(
     model: str | None = None,
     limit: int = 50,
     after: str | None = None,
-    reader: str | None = None,
 ) -> BoardPage:
     """One board of a task: that of `platform`, or the one of type `gpu` (of any) that changed last.
 
@@ -81,7 +79,6 @@ def read_board(
         origin: only entries of this origin, ranked among themselves; likewise `model`.
         limit: entries at most.
         after: cursor of a page before.
-        reader: whose jobs may be named; None where there are no accounts.
 
     Raises:
         NotFound: no such task in the catalogue.
@@ -90,9 +87,7 @@ def read_board(
     boards = _boards_of(session, task_name)
     board = _chosen(boards, gpu, platform)
     if board is None:
-        return BoardPage(
-            board=None, boards=_board_views(session, boards, reader), data=[], has_more=False, next=None
-        )
+        return BoardPage(board=None, boards=_board_views(session, boards), data=[], has_more=False, next=None)
     within = _of_board(board.id, origin, model)
     query = select(LeaderboardEntry).where(*within)
     before = 0
@@ -108,11 +103,11 @@ def read_board(
     more = None
     if len(rows) > limit:
         more = cursors.encode(_ENTRIES, board.id, shown[-1].geomean, shown[-1].id)
-    others = _board_views(session, boards, reader)
+    others = _board_views(session, boards)
     return BoardPage(
         board=next(view for view in others if view.platform == board.platform),
         boards=[view for view in others if view.platform != board.platform],
-        data=_entry_views(shown, reader, before + 1),
+        data=_entry_views(session, shown, before + 1),
         has_more=more is not None,
         next=more,
     )
@@ -124,7 +119,6 @@ def history(
     *,
     gpu: str | None = None,
     platform: str | None = None,
-    reader: str | None = None,
 ) -> list[FirstView]:
     """Who held first place of a board when, oldest first; of a very long history the latest part.
 
@@ -144,7 +138,7 @@ def history(
     )
     rows = [(first.since, entry) for first, entry in session.execute(query)][::-1]
     ends = [since for since, _ in rows[1:]] + [None]
-    visible = visible_jobs(reader, ((entry.job_id, entry.owner) for _, entry in rows))
+    visible = visible_jobs(session, [entry.job_id for _, entry in rows])
     return [
         FirstView(
             since=since,
@@ -233,7 +227,7 @@ def _best_first(query: Select[Any]) -> Select[Any]:
     return query.order_by(LeaderboardEntry.geomean.desc(), LeaderboardEntry.id)
 
 
-def _board_views(session: Session, boards: Sequence[Leaderboard], reader: str | None) -> list[BoardView]:
+def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardView]:
     """With the first entry and the number of entries of each, by one index look-up a board."""
     if not boards:
         return []
@@ -255,7 +249,11 @@ def _board_views(session: Session, boards: Sequence[Leaderboard], reader: str | 
     found = session.execute(select(Leaderboard.id, first_id, count).where(Leaderboard.id.in_(ids))).all()
     wanted = [first for _, first, _ in found if first is not None]
     entries = session.scalars(select(LeaderboardEntry).where(LeaderboardEntry.id.in_(wanted))).all()
-    firsts = {entry.board_id: _entry_views([entry], reader, 1)[0] for entry in entries}
+    views = _entry_views(session, entries, 1)
+    firsts = {
+        entry.board_id: view.model_copy(update={"rank": 1})
+        for entry, view in zip(entries, views, strict=True)
+    }
     counts = {board_id: int(number) for board_id, _, number in found}
     return [
         BoardView(
@@ -274,8 +272,8 @@ def _board_views(session: Session, boards: Sequence[Leaderboard], reader: str | 
     ]
 
 
-def _entry_views(rows: Sequence[LeaderboardEntry], reader: str | None, first_rank: int) -> list[EntryView]:
-    visible = visible_jobs(reader, ((row.job_id, row.owner) for row in rows))
+def _entry_views(session: Session, rows: Sequence[LeaderboardEntry], first_rank: int) -> list[EntryView]:
+    visible = visible_jobs(session, [row.job_id for row in rows])
     return [
         EntryView(
             rank=rank,

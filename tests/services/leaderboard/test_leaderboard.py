@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, select, text
+from sqlalchemy.orm import with_loader_criteria
 
 from evaluator.fingerprint import platform, type_of
 from kernelbench_tasks import catalog
@@ -290,3 +291,22 @@ def test_a_board_is_read_from_indexes(base: Database) -> None:
     assert scans == []
     assert any("entries_by_origin" in plan for plan in plans)
     assert any("entries_in_order" in plan for plan in plans)
+
+
+def test_a_board_names_only_jobs_that_its_reader_may_see(base: Database) -> None:
+    shown, hidden = (ended_job(base, speed) for speed in (1.5, 2.0))
+    only_shown = with_loader_criteria(Job, Job.id == shown)
+
+    def condition(state: Any) -> None:
+        if state.is_select:
+            state.statement = state.statement.options(only_shown)
+
+    with base.read() as session:
+        event.listen(session, "do_orm_execute", condition)
+        found = reading.read_board(session, TASK)
+        assert [(row.geomean_speedup, row.job_id) for row in found.data] == [(2.0, None), (1.5, shown)]
+        boards, _ = reading.list_boards(session)
+        assert boards[0].first is not None
+        assert (boards[0].first.job_id, boards[0].entries) == (None, 2)
+        assert [row.job_id for row in reading.history(session, TASK)] == [shown, None]
+    assert hidden
