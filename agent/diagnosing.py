@@ -64,7 +64,11 @@ def roofline_share(store: JobStore, screen: Mapping[str, Any] | None) -> float |
     Returns:
         None where no ceilings were measured or the default sizes were not timed.
     """
-    profile, description = store.step(PROFILE_STEP), store.step(DESCRIBE_STEP)
+    return share_of_roofline(store.step(PROFILE_STEP), store.step(DESCRIBE_STEP), screen)
+
+
+def share_of_roofline(profile: object, description: object, screen: Mapping[str, Any] | None) -> float | None:
+    """The same from the two steps' values, for whoever has no store."""
     if screen is None or not isinstance(profile, dict) or not isinstance(description, dict):
         return None
     least_s = profile.get("least_s")

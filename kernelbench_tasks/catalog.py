@@ -76,7 +76,19 @@ def load(name: str) -> CatalogTask:
 
 def find_by_sha256(sha256: str) -> CatalogTask | None:
     """The task whose source has this digest, or None. Only such tasks rank on the global leaderboard."""
-    return next((task for task in list_tasks() if task.sha256 == sha256), None)
+    return _by_sha256().get(sha256)
+
+
+@cache
+def digests() -> tuple[str, ...]:
+    """The digest of every task's source, in the order of `list_tasks`."""
+    return tuple(_by_sha256())
+
+
+@cache
+def _by_sha256() -> dict[str, CatalogTask]:
+    """Asked with every request, and the files of an installed catalogue do not change: each is read once."""
+    return {task.sha256: task for task in list_tasks()}
 
 
 def _title(path: Path) -> str:

@@ -12,8 +12,9 @@ from starlette.types import ASGIApp
 
 from services.api import problems
 from services.api.guard import Guard
-from services.api.routes import evaluations, events, health, jobs
-from services.dashboard.pages import router as pages
+from services.api.routes import evaluations, events, health, jobs, leaderboard
+from services.api.streams import Lookout
+from services.dashboard import boards, exports, pages
 from services.db.session import database
 from services.db.upgrade import upgrade
 from services.observing.metrics import Metrics
@@ -52,6 +53,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(upgrade, app.state.database)
         app.state.stopping = asyncio.Event()
+        app.state.lookout = Lookout(app.state.database, app.state.stopping)
         dispatcher = Dispatcher(app.state.database, celery, settings.max_attempts)
         worker = EmbeddedWorker(celery, settings.device) if with_worker else None
         if worker:
@@ -77,7 +79,8 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.metrics = Metrics(app.state.database)
     app.state.celery = celery
     problems.install(app)
-    for group in (jobs, events, evaluations, health):
+    for group in (jobs, events, evaluations, leaderboard, health):
         app.include_router(group.router)
-    app.include_router(pages)
+    for part in (exports, boards, pages):
+        app.include_router(part.router)
     return app

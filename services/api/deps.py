@@ -43,3 +43,6 @@ IdempotencyKey = Annotated[
     Header(description="same key and body within 24 hours: the same job, made once", max_length=200),
 ]
 Limit = Annotated[int, Query(ge=1, le=100, description="how many at most")]
+After = Annotated[
+    str | None, Query(min_length=1, max_length=400, description="`next` of the page before, as it came")
+]

@@ -13,7 +13,10 @@ from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from services.dashboard import charts, formats, listing, ranking, story, words
 
-EVENTS_SHOWN = 200
+EVENTS_SHOWN = 100
+# A job may have thousands of candidates; all of them are in the tables as data.
+ROWS_SHOWN = 50
+REJECTED_SHOWN = 20
 
 
 def job_context(
@@ -23,44 +26,60 @@ def job_context(
     events: Sequence[Mapping[str, Any]],
     held_out: Mapping[str, Any] | None,
     prices: Prices | None = None,
+    *,
+    earlier_events: int = 0,
+    place: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the job page shows, from the JSON objects of the API, and prices from the settings."""
-    winner_sha256 = (job.get("winner") or {}).get("sha256")
+    """Everything that the job page shows, from the JSON objects of the API, and prices from the settings.
+
+    Args:
+        job: GET /jobs/{id}.
+        candidates: its candidates; sources and whole verdicts are needed of the winner and the leading one alone.
+        reference: the task's text.
+        events: its log, or the end of it.
+        held_out: the verdict on the delivered module.
+        prices: of devices and energy.
+        earlier_events: how many events came before those given, progress not counted.
+        place: GET /jobs/{id}/place.
+    """
     candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
-    shown = job.get("winner") or job.get("best") or {}
     timed = ranking.timed_shapes(verdict)
     shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
+    shown = job.get("winner") or job.get("best") or {}
     labels = {one["sha256"]: one["label"] for one in candidates}
     events = [_labelled(event, labels) for event in events]
     told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
     is_final = job["state"] in words.FINAL_STATES
     return {
         "job": job,
-        "is_final": is_final,
-        "is_live": not is_final or job["counts"]["pending"] > 0,
-        "rows": ranking.leaderboard(candidates, winner_sha256),
+        "rows": ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256")),
         "rejected": ranking.rejections(candidates),
         "delivered": candidate,
-        "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
-        "optimized": next((one for one in reversed(candidates) if ranking.is_delivery(one)), None),
         "phase": phase,
         "verdict": verdict,
         "leading_summary": summary,
-        "reading": words.reading(_headline_interval(job, shown)),
         "overfit_index": ranking.overfit_index(candidates, held_out),
         "shapes": shapes,
-        "own": _own_shapes(candidate),
+        "own": own_shapes(candidate),
         "baseline_names": ranking.baseline_names(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
-        "map": _map(candidate, phase, verdict),
-        "costs": _costs(verdict, prices),
+        "map": rate_map_of(candidate, phase, verdict),
+        "costs": costs(verdict, prices),
         "progress_chart": charts.search_chart([one for one in candidates if not ranking.is_delivery(one)]),
+        "is_final": is_final,
+        "is_live": not is_final or job["counts"]["pending"] > 0,
+        "rows_shown": ROWS_SHOWN,
+        "rejected_shown": REJECTED_SHOWN,
+        "place": place,
+        "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
+        "optimized": next((one for one in reversed(candidates) if ranking.is_delivery(one)), None),
+        "reading": words.reading(_headline_interval(job, shown)),
         "diff": listing.unified(reference, candidate["source"]) if candidate else None,
         "reference_lines": [] if candidate else listing.highlighted_lines(reference),
         "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
         "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
-        "events_hidden": max(0, len(told) - EVENTS_SHOWN),
+        "events_hidden": max(0, len(told) - EVENTS_SHOWN) + earlier_events,
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": story.activity(events),
         "profile": story.profile(events),
@@ -68,7 +87,7 @@ def job_context(
     }
 
 
-def _map(
+def rate_map_of(
     candidate: Mapping[str, Any] | None, phase: str, verdict: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """Work per second over two sizes, from every shape at which the delivered or leading candidate was timed."""
@@ -80,20 +99,22 @@ def _map(
     points = rate_map.points_of(verdicts)
     if points is None:
         return None
+    chart = rate_map.rate_map(points)
     return {
-        "svg": draw(rate_map.rate_map(points)),
+        "chart": chart,
+        "svg": draw(chart),
         "points": points,
         "sentences": bad_regions.sentences(points),
     }
 
 
-def _costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
+def costs(verdict: Mapping[str, Any] | None, prices: Prices | None) -> list[Serving]:
     """What calls cost on the device of this job, reference and optimized; nothing where no price applies and no joules are known."""
     lines = serving([verdict] if verdict else [], prices or Prices())
     return [line for line in lines if line.usd_per_million is not None or line.joules is not None]
 
 
-def _own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def own_shapes(candidate: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The shapes of the user's traffic at which the delivered or leading candidate was timed, heaviest first."""
     found = ranking.weighted_verdict(candidate)
     if found is None:

@@ -176,12 +176,3 @@ def breakable(name: object) -> Markup:
 def px(value: float) -> float:
     """A length for SVG, rounded to a tenth so that pages stay small."""
     return round(value, 1)
-
-
-def lines_of_code(source: str | None) -> int | None:
-    """Lines that are neither blank nor only a comment."""
-    if source is None:
-        return None
-    return sum(
-        1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from markupsafe import Markup, escape
 from pygments import highlight  # type: ignore[import-untyped]
@@ -14,6 +15,8 @@ from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 HIGHLIGHT_LIMIT_CHARACTERS = 200_000
 DIFF_LIMIT_LINES = 5_000
 CONTEXT_LINES = 3
+# A source never changes, its page is drawn again every few seconds, and Pygments takes most of that time.
+_KEPT = 128
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,15 @@ class DiffLine:
 
 def highlighted_lines(source: str) -> list[Markup]:
     """The source as one safe HTML fragment per line."""
+    return list(_highlighted(source))
+
+
+@lru_cache(maxsize=_KEPT)
+def _highlighted(source: str) -> tuple[Markup, ...]:
+    return tuple(_highlight(source))
+
+
+def _highlight(source: str) -> list[Markup]:
     plain = _lines(source)
     if len(source) > HIGHLIGHT_LIMIT_CHARACTERS:
         return [escape(line) for line in plain]

@@ -18,15 +18,15 @@ from sqlalchemy.orm import Session
 from agent.performance.money import Prices
 from kernelbench_tasks import catalog
 from services.api.deps import SessionDep, SettingsDep
-from services.dashboard import contexts, words
+from services.dashboard import contexts, story, words
 from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
 from services.errors import NotFound, Refused
 from services.jobs import cancel, read, submit
 from services.jobs.requests import OptimizeRequest
+from services.leaderboard import reading
 from services.settings import Settings
 
 PAGE_SIZE = 50
-EVENTS_AT_ONCE = 2_000
 DEVICES = ("cpu", "cuda")
 DEMO_TASK = "layernorm_relu_add"
 
@@ -58,25 +58,38 @@ FormDep = Annotated[dict[str, Any], Depends(form_fields)]
 
 @router.get("/")
 def index(
-    session: SessionDep, settings: SettingsDep, after: Annotated[str | None, Query(max_length=64)] = None
+    session: SessionDep, settings: SettingsDep, after: Annotated[str | None, Query(max_length=400)] = None
 ) -> Response:
     """The jobs, newest first, and the form for a new one."""
-    return _index(session, settings, blank_form(), after=after)
+    try:
+        return _index(session, settings, blank_form(), after=after)
+    except Refused as error:
+        return render("error.html", status=422, title="No such page", detail=str(error))
 
 
 @router.get("/ui/jobs/{job_id}")
 def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Response:
     """One job: result, leaderboard, shapes, rejections, source, events, environment."""
     try:
+        row = read.job_row(session, job_id)
         job = plain(read.get_job(session, job_id))
-        candidates = [plain(view) for view in read.list_candidates(session, job_id)]
-        reference = read.task_source(session, job_id)
-        held_out = read.held_out_verdict(session, job_id)
     except NotFound as error:
         return _missing(error)
-    prices = Prices(settings.gpu_prices, settings.energy_price)
-    events = _events(session, job_id)
-    return render("job.html", **contexts.job_context(job, candidates, reference, events, held_out, prices))
+    shown = {one["sha256"] for one in (job["winner"], job["best"]) if one}
+    events, earlier = read.recent_events(
+        session, job_id, but_not=story.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
+    )
+    context = contexts.job_context(
+        job,
+        read.outlined_candidates(session, job_id, shown),
+        row.task_source,
+        [plain(view) for view in events],
+        read.held_out_verdict(session, job_id),
+        Prices(settings.gpu_prices, settings.energy_price),
+        earlier_events=earlier,
+        place=plain(reading.place_of(session, row)) if row.state in words.FINAL_STATES else None,
+    )
+    return render("job.html", **context)
 
 
 @router.get("/ui/candidates/{candidate_id}")
@@ -86,10 +99,10 @@ def candidate_page(session: SessionDep, candidate_id: str, against: str = "refer
         candidate = plain(read.get_candidate(session, candidate_id))
         job = plain(read.get_job(session, candidate["job_id"]))
         reference = read.task_source(session, candidate["job_id"])
-        siblings = [plain(view) for view in read.list_candidates(session, candidate["job_id"])]
+        found = read.find_candidate(session, candidate["job_id"], candidate["parent_sha256"])
     except NotFound as error:
         return _missing(error)
-    parent = next((one for one in siblings if one["sha256"] == candidate["parent_sha256"]), None)
+    parent = plain(found) if found else None
     return render("candidate.html", **contexts.candidate_context(job, candidate, reference, parent, against))
 
 
@@ -140,16 +153,6 @@ def static(name: str) -> Response:
 def favicon() -> Response:
     """Browsers ask for it when they show bare JSON."""
     return static("favicon.svg")
-
-
-def _events(session: Session, job_id: str) -> list[dict[str, Any]]:
-    """All events of a job; a long one has thousands, most of them progress."""
-    found: list[dict[str, Any]] = []
-    while True:
-        page = read.list_events(session, job_id, after=found[-1]["id"] if found else 0, limit=EVENTS_AT_ONCE)
-        found += [plain(view) for view in page]
-        if len(page) < EVENTS_AT_ONCE:
-            return found
 
 
 def _index(

@@ -13,6 +13,7 @@ from typing import Any
 
 from evaluator.fingerprint import platform, type_of
 from services.dashboard import formats, words
+from services.jobs.lines import lines_of_code
 
 Json = Mapping[str, Any]
 
@@ -162,9 +163,15 @@ def _row(candidate: Json, winner_sha256: str | None) -> Row:
         traffic_ci95=formats.interval_bounds(traffic.get("geomean_ci95")),
         worst=formats.finite(summary.get("worst_speedup")),
         measured_on=phase,
-        lines=formats.lines_of_code(candidate.get("source")),
+        lines=_lines(candidate),
         is_winner=bool(winner_sha256) and candidate.get("sha256") == winner_sha256,
     )
+
+
+def _lines(candidate: Json) -> int | None:
+    """Counted already where a list of candidates comes without their sources."""
+    counted = candidate.get("lines")
+    return counted if isinstance(counted, int) else lines_of_code(candidate.get("source"))
 
 
 def _order(row: Row) -> tuple[int, bool, int, float, str]:

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel
 
 from services.dashboard import formats, words
+from services.jobs.lines import lines_of_code
 
 HERE = Path(__file__).parent
 STATIC_TYPES = {
@@ -66,7 +67,7 @@ def environment() -> Environment:
     filters = (
         formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
         formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
-        formats.lines_of_code, formats.breakable, formats.px, formats.weight,
+        lines_of_code, formats.breakable, formats.px, formats.weight,
     )  # fmt: skip
     jinja.filters.update({function.__name__: function for function in filters})
     jinja.globals.update(words=words, elapsed_s=formats.elapsed_s, static_url=static_url)

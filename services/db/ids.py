@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 80
 _LENGTH = 26
+_ID = re.compile(f"[{_ALPHABET}]{{{_LENGTH}}}")
+_CANDIDATE_ID = re.compile(f"[{_ALPHABET}]{{{_LENGTH}}}\\.[0-9a-f]{{12}}")
 
 
 def new_id() -> str:
@@ -18,3 +21,13 @@ def new_id() -> str:
         number, digit = divmod(number, len(_ALPHABET))
         characters.append(_ALPHABET[digit])
     return "".join(reversed(characters))
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` has the form of an identifier; whatever has not is asked of no database."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_candidate_id(text: str) -> bool:
+    """Whether `text` has the form of a candidate's id."""
+    return _CANDIDATE_ID.fullmatch(text) is not None

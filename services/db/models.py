@@ -5,8 +5,11 @@ jobs ──< candidates          a job's proposals, unique by source
   │──< steps                 finished steps, so that a job resumes
   │──< events                what happened, in order; ids grow over the whole database
   │──  bundles               the zip that the user downloads
+  │──  leaderboard_entries   the confirmed figure of a catalogue task, if the job has one
   └──< evaluations           one (task, candidate) to judge; with a job: an external candidate of it
 memory                       what jobs learnt, for other jobs; goes with the job that it came from
+leaderboards ──< leaderboard_entries, leaderboard_firsts
+                             one board per task, referee and platform; its figures; who was first since when
 workers                      who is alive, which devices, which sandbox
 idempotency_keys             which request made which row
 """
@@ -68,7 +71,10 @@ class Leased:
 
 
 class Job(Leased, Base):
-    """One optimization: a task in, a bundle out. `request` is what the client asked for beyond the columns."""
+    """One optimization: a task in, a bundle out. `request` is what the client asked for beyond the columns.
+
+    `tally` is what lists say of a job that has ended (`services.jobs.tally`); None where it is to be worked out.
+    """
 
     __tablename__ = "jobs"
 
@@ -86,13 +92,17 @@ class Job(Leased, Base):
     summary: Mapped[dict[str, Any] | None]
     usd: Mapped[float] = mapped_column(Float, default=0.0)
     tokens: Mapped[int] = mapped_column(Integer, default=0)
+    tally: Mapped[dict[str, Any] | None]
 
 
 class Candidate(Base):
     """One proposed source of a job."""
 
     __tablename__ = "candidates"
-    __table_args__ = (UniqueConstraint("job_id", "sha256", name="one_candidate_per_source"),)
+    __table_args__ = (
+        UniqueConstraint("job_id", "sha256", name="one_candidate_per_source"),
+        Index("candidates_in_order", "job_id", "number"),
+    )
 
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(64), unique=True)
@@ -103,6 +113,7 @@ class Candidate(Base):
     parent_sha256: Mapped[str | None] = mapped_column(String(64))
     note: Mapped[str] = mapped_column(Text, default="")
     source: Mapped[str] = mapped_column(Text)
+    lines: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -110,7 +121,7 @@ class Verdict(Base):
     """The referee's word on one candidate in one phase. The scalar columns repeat `body`, for lists and sorting.
 
     Keyed by source and not by candidate row: the held-out verdict belongs to optimized.py, which is assembled and
-    need not be a candidate.
+    need not be a candidate. `outline` is `body` without what was measured at each shape, for pages that list many.
     """
 
     __tablename__ = "verdicts"
@@ -129,6 +140,7 @@ class Verdict(Base):
     traffic_low: Mapped[float | None] = mapped_column(Float)
     traffic_high: Mapped[float | None] = mapped_column(Float)
     body: Mapped[dict[str, Any]]
+    outline: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -217,6 +229,74 @@ class MemoryEntry(Base):
     features: Mapped[dict[str, Any]]
     body: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Leaderboard(Base):
+    """One ranking: a task of the catalogue, a version of the referee, a platform (`evaluator.fingerprint.platform`)."""
+
+    __tablename__ = "leaderboards"
+    __table_args__ = (
+        UniqueConstraint("task_sha256", "harness", "platform", name="one_board_per_platform"),
+        Index("leaderboards_by_task", "harness", "task_name", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    task_sha256: Mapped[str] = mapped_column(String(64))
+    task_name: Mapped[str] = mapped_column(String(200))
+    harness: Mapped[str] = mapped_column(String(16))
+    platform: Mapped[str] = mapped_column(String(16))
+    device: Mapped[str] = mapped_column(String(16))
+    device_type: Mapped[str] = mapped_column(String(200))
+    versions: Mapped[dict[str, Any]]
+    changed_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class LeaderboardEntry(Base):
+    """One job's confirmed figure. `services.leaderboard` alone writes and reads these.
+
+    `live` is false once the same source of the same owner was confirmed again: the latest measurement counts, so that
+    measuring often and keeping the luckiest gains nothing.
+    """
+
+    __tablename__ = "leaderboard_entries"
+    __table_args__ = (
+        Index("entries_in_order", "board_id", "live", "geomean", "id"),
+        Index("entries_by_origin", "board_id", "live", "origin", "geomean", "id"),
+        Index("entries_by_model", "board_id", "live", "model", "geomean", "id"),
+        Index("entries_of_source", "board_id", "winner_sha256"),
+    )
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    board_id: Mapped[int] = mapped_column(ForeignKey("leaderboards.id", ondelete="CASCADE"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), unique=True)
+    owner: Mapped[str] = mapped_column(String(64), default="")
+    winner_sha256: Mapped[str] = mapped_column(String(64))
+    origin: Mapped[str] = mapped_column(String(16))
+    model: Mapped[str | None] = mapped_column(String(200))
+    label: Mapped[str] = mapped_column(String(200))
+    live: Mapped[bool] = mapped_column(default=True)
+    geomean: Mapped[float] = mapped_column(Float)
+    ci_low: Mapped[float] = mapped_column(Float)
+    ci_high: Mapped[float] = mapped_column(Float)
+    worst: Mapped[float] = mapped_column(Float)
+    shapes: Mapped[int] = mapped_column(Integer)
+    roofline_share: Mapped[float | None] = mapped_column(Float)
+    usd: Mapped[float] = mapped_column(Float)
+    entered_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class LeaderboardFirst(Base):
+    """Who took first place of a board, and when; held until the next row."""
+
+    __tablename__ = "leaderboard_firsts"
+    __table_args__ = (Index("firsts_of_board", "board_id", "id"),)
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    board_id: Mapped[int] = mapped_column(ForeignKey("leaderboards.id", ondelete="CASCADE"))
+    entry_id: Mapped[int] = mapped_column(
+        ForeignKey("leaderboard_entries.id", ondelete="CASCADE"), index=True
+    )
+    since: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Worker(Base):

@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from services.db.models import Evaluation, Job, utc_now
 from services.db.types import storable_json, storable_text
-from services.jobs import events
+from services.jobs import events, tally
+from services.leaderboard import recording
 
 _EVENT_OF_STATE = {"succeeded": "job.finished", "failed": "job.failed", "cancelled": "job.cancelled"}
 
@@ -33,6 +34,9 @@ def end_job(
     job.lease_owner = job.lease_until = None
     data = {"state": state, "verdict": verdict, "reason": job.reason, "winner_sha256": winner_sha256}
     events.append(session, job.id, _EVENT_OF_STATE[state], data, once="end")
+    tally.settle(session, job)
+    if state == "succeeded":
+        recording.enter(session, job)
 
 
 def end_evaluation(
@@ -45,3 +49,6 @@ def end_evaluation(
     row.verdict = str(result["verdict"])[:32] if result else None
     row.finished_at = utc_now()
     row.lease_owner = row.lease_until = None
+    job = events.lock_job(session, row.job_id) if row.job_id else None
+    if job is not None:
+        tally.settle(session, job)

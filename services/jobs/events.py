@@ -11,12 +11,15 @@ from typing import Any
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
+from services.db.ids import is_id
 from services.db.models import Event, Job
 from services.db.types import storable_json
 
 
 def lock_job(session: Session, job_id: str) -> Job | None:
     """The job's row, locked to the end of the transaction."""
+    if not is_id(job_id):
+        return None
     return session.get(Job, job_id, with_for_update=True, populate_existing=True)
 
 

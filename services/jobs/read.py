@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import exists, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session, defer
 
 from kernelbench_tasks import catalog
+from services.db.ids import is_candidate_id, is_id
 from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
 from services.errors import NotFound, NotReady
+from services.jobs import cursors
+from services.jobs.tally import LATEST_FIRST, Tally, latest, tallies
 from services.jobs.views import (
-    BestView,
     CandidateView,
-    CountsView,
     EvaluationUrls,
     EvaluationView,
     EventView,
@@ -27,13 +28,17 @@ from services.jobs.views import (
     TaskView,
 )
 
-_LATEST_FIRST = ("held_out", "validation", "screen")
-
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
-    """Jobs, newest first; `after` is the id of the last one already seen."""
+    """Jobs, newest first; `after` is the id of the last one already seen.
+
+    Raises:
+        Refused: `after` is no id.
+    """
     query = select(Job).options(defer(Job.task_source)).order_by(Job.id.desc()).limit(limit)
     if after is not None:
+        if not is_id(after):
+            raise cursors.refused()
         query = query.where(Job.id < after)
     return _job_views(session, session.scalars(query).all())
 
@@ -53,9 +58,9 @@ def job_row(session: Session, job_id: str) -> Job:
     Raises:
         NotFound: no such job.
     """
-    job = session.get(Job, job_id)
+    job = session.get(Job, job_id) if is_id(job_id) else None
     if job is None:
-        raise NotFound(f"there is no job {job_id!r}")
+        raise NotFound(f"there is no job {job_id[:40]!r}")
     return job
 
 
@@ -68,20 +73,92 @@ def task_source(session: Session, job_id: str) -> str:
     return job_row(session, job_id).task_source
 
 
-def list_candidates(session: Session, job_id: str) -> list[CandidateView]:
-    """All candidates of a job in order of arrival.
+def list_candidates(
+    session: Session, job_id: str, limit: int | None = None, after: str | None = None
+) -> list[CandidateView]:
+    """Candidates of a job in order of arrival, all of them by default; `after` is the id of the last one already seen.
 
     Raises:
         NotFound: no such job.
+        Refused: `after` is no candidate of this job.
     """
     job_row(session, job_id)
-    rows = session.scalars(
-        select(Candidate).where(Candidate.job_id == job_id).order_by(Candidate.number)
-    ).all()
+    query = select(Candidate).where(Candidate.job_id == job_id).order_by(Candidate.number).limit(limit)
+    if after is not None:
+        number = _number_of(session, after, job_id)
+        if number is None:
+            raise cursors.refused()
+        query = query.where(Candidate.number > number)
+    rows = session.scalars(query).all()
     verdicts: dict[str, dict[str, Verdict]] = defaultdict(dict)
-    for verdict in session.scalars(select(Verdict).where(Verdict.job_id == job_id)):
+    found = select(Verdict).options(defer(Verdict.outline)).where(Verdict.job_id == job_id)
+    if limit is not None or after is not None:
+        found = found.where(Verdict.sha256.in_([row.sha256 for row in rows]))
+    for verdict in session.scalars(found):
         verdicts[verdict.sha256][verdict.phase] = verdict
     return [_candidate_view(row, verdicts.get(row.sha256, {})) for row in rows]
+
+
+def outlined_candidates(session: Session, job_id: str, whole: Collection[str] = ()) -> list[dict[str, Any]]:
+    """All candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy.
+
+    Verdicts come as outlines, and `lines` stands for the source, except for the sources named in `whole`. A job has
+    hundreds of candidates, and its page shows the shapes of one.
+    """
+    columns = (
+        Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256,
+        Candidate.created_at, Candidate.lines,
+    )  # fmt: skip
+    rows = session.execute(
+        select(*columns).where(Candidate.job_id == job_id).order_by(Candidate.number)
+    ).all()
+    outlines = select(Verdict.sha256, Verdict.phase, Verdict.outline).where(Verdict.job_id == job_id)
+    verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
+    lacking = set(whole)
+    for sha256, phase, outline in session.execute(outlines):
+        verdicts[sha256][phase] = outline
+        if outline is None:  # stored before there were outlines
+            lacking.add(sha256)
+    bodies = select(Verdict.sha256, Verdict.phase, Verdict.body).where(
+        Verdict.job_id == job_id, Verdict.sha256.in_(lacking)
+    )
+    for sha256, phase, body in session.execute(bodies) if lacking else ():
+        verdicts[sha256][phase] = body
+    unread = lacking | {row.sha256 for row in rows if row.lines is None}
+    texts = select(Candidate.sha256, Candidate.source, Candidate.note).where(
+        Candidate.job_id == job_id, Candidate.sha256.in_(unread)
+    )
+    known = {row.sha256: row for row in session.execute(texts)} if unread else {}
+    return [_outlined(job_id, row, verdicts.get(row.sha256, {}), known.get(row.sha256)) for row in rows]
+
+
+def _outlined(job_id: str, row: Any, phases: dict[str, Any], text: Any | None) -> dict[str, Any]:
+    last = latest(phases)
+    findings = (last or {}).get("findings")
+    return {
+        "id": row.id,
+        "job_id": job_id,
+        "sha256": row.sha256,
+        "origin": row.origin,
+        "label": row.label,
+        "parent_sha256": row.parent_sha256,
+        "source": text.source if text else None,
+        "note": text.note if text else "",
+        "lines": row.lines,
+        "created_at": row.created_at.isoformat(),
+        "state": "judged" if last else "pending",
+        "verdict": str(last.get("verdict"))[:32] if last else None,
+        "reason": str(last.get("reason") or "") if last else None,
+        "findings": findings if isinstance(findings, list) else [],
+        **{phase: phases.get(phase) for phase in LATEST_FIRST},
+    }
+
+
+def _number_of(session: Session, candidate_id: str, job_id: str) -> int | None:
+    if not is_candidate_id(candidate_id):
+        return None
+    query = select(Candidate.number).where(Candidate.id == candidate_id, Candidate.job_id == job_id)
+    return session.scalar(query)
 
 
 def get_candidate(session: Session, candidate_id: str) -> CandidateView:
@@ -90,11 +167,20 @@ def get_candidate(session: Session, candidate_id: str) -> CandidateView:
     Raises:
         NotFound: no such candidate.
     """
-    row = session.scalar(select(Candidate).where(Candidate.id == candidate_id))
+    row = None
+    if is_candidate_id(candidate_id):
+        row = session.scalar(select(Candidate).where(Candidate.id == candidate_id))
     if row is None:
-        raise NotFound(f"there is no candidate {candidate_id!r}")
+        raise NotFound(f"there is no candidate {candidate_id[:60]!r}")
     found = session.scalars(select(Verdict).where(Verdict.job_id == row.job_id, Verdict.sha256 == row.sha256))
     return _candidate_view(row, {verdict.phase: verdict for verdict in found})
+
+
+def find_candidate(session: Session, job_id: str, sha256: str | None) -> CandidateView | None:
+    """The candidate of a job with this source."""
+    query = select(Candidate.id).where(Candidate.job_id == job_id, Candidate.sha256 == sha256)
+    found = session.scalar(query) if sha256 else None
+    return get_candidate(session, found) if found else None
 
 
 def held_out_verdict(session: Session, job_id: str) -> dict[str, Any] | None:
@@ -106,9 +192,35 @@ def held_out_verdict(session: Session, job_id: str) -> dict[str, Any] | None:
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
     """Events of a job with ids greater than `after`, oldest first. An unknown job has none."""
     query = select(Event).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
-    return [
-        EventView(id=row.id, time=row.time, name=row.name, data=row.data) for row in session.scalars(query)
-    ]
+    return [_event_view(row) for row in session.scalars(query)]
+
+
+def recent_events(
+    session: Session, job_id: str, but_not: str, also: str, limit: int
+) -> tuple[list[EventView], int]:
+    """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
+    whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
+    """
+    of_job = select(Event).where(Event.job_id == job_id)
+    last_first = Event.id.desc()
+    found = {
+        row.id: row
+        for row in session.scalars(of_job.where(Event.name != but_not).order_by(last_first).limit(limit))
+    }
+    told = len(found)
+    for query in (of_job, of_job.where(Event.name == also)):
+        row = session.scalar(query.order_by(last_first).limit(1))
+        if row is not None:
+            found[row.id] = row
+    hidden = 0
+    if told == limit:
+        count = select(func.count()).select_from(Event).where(Event.job_id == job_id, Event.name != but_not)
+        hidden = max(0, (session.scalar(count) or 0) - limit)
+    return [_event_view(found[number]) for number in sorted(found)], hidden
+
+
+def _event_view(row: Event) -> EventView:
+    return EventView(id=row.id, time=row.time, name=row.name, data=row.data)
 
 
 def is_settled(session: Session, job_id: str) -> bool:
@@ -124,9 +236,9 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
     Raises:
         NotFound: no such evaluation.
     """
-    row = session.get(Evaluation, evaluation_id)
+    row = session.get(Evaluation, evaluation_id) if is_id(evaluation_id) else None
     if row is None:
-        raise NotFound(f"there is no evaluation {evaluation_id!r}")
+        raise NotFound(f"there is no evaluation {evaluation_id[:40]!r}")
     return EvaluationView(
         id=row.id,
         state=_shown_state(row),
@@ -164,45 +276,12 @@ def get_bundle(session: Session, job_id: str) -> tuple[str, bytes]:
 
 
 def _job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
-    ids = [job.id for job in jobs]
-    verdicts: dict[tuple[str, str], dict[str, Verdict]] = defaultdict(dict)
-    query = select(Verdict).options(defer(Verdict.body)).where(Verdict.job_id.in_(ids))
-    for verdict in session.scalars(query):
-        verdicts[verdict.job_id, verdict.sha256][verdict.phase] = verdict
-    candidates: dict[str, list[Candidate]] = defaultdict(list)
-    rows = (
-        select(Candidate)
-        .options(defer(Candidate.source))
-        .where(Candidate.job_id.in_(ids))
-        .order_by(Candidate.number)
-    )
-    for candidate in session.scalars(rows):
-        candidates[candidate.job_id].append(candidate)
-    return [_job_view(job, candidates[job.id], verdicts) for job in jobs]
+    found = tallies(session, jobs)
+    return [_job_view(job, found[job.id]) for job in jobs]
 
 
-def _job_view(
-    job: Job, candidates: Iterable[Candidate], verdicts: dict[tuple[str, str], dict[str, Verdict]]
-) -> JobView:
+def _job_view(job: Job, tally: Tally) -> JobView:
     base = f"/jobs/{job.id}"
-    counts: dict[str, int] = defaultdict(int)
-    best: tuple[int, float, BestView] | None = None
-    winner: BestView | None = None
-    for candidate in candidates:
-        phases = verdicts.get((job.id, candidate.sha256), {})
-        latest = _latest(phases)
-        counts["candidates"] += 1
-        counts["pending" if latest is None else "accepted" if latest.word == "accepted" else "rejected"] += 1
-        shown = _best_view(candidate, phases)
-        if candidate.sha256 == job.winner_sha256:
-            winner = shown
-        if "held_out" in phases:
-            continue  # optimized.py itself: it is made of the best and does not compete
-        if latest is not None and latest.word == "accepted" and shown.geomean_speedup is not None:
-            # a validated figure beats any screened one: visible shapes are what proposers tune for
-            rank = ("validation" in phases, shown.traffic_speedup or shown.geomean_speedup)
-            if best is None or rank > best[:2]:
-                best = (*rank, shown)
     caps = job.request.get("budget") or {}
     return JobView(
         id=job.id,
@@ -216,9 +295,9 @@ def _job_view(
         attempt=job.attempt,
         verdict=job.verdict,
         reason=job.reason,
-        counts=CountsView(**counts),
-        best=best[2] if best else None,
-        winner=winner,
+        counts=tally.counts,
+        best=tally.best,
+        winner=tally.winner,
         summary=job.summary,
         spend=SpendView(
             usd=job.usd,
@@ -237,28 +316,10 @@ def _job_view(
     )
 
 
-def _best_view(candidate: Candidate, phases: dict[str, Verdict]) -> BestView:
-    # the held-out figure is never shown as a candidate's: it reports, it does not choose
-    measured = phases.get("validation") or phases.get("screen")
-    return BestView(
-        sha256=candidate.sha256,
-        label=candidate.label,
-        origin=candidate.origin,
-        geomean_speedup=measured.geomean_speedup if measured else None,
-        ci95=_interval(measured.ci_low, measured.ci_high) if measured else None,
-        traffic_speedup=measured.traffic_speedup if measured else None,
-        traffic_ci95=_interval(measured.traffic_low, measured.traffic_high) if measured else None,
-    )
-
-
-def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:
-    return None if low is None or high is None else (low, high)
-
-
 def _candidate_view(row: Candidate, phases: dict[str, Verdict]) -> CandidateView:
-    latest = _latest(phases)
+    last: Verdict | None = latest(phases)
     bodies: dict[str, dict[str, Any]] = {phase: verdict.body for phase, verdict in phases.items()}
-    findings = latest.body.get("findings") if latest else None
+    findings = last.body.get("findings") if last else None
     return CandidateView(
         id=row.id,
         job_id=row.job_id,
@@ -269,18 +330,14 @@ def _candidate_view(row: Candidate, phases: dict[str, Verdict]) -> CandidateView
         source=row.source,
         note=row.note,
         created_at=row.created_at,
-        state="judged" if latest else "pending",
-        verdict=latest.word if latest else None,
-        reason=latest.reason if latest else None,
+        state="judged" if last else "pending",
+        verdict=last.word if last else None,
+        reason=last.reason if last else None,
         findings=findings if isinstance(findings, list) else [],
         screen=bodies.get("screen"),
         validation=bodies.get("validation"),
         held_out=bodies.get("held_out"),
     )
-
-
-def _latest(phases: dict[str, Verdict]) -> Verdict | None:
-    return next((phases[phase] for phase in _LATEST_FIRST if phase in phases), None)
 
 
 def _shown_state(row: Job | Evaluation) -> JobState:

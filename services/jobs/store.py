@@ -24,6 +24,7 @@ from services.jobs import events, lease
 from services.jobs.lease import Lease
 from services.jobs.submit import candidate_row, proposed_data
 
+_OUTLINE = ("verdict", "reason", "findings", "summary", "environment", "effort", "elapsed_s")
 # Told by the service itself, which knows about attempts and leases.
 _OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled", "job.waiting")
 # Told once per source (and phase) however often a resumed job repeats them.
@@ -109,7 +110,7 @@ class SqlJobStore:
         with self._writing() as session:
             if session.scalar(self._verdict_query(sha256, phase)) is not None:
                 return False
-            row = _verdict_row(self._job_id, sha256, phase, body)
+            row = verdict_row(self._job_id, sha256, phase, body)
             session.add(row)
             candidate = self._candidate(session, sha256)
             data = {
@@ -189,6 +190,9 @@ class SqlJobStore:
     def _progressed(self, session: Session) -> None:
         """Something new was stored: the attempt was not in vain. What a resumed job merely repeats does not count."""
         lease.locked_row(session, self._lease).stalled_attempts = 0
+        job = session.get(Job, self._job_id)
+        if job is not None:
+            job.tally = None
 
     def _candidate(self, session: Session, sha256: str) -> models.Candidate | None:
         query = select(models.Candidate)
@@ -210,7 +214,13 @@ class SqlJobStore:
             job.tokens += int(data.get("tokens") or 0)
 
 
-def _verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> models.Verdict:
+def outline_of(body: dict[str, Any]) -> dict[str, Any]:
+    """A verdict as lists of candidates need it."""
+    return {name: body[name] for name in _OUTLINE if name in body}
+
+
+def verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> models.Verdict:
+    """The row of a verdict whose body is storable."""
     summary = body.get("summary") or {}
     low, high = _interval(summary)
     traffic = summary.get("traffic") or {}
@@ -228,6 +238,7 @@ def _verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> 
         traffic_low=traffic_low,
         traffic_high=traffic_high,
         body=body,
+        outline=outline_of(body),
     )
 
 

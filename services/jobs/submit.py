@@ -20,6 +20,7 @@ from services.db.models import Candidate, Evaluation, IdempotencyKey, Job, Verdi
 from services.db.types import epoch_seconds
 from services.errors import Conflict, FieldError, NotFound, Refused
 from services.jobs import events, lease
+from services.jobs.lines import lines_of_code
 from services.jobs.requests import CandidateRequest, EvaluateRequest, OptimizeRequest, Request, TaskRequest
 from services.jobs.wake import bell
 from services.settings import Settings
@@ -149,6 +150,7 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
     job = events.lock_job(session, job_id)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}")
+    job.tally = None
     source = CandidateSource(request.candidate, origin="external", label=request.label or "external")
     row = session.scalar(
         select(Candidate).where(Candidate.job_id == job_id, Candidate.sha256 == source.sha256)
@@ -194,6 +196,7 @@ def candidate_row(
         parent_sha256=parent_sha256,
         note=note,
         source=source,
+        lines=lines_of_code(source),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
@@ -152,9 +153,24 @@ Item = TypeVar("Item", bound=View)
 
 
 class Page(View, Generic[Item]):
-    """A page of a list; pass `last_id` as `after` to get the next one."""
+    """A page of a list; pass `next` as `after` to get the next one (null: there is none)."""
 
     data: list[Item]
     has_more: bool
+    next: str | None = None
     first_id: str | int | None
     last_id: str | int | None
+
+
+def page_of(found: Sequence[Item], limit: int) -> Page[Item]:
+    """A page of at most `limit`, of a list that was asked for one more."""
+    shown = list(found[:limit])
+    ids: list[Any] = [getattr(item, "id", None) for item in shown]
+    more = len(found) > limit
+    return Page(
+        data=shown,
+        has_more=more,
+        next=str(ids[-1]) if more else None,
+        first_id=ids[0] if ids else None,
+        last_id=ids[-1] if ids else None,
+    )

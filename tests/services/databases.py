@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import sqlalchemy
 
 from services.db.session import Database
@@ -46,3 +47,18 @@ def new_job(base: Database, folder: Path) -> str:
     """A queued job; its id."""
     with base.uncommitted() as session:
         return submit.create_job(session, OptimizeRequest(source=TINY_TASK), Settings(data_dir=folder))
+
+
+@contextmanager
+def fresh_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """An empty database with the newest schema: SQLite in `folder`, or one of its own on the session's PostgreSQL."""
+    if kind == "sqlite":
+        base = new_sqlite(folder)
+        yield base
+        base.close()
+    else:
+        with new_postgres(request.getfixturevalue("postgres_url")) as base:
+            yield base
+
+
+BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services("postgres"))]

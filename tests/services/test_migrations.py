@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from sqlalchemy import inspect, select, text
 
+from services.db.models import Job, Verdict
 from services.db.session import Database
 from services.db.upgrade import alembic_config, upgrade
+from services.jobs import read
+from services.leaderboard import reading
+from tests.services.databases import BOTH_DATABASES, fresh_database
+from tests.services.ranked import TASK, ended_job
 from tests.services.service import ROOT
 
 
@@ -43,3 +49,37 @@ def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
     ]
     results = [process.communicate(b"go\n", timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], results
+
+
+@pytest.mark.parametrize("kind", BOTH_DATABASES)
+def test_the_leaderboard_comes_and_goes_around_what_is_stored(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database(kind, tmp_path, request) as base:
+        job_id = ended_job(base, 1.5)
+        config = alembic_config(base)
+        command.downgrade(config, "0004")
+        with base.read() as session:
+            held = session.execute(text("SELECT count(*) FROM candidates")).scalar()
+            assert (held, session.execute(text("SELECT winner_sha256 FROM jobs")).scalar() is not None) == (
+                2,
+                True,
+            )
+            assert not inspect(session.connection()).has_table("leaderboard_entries")
+        upgrade(base)
+        command.check(config)
+        with base.read() as session:
+            job = session.get(Job, job_id)
+            assert job is not None
+            assert (job.tally, session.scalars(select(Verdict.outline)).all()) == (None, [None])
+            # what the columns were for is worked out from the rows themselves
+            view = read.get_job(session, job_id)
+            assert view.counts.candidates == 2
+            assert view.winner is not None
+            first, second = read.outlined_candidates(session, job_id)
+            assert (first["lines"], first["source"] is not None) == (None, True)
+            assert second["held_out"]["summary"]["geomean_speedup"] == 1.5
+            assert reading.place_of(session, job).reason == "it ended before this service kept a leaderboard"
+        again = ended_job(base, 2.0)
+        with base.read() as session:
+            assert [row.job_id for row in reading.read_board(session, TASK).data] == [again]

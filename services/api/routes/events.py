@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -12,15 +12,17 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from services.api.deps import DatabaseDep
+from services.api.streams import Lookout
 from services.db.session import Database
+from services.errors import FieldError, Refused
 from services.jobs import read
-from services.jobs.views import EventView, Page
+from services.jobs.views import EventView, Page, page_of
 
 router = APIRouter(tags=["jobs"])
-_LOOK_EVERY_S = 0.25
 _PING_EVERY_S = 15.0
 _RECONNECT_AFTER_MS = 1000
 _MOST_AT_ONCE = 500
+_EVENT_ID = re.compile(r"[0-9]{1,18}")
 
 
 @router.get(
@@ -43,28 +45,27 @@ async def list_events(
     """Events, oldest first. With `Accept: text/event-stream` a live stream; `Last-Event-ID` resumes it."""
     if "text/event-stream" not in accept:
         return await run_in_threadpool(_page, database, job_id, after, limit)
-    seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else after
+    seen = _event_id(last_event_id) if last_event_id else after
     found, settled = await run_in_threadpool(_look, database, job_id, seen)
     if settled and not found:
         return Response(status_code=204)
     stopping: asyncio.Event = request.app.state.stopping
     return EventSourceResponse(
-        _stream(database, job_id, seen, stopping),
+        _stream(database, job_id, seen, request.app.state.lookout, stopping),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
+
+
+def _event_id(text: str) -> int:
+    if not _EVENT_ID.fullmatch(text):
+        raise Refused([FieldError("Last-Event-ID", "is no id of an event")])
+    return int(text)
 
 
 def _page(database: Database, job_id: str, after: int, limit: int) -> Page[EventView]:
     with database.read() as session:
         read.job_row(session, job_id)
-        found = read.list_events(session, job_id, after, limit + 1)
-    shown = found[:limit]
-    return Page(
-        data=shown,
-        has_more=len(found) > limit,
-        first_id=shown[0].id if shown else None,
-        last_id=shown[-1].id if shown else None,
-    )
+        return page_of(read.list_events(session, job_id, after, limit + 1), limit)
 
 
 def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView], bool]:
@@ -76,23 +77,23 @@ def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView],
 
 
 async def _stream(
-    database: Database, job_id: str, seen: int, stopping: asyncio.Event
+    database: Database, job_id: str, seen: int, lookout: Lookout, stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
     yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
-    spoken = time.monotonic()
-    while not stopping.is_set():
-        found, settled = await run_in_threadpool(_look, database, job_id, seen)
-        for event in found:
-            yield format_sse_event(data_str=event.model_dump_json(), event=event.name, id=str(event.id))
-            seen, spoken = event.id, time.monotonic()
-        if settled and not found:
-            return
-        if found:
-            continue
-        if time.monotonic() - spoken > _PING_EVERY_S:
-            yield KEEPALIVE_COMMENT
-            spoken = time.monotonic()
-        try:
-            await asyncio.wait_for(stopping.wait(), _LOOK_EVERY_S)
-        except TimeoutError:
-            pass
+    with lookout.watching(job_id, seen) as watcher:
+        while not stopping.is_set():
+            watcher.woken.clear()  # first: what comes while this looks wakes it again
+            found, settled = await run_in_threadpool(_look, database, job_id, watcher.seen)
+            for event in found:
+                yield format_sse_event(data_str=event.model_dump_json(), event=event.name, id=str(event.id))
+                watcher.seen = event.id
+            if settled and not found:
+                return
+            if found:
+                continue
+            while not stopping.is_set():
+                try:
+                    await asyncio.wait_for(watcher.woken.wait(), _PING_EVERY_S)
+                    break
+                except TimeoutError:
+                    yield KEEPALIVE_COMMENT

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from fastapi import APIRouter, Response
 
-from fastapi import APIRouter, Query, Response
-
-from services.api.deps import IdempotencyKey, Limit, SessionDep, SettingsDep
+from services.api.deps import After, IdempotencyKey, Limit, SessionDep, SettingsDep
 from services.jobs import batches, cancel, read, submit
 from services.jobs.requests import BatchAnswers, CandidateRequest, OptimizeRequest
-from services.jobs.views import CandidateView, JobView, Page
+from services.jobs.views import CandidateView, JobView, Page, page_of
 
 router = APIRouter(tags=["jobs"])
 
@@ -32,16 +30,10 @@ def optimize(
 def list_jobs(
     session: SessionDep,
     limit: Limit = 20,
-    after: Annotated[str | None, Query(max_length=64, description="id of the last job already seen")] = None,
+    after: After = None,
 ) -> Page[JobView]:
     """Jobs, newest first."""
-    jobs = read.list_jobs(session, limit + 1, after)
-    return Page(
-        data=jobs[:limit],
-        has_more=len(jobs) > limit,
-        first_id=jobs[0].id if jobs else None,
-        last_id=jobs[:limit][-1].id if jobs else None,
-    )
+    return page_of(read.list_jobs(session, limit + 1, after), limit)
 
 
 @router.get("/jobs/{job_id}")
@@ -78,15 +70,11 @@ def add_answers(job_id: str, body: BatchAnswers, session: SessionDep) -> JobView
 
 
 @router.get("/jobs/{job_id}/candidates")
-def list_candidates(job_id: str, session: SessionDep) -> Page[CandidateView]:
-    """All candidates of a job in order of arrival, with their verdicts."""
-    found = read.list_candidates(session, job_id)
-    return Page(
-        data=found,
-        has_more=False,
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
-    )
+def list_candidates(
+    job_id: str, session: SessionDep, limit: Limit = 20, after: After = None
+) -> Page[CandidateView]:
+    """Candidates of a job in order of arrival, with their verdicts."""
+    return page_of(read.list_candidates(session, job_id, limit + 1, after), limit)
 
 
 @router.post("/jobs/{job_id}/candidates", status_code=202)

@@ -7,7 +7,8 @@ also differs in form, so that color is never the only carrier.
 
 from __future__ import annotations
 
+from services.dashboard.charts.history import HistoryChart, history_chart
 from services.dashboard.charts.search import SearchChart, search_chart
 from services.dashboard.charts.shapes import ShapeChart, shape_chart
 
-__all__ = ["SearchChart", "ShapeChart", "search_chart", "shape_chart"]
+__all__ = ["HistoryChart", "SearchChart", "ShapeChart", "history_chart", "search_chart", "shape_chart"]

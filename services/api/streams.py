@@ -1,0 +1,120 @@
+"""One look-out for all open event streams: it asks the database what is new and wakes those whom it concerns.
+
+Five hundred streams that each looked four times a second would keep a core busy with nothing happening. Here one query asks
+for the newest event of all; whoever watches a job with new events is woken and reads them itself, in order. Ids of different
+jobs do not become visible in order (PostgreSQL hands them out before commit), so now and then every watched job is asked
+about by itself; that also finds jobs that ended without a further event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import exists, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+
+from services.db.models import FINAL_STATES, Evaluation, Event, Job
+from services.db.session import Database
+
+_log = logging.getLogger(__name__)
+LOOK_EVERY_S = 0.25
+ASK_EACH_EVERY_S = 3.0
+_AT_ONCE = 500
+
+
+@dataclass(eq=False)
+class Watcher:
+    """One stream: `seen` is the last event that it has sent; `woken` says that there is something to look at."""
+
+    job_id: str
+    seen: int
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Lookout:
+    """Wakes streams. Lives on one event loop.
+
+    Args:
+        database: where events are.
+        stopping: set when the service stops; then every stream is woken.
+    """
+
+    def __init__(self, database: Database, stopping: asyncio.Event) -> None:
+        self._database = database
+        self._stopping = stopping
+        self._watchers: dict[str, set[Watcher]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watching(self, job_id: str, seen: int) -> Iterator[Watcher]:
+        """A watcher of a job, woken whenever it may have something new, until the block ends."""
+        watcher = Watcher(job_id, seen)
+        self._watchers.setdefault(job_id, set()).add(watcher)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            yield watcher
+        finally:
+            others = self._watchers[job_id]
+            others.discard(watcher)
+            if not others:
+                del self._watchers[job_id]
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        newest, asked_at = 0, -ASK_EACH_EVERY_S
+        while self._watchers and not self._stopping.is_set():
+            try:
+                newest, changed = await run_in_threadpool(_changed, self._database, newest)
+                self._wake(changed)
+                if loop.time() - asked_at >= ASK_EACH_EVERY_S:
+                    for chunk in _chunks(list(self._watchers)):
+                        self._wake_behind(await run_in_threadpool(_each, self._database, chunk))
+                    asked_at = loop.time()
+            except SQLAlchemyError as error:  # the database is being restarted: the next look finds it again
+                _log.warning("events cannot be read now: %s", type(error).__name__)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY_S)
+            except TimeoutError:
+                pass
+        self._wake(list(self._watchers))
+
+    def _wake(self, job_ids: Sequence[str]) -> None:
+        for job_id in job_ids:
+            for watcher in self._watchers.get(job_id, ()):
+                watcher.woken.set()
+
+    def _wake_behind(self, found: Sequence[tuple[str, int | None, bool]]) -> None:
+        for job_id, newest, settled in found:
+            for watcher in self._watchers.get(job_id, ()):
+                if settled or (newest or 0) > watcher.seen:
+                    watcher.woken.set()
+
+
+def _chunks(job_ids: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(job_ids), _AT_ONCE):
+        yield job_ids[start : start + _AT_ONCE]
+
+
+def _changed(database: Database, since: int) -> tuple[int, list[str]]:
+    """The newest event's id, and the jobs that have events after `since` (none at the very first look)."""
+    with database.read() as session:
+        newest = session.scalar(select(func.max(Event.id))) or 0
+        if not since or newest <= since:
+            return max(newest, since), []
+        return newest, list(session.scalars(select(Event.job_id).where(Event.id > since).distinct()))
+
+
+def _each(database: Database, job_ids: list[str]) -> list[tuple[str, int | None, bool]]:
+    """For each job its newest event, and whether nothing more is to be expected."""
+    newest = select(func.max(Event.id)).where(Event.job_id == Job.id).scalar_subquery()
+    waiting = exists().where(Evaluation.job_id == Job.id, Evaluation.state.not_in(FINAL_STATES))
+    settled = Job.state.in_(FINAL_STATES) & ~waiting
+    with database.read() as session:
+        rows = session.execute(select(Job.id, newest, settled).where(Job.id.in_(job_ids))).all()
+    return [(row[0], row[1], bool(row[2])) for row in rows]

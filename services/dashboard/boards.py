@@ -1,0 +1,102 @@
+"""Pages of the global leaderboard: ``/ui/leaderboard`` and ``/ui/leaderboard/{task}``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Response
+
+from services.api.deps import SessionDep
+from services.dashboard import charts
+from services.dashboard.rendering import plain, render
+from services.db.models import utc_now
+from services.errors import FieldError, NotFound, Refused
+from services.leaderboard import reading
+
+PAGE_SIZE = 50
+ORIGINS = ("human", "compiler", "llm", "policy", "external")
+
+router = APIRouter(include_in_schema=False)
+Text = Annotated[str | None, Query(max_length=400)]
+
+
+def selection(**wanted: str | None) -> dict[str, Any]:
+    """Filters of a board as they were asked for; an empty one, as forms send it, is none.
+
+    Raises:
+        Refused: a control character, which no filter has and PostgreSQL takes badly.
+    """
+    found = {name: value for name, value in wanted.items() if value}
+    wrong = [name for name, value in found.items() if not value.isprintable()]
+    if wrong:
+        raise Refused([FieldError(name, "holds a control character") for name in wrong])
+    return found
+
+
+@router.get("/ui/leaderboard")
+def boards_page(session: SessionDep, gpu: Text = None, after: Text = None) -> Response:
+    """Every board with who is first."""
+    try:
+        wanted = selection(gpu=gpu)
+        found, more = reading.list_boards(session, limit=PAGE_SIZE, after=after or None, **wanted)
+    except Refused:
+        return _wrong_address()
+    return render(
+        "leaderboard.html",
+        boards=[plain(view) for view in found],
+        gpus=reading.gpu_types(session),
+        gpu=gpu or "",
+        next_query=urlencode({**wanted, "after": more}) if more else "",
+        query=urlencode(wanted),
+    )
+
+
+@router.get("/ui/leaderboard/{task}")
+def board_page(
+    session: SessionDep,
+    task: str,
+    gpu: Text = None,
+    platform: Text = None,
+    origin: Text = None,
+    model: Text = None,
+    after: Text = None,
+) -> Response:
+    """One board, and the history of its first place."""
+    try:
+        where = selection(gpu=gpu, platform=platform)
+        who = selection(origin=origin, model=model)
+        found = reading.read_board(session, task, limit=PAGE_SIZE, after=after or None, **where, **who)
+        held = reading.history(session, task, **where)
+    except Refused:
+        return _wrong_address()
+    except NotFound as error:
+        return render("error.html", status=404, title="Not found", detail=str(error))
+    page = plain(found)
+    firsts = [plain(view) for view in held]
+    models = sorted(
+        {row["model"] for row in [*page["data"], *firsts] if row["model"]} | ({model} if model else set())
+    )
+    return render(
+        "board.html",
+        task=task,
+        page=page,
+        firsts=firsts[::-1],
+        chart=charts.history_chart(firsts, utc_now()),
+        origins=ORIGINS,
+        models=models,
+        where=where,
+        who=who,
+        where_query=urlencode(where),
+        query=urlencode({**where, **who}),
+        next_query=urlencode({**where, **who, "after": page["next"]}) if page["next"] else "",
+    )
+
+
+def _wrong_address() -> Response:
+    return render(
+        "error.html",
+        status=422,
+        title="No such page",
+        detail="The address has a filter or a cursor that no page gave out.",
+    )

@@ -1,0 +1,149 @@
+"""What ranks. One function decides, for the boards, the job's page and whoever asks over HTTP.
+
+A job ranks with the verdict on its delivered module at held-out shapes, where all of this holds:
+
+- the task is a file of the catalogue, by the digest of its text: a slow private reference would rank anything;
+- its shapes were the referee's choice: whoever names shapes, sizes or traffic measures something else;
+- the verdict is `accepted`, a confirmation (several pairs of fresh processes), by the referee as it is today;
+- it was measured in a sandbox on a machine that said what it is;
+- nothing about it was remarkable: a finding that is more than information keeps it off, known or not, but for one that
+  says nothing about speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.fingerprint import platform, type_of
+from evaluator.verdict import HARNESS_VERSION
+from kernelbench_tasks import catalog
+from services.db.models import Candidate, Job, Verdict
+
+_CHOSEN_BY_USER = {"shapes": "shapes", "space": "sizes", "traffic": "traffic"}
+_FEWEST_PAIRS = 2
+#: Warnings that do not touch a figure: a module with several kernels and a fall-back does not run each at every shape.
+_HARMLESS = frozenset({"fallback_ran"})
+#: Information that does: the candidate was looked at on a device that is not there.
+_NOT_REAL = frozenset({"interpreted"})
+_SANDBOXES = frozenset({"container", "namespaces", "landlock"})
+#: What a platform is named by, for people.
+_VERSIONS = ("driver", "power_limit_w", "torch", "triton", "threads")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The figures with which a job ranks, and where.
+
+    Speedups are over the best baseline at each held-out shape: geometric mean, its 95 % interval, the worst shape.
+    """
+
+    task_sha256: str
+    task_name: str
+    harness: str
+    platform: str
+    device: str
+    device_type: str
+    versions: dict[str, Any]
+    geomean: float
+    ci_low: float
+    ci_high: float
+    worst: float
+    shapes: int
+
+
+@dataclass(frozen=True)
+class NotListed:
+    """Why a job does not rank: one sentence."""
+
+    reason: str
+
+
+def decide(job: Job, winner: Candidate | None, held_out: Verdict | None) -> Standing | NotListed:
+    """Whether a job ranks.
+
+    Args:
+        job: its row.
+        winner: the row of `job.winner_sha256`.
+        held_out: the verdict on the delivered module.
+    """
+    task = catalog.find_by_sha256(job.task_sha256)
+    if task is None:
+        return NotListed("its task is not one of the catalogue: only those rank")
+    for name, words in _CHOSEN_BY_USER.items():
+        if job.request.get(name):
+            return NotListed(f"its {words} were the user's choice: only the referee's own shapes rank")
+    if job.state != "succeeded" or winner is None:
+        return NotListed("it has not ended with a delivered module")
+    if held_out is None:
+        return NotListed("its delivered module has no held-out verdict")
+    body = held_out.body
+    refused = _unconfirmed(body) or _unknown_machine(body) or _flagged(body)
+    if refused:
+        return NotListed(refused)
+    if (body.get("task") or {}).get("sha256") != job.task_sha256:
+        return NotListed("its verdict is about another task")
+    figures = _figures(body)
+    if figures is None:
+        return NotListed("its speed was not measured")
+    environment = body["environment"]
+    return Standing(
+        task_sha256=task.sha256,
+        task_name=task.name,
+        harness=HARNESS_VERSION,
+        platform=platform(environment),
+        device=str(environment["device"])[:16],
+        device_type=type_of(environment)[:200],
+        versions={name: environment.get(name) for name in _VERSIONS},
+        **figures,
+    )
+
+
+def _unconfirmed(body: Mapping[str, Any]) -> str:
+    if body.get("verdict") != "accepted":
+        return "its delivered module was not accepted at held-out shapes"
+    if body.get("effort") != "confirm" or "held_out" not in (body.get("splits") or ()):
+        return "its figure is provisional: only confirmations at held-out shapes rank"
+    pairs = (body.get("timing") or {}).get("pairs")
+    if not isinstance(pairs, int) or pairs < _FEWEST_PAIRS:
+        return "its figure is provisional: it does not rest on several pairs of processes"
+    return ""
+
+
+def _unknown_machine(body: Mapping[str, Any]) -> str:
+    environment = body.get("environment")
+    if not isinstance(environment, Mapping) or not type_of(environment) or not environment.get("device"):
+        return "the machine that it was measured on is not known"
+    harness = environment.get("harness")
+    if harness != HARNESS_VERSION:
+        return f"it was measured by version {harness} of the referee, and figures of version {HARNESS_VERSION} are others"
+    if environment.get("sandbox_tier") not in _SANDBOXES:
+        return "it was not measured in a sandbox"
+    return ""
+
+
+def _flagged(body: Mapping[str, Any]) -> str:
+    for finding in body.get("findings") or ():
+        rule, severity = str(finding.get("rule")), finding.get("severity")
+        if rule in _HARMLESS and severity == "warning":
+            continue
+        if severity != "info" or rule in _NOT_REAL:
+            return f"the referee remarked on it ({rule.replace('_', ' ')})"
+    return ""
+
+
+def _figures(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    summary = body.get("summary") or {}
+    interval = summary.get("geomean_ci95")
+    if not isinstance(interval, list) or len(interval) != 2:
+        return None
+    found = [summary.get("geomean_speedup"), *interval, summary.get("worst_speedup")]
+    if not all(isinstance(one, int | float) and math.isfinite(one) and one > 0 for one in found):
+        return None
+    geomean, low, high, worst = map(float, found)
+    timed = sum(bool(shape.get("timed")) for shape in body.get("shapes") or ())
+    if not low <= geomean <= high or not timed:
+        return None
+    return {"geomean": geomean, "ci_low": low, "ci_high": high, "worst": worst, "shapes": timed}

@@ -1,0 +1,46 @@
+"""Whose an entry is, and what of it strangers are shown. The only place of the leaderboard that knows about owners.
+
+A board shows figures, origins, models and labels to everybody. It never shows a source, a job's name or its owner, and an
+entry leads to its job only for those who may see that job. The service has no accounts yet, so every entry has the same
+owner; with them, `owner_of` names the job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from services.db.models import Job
+
+_MOST_CHARACTERS = 200
+
+
+def owner_of(job: Job) -> str:
+    """Whose the job is, as it is written into its entry."""
+    return ""
+
+
+def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
+    """Those of the jobs that whoever this session is for may see.
+
+    Asked of the jobs themselves, so that whatever rule holds for a session's jobs holds here, too.
+    """
+    if not job_ids:
+        return set()
+    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids))))
+
+
+def shown_model(model: str) -> str:
+    """A model's name without the folder that it lies in, which is a path of the operator's machine."""
+    return (
+        model.rstrip("/").rsplit("/", 1)[-1][:_MOST_CHARACTERS]
+        if model.startswith(("/", ".", "~"))
+        else model
+    )
+
+
+def shown_label(label: str, model: str | None) -> str:
+    """A candidate's label with its model's name as it is shown."""
+    return (label.replace(model, shown_model(model)) if model else label)[:_MOST_CHARACTERS]

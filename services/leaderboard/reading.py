@@ -1,0 +1,294 @@
+"""Queries over boards: rows in, views out. Each is a look-up in an index; nothing here writes or decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from evaluator.verdict import HARNESS_VERSION
+from kernelbench_tasks import catalog
+from services.db.models import Job, Leaderboard, LeaderboardEntry, LeaderboardFirst
+from services.errors import NotFound
+from services.jobs import cursors
+from services.leaderboard.eligibility import NotListed
+from services.leaderboard.ownership import visible_jobs
+from services.leaderboard.recording import standing_of
+from services.leaderboard.views import BoardPage, BoardView, EntryView, FirstView, PlaceView
+
+MOST_BOARDS_OF_TASK = 50
+MOST_FIRSTS = 200
+_BOARDS, _ENTRIES = "boards", "entries"
+
+
+def list_boards(
+    session: Session,
+    *,
+    gpu: str | None = None,
+    limit: int = 50,
+    after: str | None = None,
+) -> tuple[list[BoardView], str | None]:
+    """Boards of the current catalogue and referee by task, with who is first; and the cursor of the next page.
+
+    Raises:
+        Refused: `after` is no cursor of this list.
+    """
+    query = select(Leaderboard).where(_current())
+    if gpu is not None:
+        query = query.where(Leaderboard.device_type == gpu)
+    if after is not None:
+        name, number = cursors.decode(_BOARDS, after, str, int)
+        query = query.where(
+            or_(
+                Leaderboard.task_name > name,
+                and_(Leaderboard.task_name == name, Leaderboard.id > number),
+            )
+        )
+    query = query.order_by(Leaderboard.task_name, Leaderboard.id).limit(limit + 1)
+    rows = session.scalars(query).all()
+    shown = rows[:limit]
+    more = cursors.encode(_BOARDS, shown[-1].task_name, shown[-1].id) if len(rows) > limit else None
+    return _board_views(session, shown), more
+
+
+def gpu_types(session: Session) -> list[str]:
+    """Types of machine that have a board now, by name."""
+    query = select(Leaderboard.device_type).where(_current()).distinct().order_by(Leaderboard.device_type)
+    return list(session.scalars(query))
+
+
+def read_board(
+    session: Session,
+    task_name: str,
+    *,
+    gpu: str | None = None,
+    platform: str | None = None,
+    origin: str | None = None,
+    model: str | None = None,
+    limit: int = 50,
+    after: str | None = None,
+) -> BoardPage:
+    """One board of a task: that of `platform`, or the one of type `gpu` (of any) that changed last.
+
+    Args:
+        task_name: a task of the catalogue.
+        gpu: type of machine.
+        platform: fingerprint of one platform.
+        origin: only entries of this origin, ranked among themselves; likewise `model`.
+        limit: entries at most.
+        after: cursor of a page before.
+
+    Raises:
+        NotFound: no such task in the catalogue.
+        Refused: `after` is no cursor of this board.
+    """
+    boards = _boards_of(session, task_name)
+    board = _chosen(boards, gpu, platform)
+    if board is None:
+        return BoardPage(board=None, boards=_board_views(session, boards), data=[], has_more=False, next=None)
+    within = _of_board(board.id, origin, model)
+    query = select(LeaderboardEntry).where(*within)
+    before = 0
+    if after is not None:
+        board_id, geomean, number = cursors.decode(_ENTRIES, after, int, float, int)
+        if board_id != board.id:
+            raise cursors.refused()
+        seen = _at_least_as_good(geomean, number)
+        before = session.scalar(select(func.count()).select_from(LeaderboardEntry).where(*within, seen)) or 0
+        query = query.where(~seen)
+    rows = session.scalars(_best_first(query).limit(limit + 1)).all()
+    shown = rows[:limit]
+    more = None
+    if len(rows) > limit:
+        more = cursors.encode(_ENTRIES, board.id, shown[-1].geomean, shown[-1].id)
+    others = _board_views(session, boards)
+    return BoardPage(
+        board=next(view for view in others if view.platform == board.platform),
+        boards=[view for view in others if view.platform != board.platform],
+        data=_entry_views(session, shown, before + 1),
+        has_more=more is not None,
+        next=more,
+    )
+
+
+def history(
+    session: Session,
+    task_name: str,
+    *,
+    gpu: str | None = None,
+    platform: str | None = None,
+) -> list[FirstView]:
+    """Who held first place of a board when, oldest first; of a very long history the latest part.
+
+    Raises:
+        NotFound: no such task in the catalogue.
+    """
+    boards = _boards_of(session, task_name)
+    board = _chosen(boards, gpu, platform)
+    if board is None:
+        return []
+    query = (
+        select(LeaderboardFirst, LeaderboardEntry)
+        .join(LeaderboardEntry, LeaderboardEntry.id == LeaderboardFirst.entry_id)
+        .where(LeaderboardFirst.board_id == board.id)
+        .order_by(LeaderboardFirst.id.desc())
+        .limit(MOST_FIRSTS)
+    )
+    rows = [(first.since, entry) for first, entry in session.execute(query)][::-1]
+    ends = [since for since, _ in rows[1:]] + [None]
+    visible = visible_jobs(session, [entry.job_id for _, entry in rows])
+    return [
+        FirstView(
+            since=since,
+            until=until,
+            label=entry.label,
+            origin=entry.origin,
+            model=entry.model,
+            geomean_speedup=entry.geomean,
+            ci95=(entry.ci_low, entry.ci_high),
+            job_id=entry.job_id if entry.job_id in visible else None,
+        )
+        for (since, entry), until in zip(rows, ends, strict=True)
+    ]
+
+
+def place_of(session: Session, job: Job) -> PlaceView:
+    """Where a job stands now; why it does not rank is what `eligibility.decide` says."""
+    query = (
+        select(LeaderboardEntry, Leaderboard)
+        .join(Leaderboard, Leaderboard.id == LeaderboardEntry.board_id)
+        .where(LeaderboardEntry.job_id == job.id, _current())
+    )
+    found = session.execute(query).one_or_none()
+    if found is None:
+        standing = standing_of(session, job)
+        if isinstance(standing, NotListed):
+            return PlaceView(state="not_listed", reason=standing.reason)
+        return PlaceView(state="not_listed", reason="it ended before this service kept a leaderboard")
+    entry, board = found
+    where = {"task": board.task_name, "gpu": board.device_type, "platform": board.platform}
+    if not entry.live:
+        return PlaceView(
+            state="replaced", reason="the same source was confirmed again later, and that counts", **where
+        )
+    live = _of_board(board.id, None, None)
+    better = _at_least_as_good(entry.geomean, entry.id)
+    rank = session.scalar(select(func.count()).select_from(LeaderboardEntry).where(*live, better))
+    count = session.scalar(select(func.count()).select_from(LeaderboardEntry).where(*live))
+    return PlaceView(state="ranked", reason="", rank=rank, entries=count, **where)
+
+
+def _current() -> ColumnElement[bool]:
+    """Boards of this referee and of the catalogue's tasks as their files are now."""
+    return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(catalog.digests()))
+
+
+def _chosen(boards: Sequence[Leaderboard], gpu: str | None, platform: str | None) -> Leaderboard | None:
+    fits = (one for one in boards if gpu in (None, one.device_type) and platform in (None, one.platform))
+    return next(fits, None)
+
+
+def _boards_of(session: Session, task_name: str) -> Sequence[Leaderboard]:
+    """Those of the present referee, last changed first."""
+    try:
+        task = catalog.load(task_name)
+    except KeyError:
+        raise NotFound("the catalogue has no task of that name") from None
+    query = select(Leaderboard).where(
+        Leaderboard.task_sha256 == task.sha256, Leaderboard.harness == HARNESS_VERSION
+    )
+    query = query.order_by(Leaderboard.changed_at.desc(), Leaderboard.id.desc()).limit(MOST_BOARDS_OF_TASK)
+    return session.scalars(query).all()
+
+
+def _of_board(board_id: int, origin: str | None, model: str | None) -> list[ColumnElement[bool]]:
+    wanted: list[ColumnElement[bool]] = [
+        LeaderboardEntry.board_id == board_id,
+        LeaderboardEntry.live.is_(True),
+    ]
+    if origin is not None:
+        wanted.append(LeaderboardEntry.origin == origin)
+    if model is not None:
+        wanted.append(LeaderboardEntry.model == model)
+    return wanted
+
+
+def _at_least_as_good(geomean: float, number: int) -> ColumnElement[bool]:
+    """Of equal figures the earlier one is first."""
+    return or_(
+        LeaderboardEntry.geomean > geomean,
+        and_(LeaderboardEntry.geomean == geomean, LeaderboardEntry.id <= number),
+    )
+
+
+def _best_first(query: Select[Any]) -> Select[Any]:
+    return query.order_by(LeaderboardEntry.geomean.desc(), LeaderboardEntry.id)
+
+
+def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardView]:
+    """With the first entry and the number of entries of each, by one index look-up a board."""
+    if not boards:
+        return []
+    one, every = aliased(LeaderboardEntry), aliased(LeaderboardEntry)
+    first_id = (
+        select(one.id)
+        .where(one.board_id == Leaderboard.id, one.live.is_(True))
+        .order_by(one.geomean.desc(), one.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    count = (
+        select(func.count())
+        .select_from(every)
+        .where(every.board_id == Leaderboard.id, every.live.is_(True))
+        .scalar_subquery()
+    )
+    ids = [board.id for board in boards]
+    found = session.execute(select(Leaderboard.id, first_id, count).where(Leaderboard.id.in_(ids))).all()
+    wanted = [first for _, first, _ in found if first is not None]
+    entries = session.scalars(select(LeaderboardEntry).where(LeaderboardEntry.id.in_(wanted))).all()
+    views = _entry_views(session, entries, 1)
+    firsts = {
+        entry.board_id: view.model_copy(update={"rank": 1})
+        for entry, view in zip(entries, views, strict=True)
+    }
+    counts = {board_id: int(number) for board_id, _, number in found}
+    return [
+        BoardView(
+            task=board.task_name,
+            task_sha256=board.task_sha256,
+            gpu=board.device_type,
+            device=board.device,
+            platform=board.platform,
+            versions=board.versions,
+            harness=board.harness,
+            entries=counts.get(board.id, 0),
+            changed_at=board.changed_at,
+            first=firsts.get(board.id),
+        )
+        for board in boards
+    ]
+
+
+def _entry_views(session: Session, rows: Sequence[LeaderboardEntry], first_rank: int) -> list[EntryView]:
+    visible = visible_jobs(session, [row.job_id for row in rows])
+    return [
+        EntryView(
+            rank=rank,
+            label=row.label,
+            origin=row.origin,
+            model=row.model,
+            geomean_speedup=row.geomean,
+            ci95=(row.ci_low, row.ci_high),
+            worst_speedup=row.worst,
+            shapes=row.shapes,
+            roofline_share=row.roofline_share,
+            usd=row.usd,
+            entered_at=row.entered_at,
+            sha256=row.winner_sha256,
+            job_id=row.job_id if row.job_id in visible else None,
+        )
+        for rank, row in enumerate(rows, start=first_rank)
+    ]

@@ -1,0 +1,165 @@
+"""Writing a job's figure onto its board, in the transaction that ends the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from agent.budget import ROOFLINE_BELIEVED
+from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, share_of_roofline
+from services.db.models import (
+    Candidate,
+    Job,
+    Leaderboard,
+    LeaderboardEntry,
+    LeaderboardFirst,
+    Step,
+    Verdict,
+    utc_now,
+)
+from services.leaderboard.eligibility import NotListed, Standing, decide
+from services.leaderboard.ownership import owner_of, shown_label, shown_model
+
+_MODEL_ORIGINS = ("llm", "policy")
+
+
+def standing_of(session: Session, job: Job) -> Standing | NotListed:
+    """Whether a job ranks, from what is stored of it."""
+    winner = _winner(session, job)
+    query = select(Verdict).where(Verdict.job_id == job.id, Verdict.phase == "held_out")
+    held_out = session.scalar(query.order_by(Verdict.id.desc()).limit(1))
+    return decide(job, winner, held_out)
+
+
+def enter(session: Session, job: Job) -> LeaderboardEntry | None:
+    """Put a job that ends now, and that the caller has locked, on its board; None where it does not rank.
+
+    Twice is once: a job has one entry.
+    """
+    standing = standing_of(session, job)
+    if isinstance(standing, NotListed):
+        return None
+    if session.scalar(select(LeaderboardEntry.id).where(LeaderboardEntry.job_id == job.id)) is not None:
+        return None
+    winner = _winner(session, job)
+    assert winner is not None  # `decide` saw it
+    board = _locked_board(session, standing)
+    model = _model_of(job, winner)
+    now = utc_now()
+    entry = LeaderboardEntry(
+        board_id=board.id,
+        job_id=job.id,
+        owner=owner_of(job),
+        winner_sha256=winner.sha256,
+        origin=winner.origin,
+        model=shown_model(model) if model else None,
+        label=shown_label(winner.label, model),
+        geomean=standing.geomean,
+        ci_low=standing.ci_low,
+        ci_high=standing.ci_high,
+        worst=standing.worst,
+        shapes=standing.shapes,
+        roofline_share=_roofline_share(session, job, winner),
+        usd=job.usd,
+        entered_at=now,
+    )
+    same = (
+        LeaderboardEntry.board_id == board.id,
+        LeaderboardEntry.winner_sha256 == winner.sha256,
+        LeaderboardEntry.owner == entry.owner,
+        LeaderboardEntry.origin == winner.origin,
+    )
+    session.execute(
+        update(LeaderboardEntry).where(*same).values(live=False).execution_options(synchronize_session=False)
+    )
+    session.add(entry)
+    session.flush()
+    board.changed_at = now
+    _note_first(session, board.id)
+    return entry
+
+
+def _note_first(session: Session, board_id: int) -> None:
+    first = session.scalar(
+        select(LeaderboardEntry.id)
+        .where(LeaderboardEntry.board_id == board_id, LeaderboardEntry.live)
+        .order_by(LeaderboardEntry.geomean.desc(), LeaderboardEntry.id)
+        .limit(1)
+    )
+    held = session.scalar(
+        select(LeaderboardFirst.entry_id)
+        .where(LeaderboardFirst.board_id == board_id)
+        .order_by(LeaderboardFirst.id.desc())
+        .limit(1)
+    )
+    if first is not None and first != held:
+        session.add(LeaderboardFirst(board_id=board_id, entry_id=first))
+
+
+def _locked_board(session: Session, standing: Standing) -> Leaderboard:
+    """The board's row, locked to the end of the transaction: jobs that end together take first place in turn."""
+    query = (
+        select(Leaderboard)
+        .where(
+            Leaderboard.task_sha256 == standing.task_sha256,
+            Leaderboard.harness == standing.harness,
+            Leaderboard.platform == standing.platform,
+        )
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    board = session.scalar(query)
+    if board is None:
+        try:
+            with session.begin_nested():
+                session.add(
+                    Leaderboard(
+                        task_sha256=standing.task_sha256,
+                        task_name=standing.task_name,
+                        harness=standing.harness,
+                        platform=standing.platform,
+                        device=standing.device,
+                        device_type=standing.device_type,
+                        versions=standing.versions,
+                    )
+                )
+        except IntegrityError:
+            pass  # another job has made it meanwhile
+        board = session.scalars(query).one()
+    return board
+
+
+def _winner(session: Session, job: Job) -> Candidate | None:
+    if job.winner_sha256 is None:
+        return None
+    query = select(Candidate).where(Candidate.job_id == job.id, Candidate.sha256 == job.winner_sha256)
+    return session.scalar(query)
+
+
+def _model_of(job: Job, winner: Candidate) -> str | None:
+    """The model that wrote the winner. A proposer begins its labels with the model's name."""
+    if winner.origin not in _MODEL_ORIGINS:
+        return None
+    asked = [one for one in job.request.get("models") or () if one.get("origin", "llm") == winner.origin]
+    names = sorted({str(one.get("model")) for one in asked}, key=len, reverse=True)
+    if len(names) == 1:
+        return names[0]
+    return next((name for name in names if winner.label.startswith(f"{name} ")), None)
+
+
+def _roofline_share(session: Session, job: Job, winner: Candidate) -> float | None:
+    query = select(Verdict.body).where(
+        Verdict.job_id == job.id, Verdict.sha256 == winner.sha256, Verdict.phase == "screen"
+    )
+    share = share_of_roofline(
+        _step(session, job.id, PROFILE_STEP), _step(session, job.id, DESCRIBE_STEP), session.scalar(query)
+    )
+    return share if share is not None and 0 < share <= ROOFLINE_BELIEVED else None
+
+
+def _step(session: Session, job_id: str, name: str) -> Any:
+    row = session.get(Step, (job_id, name))
+    return row.value["value"] if row else None

@@ -1,0 +1,123 @@
+"""Many open event streams: each gets every event of its job once, in order, and all of them cost next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.db.models import Event, Job
+from services.db.session import Database
+from services.jobs import events
+from services.jobs.endings import end_job
+from tests.services.databases import BOTH_DATABASES, fresh_database, new_job
+from tests.services.service import Service
+
+STREAMS = 40
+
+
+@pytest.fixture(scope="module", params=BOTH_DATABASES)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Service, Database]]:
+    """A service without a worker on each database."""
+    folder = tmp_path_factory.mktemp("served")
+    with fresh_database(request.param, folder, request) as base:
+        url = base.engine.url.render_as_string(hide_password=False)
+        with Service(
+            folder / "data", "--no-worker", environment={"KERNELWRIGHT_DATABASE_URL": url}
+        ) as service:
+            yield service, base
+
+
+async def follow(client: httpx.AsyncClient, url: str, opened: asyncio.Semaphore) -> list[int]:
+    """Ids of the events of a job until the service ends the stream."""
+    seen = []
+    async with client.stream("GET", url, headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status_code == 200
+        opened.release()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                seen.append(int(json.loads(line.removeprefix("data: "))["id"]))
+    return seen
+
+
+def test_streams_tell_every_event_once_and_end_with_their_jobs(
+    served: tuple[Service, Database], tmp_path: Path
+) -> None:
+    service, base = served
+    jobs = [new_job(base, tmp_path) for _ in range(STREAMS)]
+
+    def tell(number: int) -> None:
+        for job_id in jobs[number::2]:
+            with base.write() as session:
+                events.lock_job(session, job_id)
+                events.append(session, job_id, "candidate.progress", {"step": number})
+
+    def late() -> int:
+        """An event whose id becomes visible after a greater one of another job, as PostgreSQL has it."""
+        with base.uncommitted() as held:
+            events.lock_job(held, jobs[0])
+            events.append(held, jobs[0], "late", {})
+            held.flush()
+            if base.engine.dialect.name == "postgresql":  # SQLite has one writer at a time
+                with base.write() as session:
+                    events.lock_job(session, jobs[1])
+                    events.append(session, jobs[1], "early", {})
+            time.sleep(1.0)
+            held.commit()
+            return 1
+
+    def finish() -> None:
+        for job_id in jobs:
+            with base.write() as session:
+                job = session.get(Job, job_id, with_for_update=True)
+                assert job is not None
+                end_job(session, job, "cancelled", "enough")
+
+    async def story() -> list[list[int]]:
+        opened = asyncio.Semaphore(0)
+        limits = httpx.Limits(max_connections=STREAMS)
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+            tasks = [
+                asyncio.create_task(follow(client, f"{service.url}/jobs/{one}/events", opened))
+                for one in jobs
+            ]
+            for _ in jobs:
+                await opened.acquire()
+            for number in range(4):
+                await asyncio.to_thread(tell, number % 2)
+            await asyncio.to_thread(late)
+            await asyncio.to_thread(finish)
+            return await asyncio.wait_for(asyncio.gather(*tasks), 60)
+
+    told = asyncio.run(story())
+    with base.read() as session:
+        for job_id, seen in zip(jobs, told, strict=True):
+            assert seen == [
+                row.id for row in session.query(Event).filter_by(job_id=job_id).order_by(Event.id)
+            ]
+            assert len(seen) >= 4
+
+
+def test_an_event_reaches_a_stream_within_a_second(served: tuple[Service, Database], tmp_path: Path) -> None:
+    service, base = served
+    job_id = new_job(base, tmp_path)
+    stream = service.stream(job_id)
+    assert next(stream)["name"] == "job.queued"
+    waits = []
+    for number in range(3):
+        time.sleep(0.4)
+        with base.write() as session:
+            events.lock_job(session, job_id)
+            events.append(session, job_id, "told", {"number": number, "at": time.time()})
+        event = next(stream)
+        waits.append(time.time() - event["data"]["at"])
+        assert event["data"]["number"] == number
+    assert min(waits) < 1.0
+    stream.close()
