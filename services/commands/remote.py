@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, goes_directly, headers_for
 from services.commands.showing import event_line, leaderboard
 from services.commands.task_argument import json_of, task_field, text_of
 
@@ -24,9 +26,28 @@ _PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and
 _TIMEOUT_S = 30.0
 
 
+@dataclass(frozen=True)
+class Service:
+    """A service, and the key that it is shown."""
+
+    url: str
+    key_file: Path | None = None
+    plain_http: bool = False
+
+    def client_options(self, timeout_s: httpx.Timeout | float = _TIMEOUT_S) -> dict[str, Any]:
+        """What every request to it is made with."""
+        try:
+            headers = headers_for(self.url, self.key_file, plain_http=self.plain_http)
+        except KeyNotSent as error:
+            _give_up(str(error))
+        return {"headers": headers, "timeout": timeout_s, "trust_env": not goes_directly(self.url)}
+
+
 def submit(
     task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
     url: Url = _DEFAULT_URL,
+    key_file: KeyFile = None,
+    plain_http: PlainHttp = False,
     budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
     budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
     traffic: Annotated[
@@ -39,6 +60,7 @@ def submit(
     ] = None,
 ) -> None:
     """Start a job on a service and print its id."""
+    service = Service(url, key_file, plain_http)
     budget = {"seconds": budget_seconds, "candidates": budget_candidates}
     body: dict[str, Any] = {
         **task_field(task),
@@ -48,13 +70,15 @@ def submit(
         body["traffic"] = json_of(traffic)
     if space is not None:
         body["space"] = json_of(space)
-    job = _ask(url, "POST", "/optimize", json=body).json()
+    job = _ask(service, "POST", "/optimize", json=body).json()
     print(job["id"])  # noqa: T201 - the program's answer
 
 
 def batch(
     job_id: str,
     url: Url = _DEFAULT_URL,
+    key_file: KeyFile = None,
+    plain_http: PlainHttp = False,
     out: Annotated[Path | None, typer.Option(help="Write the open requests to this file.")] = None,
     answers: Annotated[Path | None, typer.Option(help="Hand in this file of answers instead.")] = None,
 ) -> None:
@@ -64,14 +88,15 @@ def batch(
 
     Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
     """
+    service = Service(url, key_file, plain_http)
     if answers is not None:
         pieces = pieces_of(text_of(answers))
         for number, piece in enumerate(pieces, start=1):
             body = {"answers": piece, "more": number < len(pieces)}
-            job = _ask(url, "POST", f"/jobs/{job_id}/batch", json=body).json()
+            job = _ask(service, "POST", f"/jobs/{job_id}/batch", json=body).json()
         print(job["state"])  # noqa: T201 - the program's answer
         return
-    content = _ask(url, "GET", f"/jobs/{job_id}/batch").text
+    content = _ask(service, "GET", f"/jobs/{job_id}/batch").text
     if out is None:
         sys.stdout.write(content)
     else:
@@ -88,9 +113,15 @@ def pieces_of(text: str) -> list[str]:
     return pieces
 
 
-def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def jobs(
+    url: Url = _DEFAULT_URL,
+    key_file: KeyFile = None,
+    plain_http: PlainHttp = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
     """List the latest jobs of a service."""
-    page = _ask(url, "GET", "/jobs").json()
+    service = Service(url, key_file, plain_http)
+    page = _ask(service, "GET", "/jobs").json()
     if as_json:
         json.dump(page["data"], sys.stdout)
         sys.stdout.write("\n")
@@ -111,16 +142,19 @@ def jobs(url: Url = _DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json"
     Console().print(table)
 
 
-def watch(job_id: str, url: Url = _DEFAULT_URL) -> None:
+def watch(
+    job_id: str, url: Url = _DEFAULT_URL, key_file: KeyFile = None, plain_http: PlainHttp = False
+) -> None:
     """Follow a job until it ends; exit code 0 when it succeeded."""
+    service = Service(url, key_file, plain_http)
     console = Console()
-    job = _ask(url, "GET", f"/jobs/{job_id}").json()
-    for event in _events(url, job_id):
+    job = _ask(service, "GET", f"/jobs/{job_id}").json()
+    for event in _events(service, job_id):
         line = event_line(event)
         if line:
             console.print(line)
-    job = _ask(url, "GET", f"/jobs/{job_id}").json()
-    console.print(leaderboard(_ask(url, "GET", f"/jobs/{job_id}/candidates").json()["data"]))
+    job = _ask(service, "GET", f"/jobs/{job_id}").json()
+    console.print(leaderboard(_ask(service, "GET", f"/jobs/{job_id}/candidates").json()["data"]))
     console.print(f"{job['state']}: {job['reason']}", markup=False, highlight=False)
     raise typer.Exit(0 if job["state"] == "succeeded" else 1)
 
@@ -128,19 +162,23 @@ def watch(job_id: str, url: Url = _DEFAULT_URL) -> None:
 def fetch(
     job_id: str,
     url: Url = _DEFAULT_URL,
+    key_file: KeyFile = None,
+    plain_http: PlainHttp = False,
     out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
 ) -> None:
     """Download a job's bundle."""
-    content = _ask(url, "GET", f"/jobs/{job_id}/bundle").content
+    service = Service(url, key_file, plain_http)
+    content = _ask(service, "GET", f"/jobs/{job_id}/bundle").content
     path = out or Path(f"kernelwright-{job_id}.zip")
     path.write_bytes(content)
     print(path)  # noqa: T201 - the program's answer
 
 
-def _events(url: str, job_id: str) -> Iterator[dict[str, Any]]:
+def _events(service: Service, job_id: str) -> Iterator[dict[str, Any]]:
     """Events of a job as they come; reconnects where the stream broke off."""
     seen = "0"
-    with httpx.Client(base_url=url, timeout=httpx.Timeout(_TIMEOUT_S, read=60.0)) as client:
+    options = service.client_options(httpx.Timeout(_TIMEOUT_S, read=60.0))
+    with httpx.Client(base_url=service.url, **options) as client:
         while True:
             headers = {"Accept": "text/event-stream", "Last-Event-ID": seen}
             try:
@@ -155,14 +193,16 @@ def _events(url: str, job_id: str) -> Iterator[dict[str, Any]]:
             except httpx.ReadTimeout:
                 continue
             except httpx.TransportError as error:
-                _give_up(f"lost {url}: {error}")
+                _give_up(f"lost {service.url}: {error}")
 
 
-def _ask(url: str, method: str, path: str, **options: Any) -> httpx.Response:
+def _ask(service: Service, method: str, path: str, **options: Any) -> httpx.Response:
     try:
-        response = httpx.request(method, url.rstrip("/") + path, timeout=_TIMEOUT_S, **options)
+        response = httpx.request(
+            method, service.url.rstrip("/") + path, **service.client_options(), **options
+        )
     except httpx.TransportError as error:
-        _give_up(f"no service answers at {url} ({error}); start one with `kernelwright serve`")
+        _give_up(f"no service answers at {service.url} ({error}); start one with `kernelwright serve`")
     if not response.is_success:
         _give_up(_problem_text(response))
     return response

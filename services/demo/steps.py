@@ -20,6 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from services.commands.remote import Service
 from services.commands.remote import _events as follow_events
 from services.commands.showing import event_line
 from services.dashboard import formats, story, words
@@ -91,7 +92,7 @@ class Demo:
         start = said_at = time.monotonic()
         shown: Table | Text = Text("waiting for the first candidate", style="dim")
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            for event in follow_events(str(self._client.base_url), job_id):
+            for event in follow_events(Service(str(self._client.base_url)), job_id):
                 now = time.monotonic()
                 since = Text(f"{formats.offset(now - start):>8}  ", style="dim")
                 doing = Text("")

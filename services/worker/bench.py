@@ -49,9 +49,9 @@ class Bench:
         self._running: Seat | None = None
         self._closed = False
 
-    def seat(self) -> Seat:
-        """A referee for one job, which can be stopped without touching the others."""
-        return Seat(self)
+    def seat(self, used: Callable[[float], None] = lambda elapsed_s: None) -> Seat:
+        """A referee for one job, which can be stopped without touching the others; `used` is told seconds after each turn."""
+        return Seat(self, used)
 
     def close(self) -> None:
         """End the referee; running and later calls raise RefereeLost."""
@@ -93,6 +93,7 @@ class Bench:
             with self._guard:
                 self._refuse_if_stopped(seat)
                 self._running = seat
+            began_s = time.monotonic()
             try:
                 return work(referee)
             except BaseException:
@@ -102,6 +103,7 @@ class Bench:
             finally:
                 with self._guard:
                     self._running = None
+                seat.used(time.monotonic() - began_s)
 
     def _warm_referee(self) -> Referee:
         if self._referee is None:
@@ -143,8 +145,9 @@ class Bench:
 class Seat:
     """One job's view of the referee: the same methods as `evaluator.client.Referee`, taking turns with other jobs."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, used: Callable[[float], None]) -> None:
         self._bench = bench
+        self.used = used
         self.stopped = False
         self.waiting: Future[Any] | None = None
 
