@@ -88,7 +88,8 @@ def admin_only(caller: CallerDep) -> Caller:
 
 
 AdminDep = Annotated[Caller, Depends(admin_only)]
-SessionDep = Annotated[Session, Depends(get_session)]
+# Closed before the answer is sent: what is told of the answer (the audit log) needs SQLite's one place for writers.
+SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 IdempotencyKey = Annotated[
     str | None,
     Header(description="same user, key and body within 24 hours: the same job, made once", max_length=200),

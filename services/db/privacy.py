@@ -65,7 +65,8 @@ def owner_of(session: Session) -> str | None:
 
 
 def _conditions(user_id: str | None) -> list[Any]:
-    jobs = Job.__table__  # not the class, or the condition would be added to itself
+    # not the class, or the condition would be added to itself; by a name of its own, or a query's own jobs would be meant
+    jobs = Job.__table__.alias("jobs_of_viewer")
     found = []
     for owned in _OWNED:
         mine = owned.owner_id == user_id if user_id is not None else false()
