@@ -107,7 +107,7 @@ def rotate(
     with _writing() as session:
         made = keys.rotate_key(session, key, timedelta(hours=grace_hours))
         detail = f"{made.row.prefix} takes its place"
-        audit.note(session, audit.FROM_THE_MACHINE, "key rotated", key, detail=detail)
+        audit.note(session, audit.FROM_THE_MACHINE, "key rotated", made.replaces, detail=detail)
     _show_new(made, as_json=as_json)
 
 

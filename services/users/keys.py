@@ -14,7 +14,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, exists, select
@@ -40,11 +40,12 @@ class KeyRefused(Exception):
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key that was just made. `text` is stored nowhere and cannot be shown again."""
+    """A key that was just made. `text` is stored nowhere and cannot be shown again; `replaces` is an old one's prefix."""
 
     text: str
     row: ApiKey
     user: User
+    replaces: str | None = None
 
     def __repr__(self) -> str:
         return f"NewKey({self.row.prefix})"
@@ -119,7 +120,7 @@ def rotate_key(session: Session, named: str, grace: timedelta = GRACE) -> NewKey
     made = _new(session, user, old.name, old.scope, lifetime)
     old.replaced_by = made.row.id
     old.expires_at = min(now + grace, old.expires_at or now + grace)
-    return made
+    return replace(made, replaces=old.prefix)
 
 
 def revoke_key(session: Session, named: str) -> tuple[ApiKey, User]:

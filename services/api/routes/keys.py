@@ -59,7 +59,7 @@ def rotate_key(
 ) -> NewKeyView:
     """Make a key in the place of another, which stays valid for a while. Its text is in this answer and nowhere else."""
     made = keys.rotate_key(session, key_id, timedelta(hours=body.grace_hours))
-    audit.note(session, caller, "key rotated", key_id, detail=f"{made.row.prefix} takes its place")
+    audit.note(session, caller, "key rotated", made.replaces, detail=f"{made.row.prefix} takes its place")
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
