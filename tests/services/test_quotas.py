@@ -80,8 +80,10 @@ def test_a_job_for_which_nothing_is_left_is_refused_with_what_was_used(
 
 def test_a_refused_submission_from_the_page_is_told_too(keyed: Keyed) -> None:
     key = keyed.key("ada", candidates_per_day=0)
-    answer = keyed.client(key).post("/ui/submit", data={"kind": "task", "task": "softmax"})
-    assert refusal(answer)["quota"] == "candidates_per_day"
+    answer = keyed.client(key).post("/ui/submit", data={"kind": "task", "task": "softmax", "name": "kept"})
+    assert answer.status_code == 429
+    assert "0 of 0 candidates of this user were used today" in answer.text
+    assert 'value="kept"' in answer.text, "the form as it was"
 
 
 def test_dollars_limit_jobs_that_ask_models(keyed: Keyed) -> None:
