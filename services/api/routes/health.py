@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery import Celery
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -29,13 +30,19 @@ def readyz(
     request: Request, response: Response, database: DatabaseDep, settings: SettingsDep
 ) -> dict[str, Any]:
     """Whether the database and the broker answer and a worker's sandbox held against its own attacks."""
+    found = readiness(database, request.app.state.celery, settings)
+    response.status_code = 200 if found["status"] == "ready" else 503
+    return found
+
+
+def readiness(database: Database, celery: Celery, settings: Settings) -> dict[str, Any]:
+    """What GET /readyz answers."""
     checks = {
         "database": _database(database),
-        "broker": _broker(request, settings),
+        "broker": _broker(celery, settings),
         "sandbox": _sandbox(database),
     }
     ready = all(check["ok"] for check in checks.values())
-    response.status_code = 200 if ready else 503
     return {"status": "ready" if ready else "not ready", "checks": checks}
 
 
@@ -48,11 +55,11 @@ def _database(database: Database) -> dict[str, Any]:
     return {"ok": True, "kind": database.engine.dialect.name}
 
 
-def _broker(request: Request, settings: Settings) -> dict[str, Any]:
+def _broker(celery: Celery, settings: Settings) -> dict[str, Any]:
     if settings.embedded:
         return {"ok": True, "kind": "memory"}
     try:
-        with request.app.state.celery.connection_for_write() as connection:
+        with celery.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=2, interval_start=0)
     except Exception as error:  # noqa: BLE001 - every transport raises its own kind, and all mean the same here
         return {"ok": False, "problem": type(error).__name__}
