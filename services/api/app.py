@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
@@ -29,6 +31,18 @@ _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in mod
 `POST /optimize` starts a job, `POST /evaluate` asks the referee alone. Errors are problem documents (RFC 9457).
 Requests carry a key, `Authorization: Bearer kw_...`; what one user makes, no other sees. Without any key the service answers
 its own machine alone."""
+
+
+# Only told here: the gate asks for it, before a route is even looked for.
+_BEARER = HTTPBearer(auto_error=False, description="a key, `kw_...`; docs/keys.md")
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": why, "content": {"application/problem+json": {}}}
+    for status, why in {
+        401: "no key, or none that is valid",
+        403: "the key's scope does not reach that far, or the request comes from a page of another site",
+        429: "too many requests, or a quota is used up",
+    }.items()
+}
 
 
 class Application(FastAPI):
@@ -73,7 +87,8 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         version="0.1.0",
         lifespan=lifespan,
         max_body_size=settings.max_body_bytes,
-        dependencies=[Depends(check_form)],
+        dependencies=[Depends(check_form), Depends(_BEARER)],
+        responses=_REFUSALS,
     )
     app.state.settings = settings
     app.state.database = database(settings.database)

@@ -91,8 +91,11 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let pass, or answer with a problem document; a person's browser is shown the login page."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks anything else
             return
         headers = Headers(scope=scope)
         try:

@@ -88,7 +88,10 @@ class Job(Leased, Base):
     """One optimization: a task in, a bundle out. `request` is what the client asked for beyond the columns."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("jobs_of_owner", "owner_id", "id"),)
+    __table_args__ = (
+        Index("jobs_of_owner", "owner_id", "id"),
+        Index("jobs_of_owner_by_state", "owner_id", "state"),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner_id: Mapped[str | None] = mapped_column(String(32))
@@ -195,7 +198,10 @@ class Evaluation(Leased, Base):
     """One (task, candidate) to be judged: a POST /evaluate, or (with `job_id`) an external candidate of a job."""
 
     __tablename__ = "evaluations"
-    __table_args__ = (Index("evaluations_of_owner", "owner_id", "id"),)
+    __table_args__ = (
+        Index("evaluations_of_owner", "owner_id", "id"),
+        Index("evaluations_of_owner_by_state", "owner_id", "state"),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner_id: Mapped[str | None] = mapped_column(String(32))

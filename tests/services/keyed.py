@@ -52,7 +52,9 @@ class Keyed:
                 made.user.quotas = quotas
             return made
 
-    def client(self, key: NewKey | str | None = None, *, address: str = "127.0.0.1", **headers: str) -> TestClient:
+    def client(
+        self, key: NewKey | str | None = None, *, address: str = "127.0.0.1", **headers: str
+    ) -> TestClient:
         """Somebody who calls from `address`, perhaps with a key."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key.text if isinstance(key, NewKey) else key}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from click.testing import Result
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from services.api.routes import events as event_routes
 from services.cli import app
 from services.db.models import ApiKey, AuditEntry, Base, LoginSession, utc_now
 from services.errors import Conflict, Refused
@@ -141,7 +143,10 @@ def test_a_revoked_key_is_refused_at_once_and_for_good(keyed: Keyed) -> None:
 
 
 def test_a_rotated_key_is_valid_for_a_while_and_replayed_later_is_refused(keyed: Keyed) -> None:
-    old, admin = keyed.key("ada", "read", lifetime=timedelta(days=90)), keyed.client(keyed.key("root", "admin"))
+    old, admin = (
+        keyed.key("ada", "read", lifetime=timedelta(days=90)),
+        keyed.client(keyed.key("root", "admin")),
+    )
     answer = admin.post(f"/keys/{old.row.id}/rotate", json={"grace_hours": 2})
     assert answer.status_code == 201
     assert answer.headers["Cache-Control"] == "no-store"
@@ -352,6 +357,28 @@ def test_another_address_than_loopback_needs_a_key_first(tmp_path: Path, here: C
         assert "plain HTTP" in running.log.read_text()
 
 
+def test_an_open_stream_ends_when_its_key_does(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "_KEY_ASKED_EVERY_S", 0.0)
+    made = keyed.key("ada")
+    job_id = submit(keyed.client(made)).json()["id"]
+
+    async def read_on(seconds: float) -> bool:
+        """Whether the stream ends by itself."""
+        stream = event_routes._stream(keyed.base, made.row.id, job_id, 0, asyncio.Event())
+        try:
+            async with asyncio.timeout(seconds):
+                async for _ in stream:
+                    pass
+        except TimeoutError:
+            return False
+        return True
+
+    assert not asyncio.run(read_on(1.0))
+    with keyed.base.write() as session:
+        keys.revoke_key(session, made.row.id)
+    assert asyncio.run(read_on(20.0))
+
+
 def test_no_login_outlives_its_key(keyed: Keyed) -> None:
     made = keyed.key("ada")
     with keyed.base.write() as session:
@@ -365,5 +392,7 @@ def test_no_login_outlives_its_key(keyed: Keyed) -> None:
 
 def test_making_a_key_loads_no_torch() -> None:
     program = "import sys; import services.users.keys, services.users.quotas, services.commands.keys; print('torch' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert shown.stdout.strip() == "False"

@@ -85,7 +85,9 @@ def test_the_cookie_is_opaque_and_kept_from_scripts_and_other_sites(keyed: Keyed
 
 def test_behind_tls_the_cookie_never_leaves_tls(keyed: Keyed) -> None:
     made = keyed.key("ada")
-    browser = TestClient(keyed.app, base_url="https://127.0.0.1", client=("127.0.0.1", 1), follow_redirects=False)
+    browser = TestClient(
+        keyed.app, base_url="https://127.0.0.1", client=("127.0.0.1", 1), follow_redirects=False
+    )
     token = token_in(browser.get("/login").text)
     answer = browser.post("/login", data={"key": made.text, "csrf": token})
     assert cookies_of(answer)[logins.COOKIE]["secure"]
@@ -184,7 +186,9 @@ def test_a_login_ends_with_logout_and_its_cookie_replayed_is_nothing(keyed: Keye
     assert browser.post("/logout", data={"csrf": token}).headers["Location"] == "/login"
     replay = {"Cookie": f"{logins.COOKIE}={cookie}"}
     assert keyed.client(**replay).get("/jobs").status_code == 401
-    assert keyed.client(**replay).post("/optimize", json={}, headers={"X-CSRF-Token": token}).status_code == 401
+    assert (
+        keyed.client(**replay).post("/optimize", json={}, headers={"X-CSRF-Token": token}).status_code == 401
+    )
 
 
 def test_a_login_ends_with_its_time_and_with_its_key(keyed: Keyed) -> None:

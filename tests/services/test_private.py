@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, make_url, text
 
 from services.db.models import Candidate, Event, Job
 from services.db.privacy import Viewer
@@ -227,3 +228,25 @@ def test_a_query_that_forgets_about_users_sees_nothing_of_others(keyed: Keyed, h
             assert events.lock_job(session, hers["job_id"]) is None
             assert session.query(Job).filter_by(id=hers["job_id"]).update({"state": "failed"}) == 0
             assert session.query(Job).filter_by(id=hers["job_id"]).delete() == 0
+
+
+@pytest.mark.services("postgres")
+def test_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text("CREATE DATABASE private"))
+    server.dispose()
+    url = make_url(postgres_url).set(database="private").render_as_string(hide_password=False)
+    keyed = Keyed(tmp_path, database_url=url)
+    ada, mallory = keyed.client(keyed.key("ada")), keyed.client(keyed.key("mallory"))
+    ids = {**whole_job(keyed, ada), "name": "style.css"}
+    for rule in of_kind(OWN):
+        assert ask(mallory, rule, ids).status_code == 404, rule
+        if rule.startswith("GET"):
+            assert ask(ada, rule, ids).status_code == 200, rule
+    for rule in of_kind(LIST):
+        assert ids["job_id"] in ask(ada, rule, ids).text
+        assert ids["job_id"] not in ask(mallory, rule, ids).text
+    assert ask(ada, "POST /jobs/{job_id}/candidates", ids).status_code == 202
+    assert ask(ada, "POST /jobs/{job_id}/cancel", ids).json()["state"] == "cancelled"
+    keyed.close()

@@ -20,7 +20,7 @@ from services.jobs.store import SqlJobStore
 from services.users import keys, quotas
 from services.users.keys import NewKey
 from tests.services.keyed import Keyed, evaluate, submit
-from tests.services.service import CORRECT, WRONG
+from tests.services.service import CORRECT, TINY_TASK, WRONG, Service
 
 TODAY = utc_now().date()
 
@@ -242,3 +242,22 @@ def test_postgresql_counts_and_holds_back_alike(postgres_url: str) -> None:
         for job_id in jobs:
             session.delete(session.get_one(Job, job_id))
     base.close()
+
+
+@pytest.mark.slow
+def test_a_worker_counts_the_seconds_of_its_bench(tmp_path: Path) -> None:
+    with Service(tmp_path / "data") as running:
+        base = Database(f"sqlite:///{running.data_dir / 'kernelwright.db'}")
+        with base.write() as session:
+            made = keys.make_key(session, "ada", "k", "submit", None)
+            made.user.quotas = {"candidates_per_day": 2, "cpu_seconds_per_day": 1e6}
+        running.client.headers["Authorization"] = f"Bearer {made.text}"
+        running.wait_until_ready()
+        job = running.wait_for(running.submit(source=TINY_TASK, origins=["human"], start_from=WRONG))
+        assert job["counts"]["candidates"] >= 1
+        with base.read() as session:
+            row = session.get_one(Usage, (made.user.id, TODAY))
+            assert row.candidates == job["counts"]["candidates"]
+            assert 0.1 < row.cpu_seconds < 600
+            assert row.gpu_seconds == 0
+        base.close()

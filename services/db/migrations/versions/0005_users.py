@@ -88,6 +88,7 @@ def upgrade() -> None:
     for table in _OWNED:
         op.add_column(table, sa.Column("owner_id", sa.String(length=32), nullable=True))
         op.create_index(f"{table}_of_owner", table, ["owner_id", "id"])
+        op.create_index(f"{table}_of_owner_by_state", table, ["owner_id", "state"])
     op.rename_table("idempotency_keys", "earlier_idempotency_keys")
     op.create_table(
         "idempotency_keys",
@@ -116,6 +117,7 @@ def downgrade() -> None:
     )
     op.drop_table("later_idempotency_keys")
     for table in _OWNED:
+        op.drop_index(f"{table}_of_owner_by_state", table)
         op.drop_index(f"{table}_of_owner", table)
         op.execute(f"ALTER TABLE {table} DROP COLUMN owner_id")
     for table in ("audit", "usage", "login_sessions", "api_keys", "users"):
