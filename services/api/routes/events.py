@@ -11,15 +11,17 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from services.api.deps import DatabaseDep
+from services.api.deps import CallerDep, DatabaseDep
 from services.db.session import Database
 from services.jobs import read
 from services.jobs.views import EventView, Page
+from services.users.keys import is_valid
 
 router = APIRouter(tags=["jobs"])
 _LOOK_EVERY_S = 0.25
 _PING_EVERY_S = 15.0
 _RECONNECT_AFTER_MS = 1000
+_KEY_ASKED_EVERY_S = 5.0
 _MOST_AT_ONCE = 500
 
 
@@ -35,6 +37,7 @@ async def list_events(
     job_id: str,
     request: Request,
     database: DatabaseDep,
+    caller: CallerDep,
     after: Annotated[int, Query(ge=0, le=2**62, description="id of the last event already seen")] = 0,
     limit: Annotated[int, Query(ge=1, le=_MOST_AT_ONCE)] = 100,
     accept: Annotated[str, Header()] = "application/json",
@@ -49,7 +52,7 @@ async def list_events(
         return Response(status_code=204)
     stopping: asyncio.Event = request.app.state.stopping
     return EventSourceResponse(
-        _stream(database, job_id, seen, stopping),
+        _stream(database, caller.key_id, job_id, seen, stopping),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
@@ -75,12 +78,21 @@ def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView],
         return read.list_events(session, job_id, after, _MOST_AT_ONCE), settled
 
 
+def _still_valid(database: Database, key_id: str) -> bool:
+    with database.read() as session:
+        return is_valid(session, key_id)
+
+
 async def _stream(
-    database: Database, job_id: str, seen: int, stopping: asyncio.Event
+    database: Database, key_id: str | None, job_id: str, seen: int, stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
     yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
-    spoken = time.monotonic()
+    spoken = asked = time.monotonic()
     while not stopping.is_set():
+        if key_id is not None and time.monotonic() - asked > _KEY_ASKED_EVERY_S:
+            asked = time.monotonic()
+            if not await run_in_threadpool(_still_valid, database, key_id):
+                return  # revoked or expired meanwhile; whoever reconnects is told at the gate
         found, settled = await run_in_threadpool(_look, database, job_id, seen)
         for event in found:
             yield format_sse_event(data_str=event.model_dump_json(), event=event.name, id=str(event.id))
