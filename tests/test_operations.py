@@ -125,7 +125,10 @@ def compose_problems(words: list[str]) -> Iterator[str]:
     yield from (f"no service {one}" for one in named if one not in document["services"])
 
 
-@pytest.mark.parametrize("line", commands())
+CLIENTS_PAGE = (REPOSITORY / "docs/clients.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", [*commands(), *commands(CLIENTS_PAGE)])
 def test_command_exists(line: str) -> None:
     assert list(problems_of(line)) == []
 

@@ -30,6 +30,7 @@ _PAGE = 100  # the most that a service gives at once
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,79}")
 _PIECE_BYTES = 1 << 16
 View = TypeVar("View", bound=BaseModel)
+Listed = TypeVar("Listed", bound=JobView | CandidateView)
 
 
 class Client:
@@ -90,25 +91,15 @@ class Client:
 
     def jobs(self, *, limit: int | None = None) -> Iterator[JobView]:
         """Jobs, newest first: all of them, page by page, or the first `limit`."""
-        after: str | int | None = None
-        left = limit
-        while left is None or left > 0:
-            params = {"limit": min(_PAGE, left or _PAGE)} | ({} if after is None else {"after": after})
-            page = _view(self._exchange.ask("GET", "/jobs", again=True, params=params), Page[JobView])
-            yield from page.data
-            # a page that says there is more and shows nothing would be asked for again for ever
-            if not page.has_more or not page.data or page.last_id == after:
-                return
-            after = page.last_id
-            left = None if left is None else left - len(page.data)
+        return self._pages("/jobs", JobView, limit)
 
     def job(self, job_id: str) -> JobView:
         """One job as it is now."""
         return self._look(f"/jobs/{_id(job_id)}", JobView)
 
-    def candidates(self, job_id: str) -> list[CandidateView]:
-        """All candidates of a job in order of arrival, with their verdicts."""
-        return self._look(f"/jobs/{_id(job_id)}/candidates", Page[CandidateView]).data
+    def candidates(self, job_id: str, *, limit: int | None = None) -> Iterator[CandidateView]:
+        """Candidates of a job in order of arrival, with their verdicts: all of them, page by page, or the first `limit`."""
+        return self._pages(f"/jobs/{_id(job_id)}/candidates", CandidateView, limit)
 
     def add_candidate(self, job_id: str, request: CandidateRequest) -> CandidateView:
         """Add a candidate of your own to a job. Sent once: where no answer comes, look at `candidates`."""
@@ -253,6 +244,19 @@ class Client:
 
     def _look(self, path: str, view: type[View]) -> View:
         return _view(self._exchange.ask("GET", path, again=True), view)
+
+    def _pages(self, path: str, view: type[Listed], limit: int | None) -> Iterator[Listed]:
+        after: str | int | None = None
+        left = limit
+        while left is None or left > 0:
+            params = {"limit": min(_PAGE, left or _PAGE)} | ({} if after is None else {"after": after})
+            page = _view(self._exchange.ask("GET", path, again=True, params=params), Page[view])  # type: ignore[valid-type]
+            yield from page.data[:left]
+            # a page that says there is more and shows nothing would be asked for again for ever
+            if not page.has_more or not page.data or page.last_id == after:
+                return
+            after = page.last_id
+            left = None if left is None else left - len(page.data)
 
     def _until(self, look: Callable[[], Any], seconds: float | None, what: str) -> Any:
         deadline = None if seconds is None else time.monotonic() + seconds

@@ -152,7 +152,7 @@ def watch(
                 if line:
                     say.print(line)
         job = client.job(job_id)
-        found = client.candidates(job_id)
+        found = list(client.candidates(job_id))
     console.print(leaderboard([view.model_dump(mode="json") for view in found]))
     console.print(f"{job.state}: {job.reason}", markup=False, highlight=False)
     raise typer.Exit(0 if job.state == "succeeded" else 1)

@@ -62,7 +62,7 @@ class Remote:
 
     async def leaderboard(self, job_id: str) -> dict[str, Any]:
         """A job's candidates, the best first."""
-        found = await self._ask(lambda client: client.candidates(job_id))
+        found = await self._ask(lambda client: list(client.candidates(job_id)))
         views = sorted((one.model_dump(mode="json") for one in found), key=rank)
         rows = []
         for view in views[:_MOST_ROWS]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +36,7 @@ def deployment(tmp_path: Path, postgres_url: str, redis_url: str) -> Iterator[Se
         "KERNELWRIGHT_DATABASE_URL": postgres_url,
         "KERNELWRIGHT_BROKER_URL": redis_url,
         "KERNELWRIGHT_LEASE_SECONDS": "3",
+        "KERNELWRIGHT_LOG_FORMAT": "json",
     }
     with Service(tmp_path, "--no-worker", environment=environment) as running:
         yield running
@@ -105,3 +108,15 @@ def test_a_worker_that_is_asked_to_stop_leaves_nothing_running(deployment: Servi
     wait_until(
         lambda: deployment.get("/readyz").status_code == 503, 5, lambda: deployment.get("/readyz").text
     )
+
+
+def test_a_worker_writes_json_that_says_whose_job_it_is_of(deployment: Service) -> None:
+    with worker(deployment):
+        job_id = deployment.submit(source="x = 1\n")
+        deployment.wait_for(job_id, 90)
+    text = worker_log(deployment)
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    of_job = [line["message"] for line in lines if line["job_id"] == job_id]
+    assert "attempt 1 begins" in of_job, text
+    assert any(line["logger"].startswith("celery") for line in lines), "Celery's own lines are JSON, too"
+    assert not re.search(r"^\[?20\d\d-\d\d-\d\d", text, flags=re.MULTILINE), "a line in another format"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_a_job_is_submitted_listed_watched_and_cancelled(idle: Service) -> None:
         assert client.cancel(made.id).state == client.cancel(made.id).state == "cancelled"
         assert client.wait(made.id).reason == "cancelled before it started"
         assert [event.name for event in client.watch(made.id)] == ["job.queued", "job.cancelled"]
-        assert client.candidates(made.id) == []
+        assert list(client.candidates(made.id)) == []
 
 
 def test_jobs_are_listed_over_pages(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +76,27 @@ def test_jobs_are_listed_over_pages(idle: Service, monkeypatch: pytest.MonkeyPat
         assert [job.id for job in client.jobs(limit=5)] == made[::-1]
         assert [job.id for job in client.jobs()][:5] == made[::-1]
         assert len(list(client.jobs(limit=3))) == 3
+
+
+def test_candidates_are_listed_over_pages(idle: Service) -> None:
+    with Client(idle.url) as client:
+        job_id = client.submit(JOB).id
+        client.add_candidate(job_id, CandidateRequest(candidate="class ModelNew: pass", label="mine"))
+        (mine,) = client.candidates(job_id)
+    assert (mine.label, mine.origin, mine.state) == ("mine", "external", "pending")
+
+    def page(first: int, last: int, *, more: bool) -> bytes:
+        rows = [mine.model_copy(update={"id": f"{job_id}.{number}"}) for number in range(first, last + 1)]
+        shown = [row.model_dump(mode="json") for row in rows]
+        whole = {"data": shown, "has_more": more, "first_id": rows[0].id, "last_id": rows[-1].id}
+        return json.dumps(whole).encode()
+
+    pages = (page(1, 2, more=True), page(3, 4, more=True), page(5, 5, more=False))
+    with answering(*((200, {}, one) for one in pages)) as (url, got), Client(url) as client:
+        assert [one.id[-1] for one in client.candidates(job_id)] == ["1", "2", "3", "4", "5"]
+        assert [request.partition("?")[2] for request, _ in got] == [
+            "limit=100", f"limit=100&after={job_id}.2", f"limit=100&after={job_id}.4"
+        ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("impatient")
