@@ -62,6 +62,10 @@ RULES = {
     "DELETE /keys/{key_id}": ADMIN,
     "POST /keys/{key_id}/rotate": ADMIN,
     "GET /audit": ADMIN,
+    "GET /ui/keys": ADMIN,
+    "POST /ui/keys": ADMIN,
+    "POST /ui/keys/{key_id}/rotate": ADMIN,
+    "POST /ui/keys/{key_id}/revoke": ADMIN,
 }
 #: Bodies that a route takes, so that it is not refused for another reason than the one that is tested.
 BODIES: dict[str, Any] = {
