@@ -104,8 +104,7 @@ def test_a_wrong_key_is_told_on_the_page_and_in_the_log(keyed: Keyed) -> None:
         assert "not known here" in answer.text
         assert "<script>" not in answer.text
         assert browser.get("/").status_code == 303
-    assert [entry[1:] for entry in log(keyed)][-1] == ("refused: GET at the gate", None, 401)
-    assert ("refused: POST /login", None, 401) in [entry[1:] for entry in log(keyed)]
+    assert [entry[1:] for entry in log(keyed)] == [("refused: POST /login", None, 401)] * 5
 
 
 @pytest.mark.parametrize(
