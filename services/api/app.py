@@ -17,6 +17,7 @@ from services.api.deps import check_form
 from services.api.gate import Gate
 from services.api.guard import Guard
 from services.api.routes import audit, evaluations, events, health, jobs, keys
+from services.dashboard.keys import router as key_pages
 from services.dashboard.login import router as login_pages
 from services.dashboard.pages import router as pages
 from services.db.session import database
@@ -102,4 +103,5 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         app.include_router(group.router)
     app.include_router(pages)
     app.include_router(login_pages)
+    app.include_router(key_pages)
     return app

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from fastapi import Depends, Header, Query, Request
 from sqlalchemy.orm import Session
 
-from services.api.gate import CALLER
+from services.api.gate import CALLER, FIRST_KEY
 from services.db.session import Database
 from services.errors import Forbidden
 from services.settings import Settings
@@ -85,6 +85,16 @@ def admin_only(caller: CallerDep) -> Caller:
     if not caller.may("admin"):
         raise Forbidden("this needs a key of scope admin")
     return caller
+
+
+def refuse_first_key(caller: Caller) -> None:
+    """Nobody without a key makes one over HTTP: whoever did so first would own the service.
+
+    Raises:
+        Forbidden: the caller has shown no key.
+    """
+    if caller.key_id is None:
+        raise Forbidden(f"there is no key yet; {FIRST_KEY}")
 
 
 AdminDep = Annotated[Caller, Depends(admin_only)]

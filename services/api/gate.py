@@ -105,8 +105,10 @@ class Gate:
             await problem(503, "the database does not answer; ask again in a moment")(scope, receive, send)
             return
         if isinstance(found, _Refusal):
-            await run_in_threadpool(self._note_refusal, scope, found.caller, found.status, found.detail)
-            await _answer(found, scope, headers)(scope, receive, send)
+            answer = _answer(found, scope, headers)
+            if answer.status_code in _NOTED_STATUSES:  # a person who is shown the login page was not refused
+                await run_in_threadpool(self._note_refusal, scope, found.caller, found.status, found.detail)
+            await answer(scope, receive, send)
             return
         scope[CALLER] = found
         before = current.set(found)

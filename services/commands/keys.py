@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,14 +41,11 @@ def create(
 
     Example: kernelwright keys create laptop --user ada --scope admin
     """
-    from services.users import audit, keys
+    from services.users import giving
+    from services.users.audit import FROM_THE_MACHINE
 
-    lifetime = timedelta(days=expires_days) if expires_days > 0 else None
     with _writing() as session:
-        made = keys.make_key(session, user, name, scope, lifetime)
-        audit.note(
-            session, audit.FROM_THE_MACHINE, "key made", made.row.prefix, detail=f"for {user}, scope {scope}"
-        )
+        made = giving.give_key(session, FROM_THE_MACHINE, user, name, scope, expires_days or None)
     _show_new(made, as_json=as_json)
 
 
@@ -102,23 +99,22 @@ def rotate(
 
     Example: kernelwright keys rotate kw_ab12cd34 --grace-hours 2
     """
-    from services.users import audit, keys
+    from services.users import giving
+    from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        made = keys.rotate_key(session, key, timedelta(hours=grace_hours))
-        detail = f"{made.row.prefix} takes its place"
-        audit.note(session, audit.FROM_THE_MACHINE, "key rotated", made.replaces, detail=detail)
+        made = giving.rotate_key(session, FROM_THE_MACHINE, key, grace_hours)
     _show_new(made, as_json=as_json)
 
 
 @app.command()
 def revoke(key: Named) -> None:
     """End a key at once and for good, with the logins made with it."""
-    from services.users import audit, keys
+    from services.users import giving
+    from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        row, user = keys.revoke_key(session, key)
-        audit.note(session, audit.FROM_THE_MACHINE, "key revoked", row.prefix, detail=f"of {user.name}")
+        row, user = giving.revoke_key(session, FROM_THE_MACHINE, key)
     Console(stderr=True).print(f"{row.prefix} of {user.name} is revoked", highlight=False)
 
 
@@ -141,7 +137,8 @@ def quota(
 
     from services.db.models import User
     from services.errors import NotFound
-    from services.users import audit, quotas
+    from services.users import giving, quotas
+    from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
         row = session.scalar(select(User).where(User.name == user))
@@ -157,8 +154,7 @@ def quota(
             problems = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
             _give_up(problems)
         if settings:
-            row.quotas = quotas.as_json(found)
-            audit.note(session, audit.FROM_THE_MACHINE, "quotas set", user, detail=json.dumps(row.quotas))
+            giving.set_quotas(session, FROM_THE_MACHINE, row, found)
         shown = [(one.quota, one.used) for one in quotas.standing_of(session, row.id).spent]
     used = dict(shown)
     table = Table("quota", "limit", "used")

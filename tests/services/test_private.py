@@ -63,6 +63,10 @@ RULES = {
     "POST /keys/{key_id}/rotate": ADMIN,
     "GET /audit": ADMIN,
     "GET /metrics": ADMIN,
+    "GET /ui/keys": ADMIN,
+    "POST /ui/keys": ADMIN,
+    "POST /ui/keys/{key_id}/rotate": ADMIN,
+    "POST /ui/keys/{key_id}/revoke": ADMIN,
 }
 #: Bodies that a route takes, so that it is not refused for another reason than the one that is tested.
 BODIES: dict[str, Any] = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from services.api.deps import AdminDep, SessionDep
-from services.errors import Forbidden
+from services.api.deps import AdminDep, SessionDep, refuse_first_key
 from services.jobs.views import Page
-from services.users import audit, keys, quotas
+from services.users import giving, keys
 from services.users.views import KeyRequest, KeyView, NewKeyView, RotateRequest, key_view, new_key_view
 
 router = APIRouter(tags=["keys"])
@@ -21,15 +19,8 @@ _SECRET = {"Cache-Control": "no-store"}
 @router.post("/keys", status_code=201)
 def make_key(body: KeyRequest, response: Response, session: SessionDep, caller: AdminDep) -> NewKeyView:
     """Make a key. Its text is in this answer and nowhere else."""
-    if caller.user_id is None:
-        raise Forbidden("the first key is made on this machine: `kernelwright keys create`")
-    lifetime = timedelta(days=body.expires_days) if body.expires_days is not None else None
-    made = keys.make_key(session, body.user, body.name, body.scope, lifetime)
-    if body.quotas is not None:
-        made.user.quotas = quotas.as_json(body.quotas)
-    audit.note(
-        session, caller, "key made", made.row.prefix, detail=f"for {made.user.name}, scope {made.row.scope}"
-    )
+    refuse_first_key(caller)
+    made = giving.give_key(session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas)
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -58,8 +49,7 @@ def rotate_key(
     key_id: KeyId, body: RotateRequest, response: Response, session: SessionDep, caller: AdminDep
 ) -> NewKeyView:
     """Make a key in the place of another, which stays valid for a while. Its text is in this answer and nowhere else."""
-    made = keys.rotate_key(session, key_id, timedelta(hours=body.grace_hours))
-    audit.note(session, caller, "key rotated", made.replaces, detail=f"{made.row.prefix} takes its place")
+    made = giving.rotate_key(session, caller, key_id, body.grace_hours)
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -68,7 +58,6 @@ def rotate_key(
 @router.delete("/keys/{key_id}")
 def revoke_key(key_id: KeyId, session: SessionDep, caller: AdminDep) -> KeyView:
     """End a key at once and for good, with the logins made with it; again changes nothing."""
-    row, user = keys.revoke_key(session, key_id)
-    audit.note(session, caller, "key revoked", row.prefix, detail=f"of {user.name}")
+    row, user = giving.revoke_key(session, caller, key_id)
     session.commit()
     return key_view(row, user)
