@@ -10,7 +10,7 @@ from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
-from services.commands import remote, tasks
+from services.commands import keys, remote, tasks
 from services.commands.apply import apply
 from services.commands.cost import cost
 from services.commands.doctor import doctor
@@ -41,6 +41,7 @@ app.command()(profile)
 app.command()(verify)
 app.command()(apply)
 app.command()(serve)
+app.add_typer(keys.app, name="keys")
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)
 app.command("device")(ceilings)

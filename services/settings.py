@@ -15,10 +15,12 @@
 | `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
+| `KERNELWRIGHT_RATE_LIMIT` | `6000/minute` | requests of one key (without keys: of one address); several with `;` between them |
+| `KERNELWRIGHT_RATE_LIMIT_WITHOUT_KEY` | `120/minute` | requests of one address with no valid key, once there are keys |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
 | `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts without any stored progress before a job is failed |
 | `KERNELWRIGHT_LOG_FORMAT` | `text` | `json`: one JSON object a line, for a collector |
-| `KERNELWRIGHT_ONE_USER` | `false` | all jobs here are one person's: what one learns may reach any other (`services/memory`) |
+| `KERNELWRIGHT_ONE_USER` | `false` | what a job learns may reach any other of the same user, or without keys any other (`services/memory`) |
 
 In a container a value may also be a file, for example `/run/secrets/kernelwright_llm_api_key`.
 """
@@ -31,6 +33,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from limits import parse_many
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -70,10 +73,18 @@ class Settings(BaseSettings):
     policy_api_key: SecretStr | None = None
     max_body_bytes: int = Field(default=1_000_000, ge=1_000)
     allowed_hosts: tuple[str, ...] = ()
+    rate_limit: str = "6000/minute"
+    rate_limit_without_key: str = "120/minute"
     lease_seconds: float = Field(default=15.0, ge=1.0)
     max_attempts: int = Field(default=3, ge=1)
     log_format: Literal["text", "json"] = "text"
     one_user: bool = False
+
+    @field_validator("rate_limit", "rate_limit_without_key")
+    @classmethod
+    def _is_rate(cls, value: str) -> str:
+        parse_many(value)
+        return value
 
     @field_validator("llm_base_url", "policy_base_url")
     @classmethod

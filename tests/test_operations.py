@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -111,6 +112,13 @@ def compose_problems(words: list[str]) -> Iterator[str]:
     command, *rest = words
     if command not in COMPOSE_COMMANDS:
         yield f"no subcommand {command} that this page should use"
+    within = [one for one in rest if one != "-T"]
+    if command == "exec" and within[1] == "kernelwright":
+        known = help_of("services.cli", *within[2:4])
+        options = [one for one in within if one.startswith("--")]
+        yield from (f"no option {one}" for one in options if one not in known)
+    if command == "exec" and within[1:3] == ["python", "-m"] and importlib.util.find_spec(within[3]) is None:
+        yield f"no module {within[3]}"
     named = [word for word in rest if not word.startswith("-") and word not in ("1h", ">", "<")]
     if command in ("exec", "run"):
         named = named[:1]
@@ -219,7 +227,7 @@ def test_a_copy_of_sqlite_is_restored_while_the_service_writes(tmp_path: Path) -
     before = kept(base, job_id)
     environment = {"KERNELWRIGHT_DATA_DIR": str(data)}
     backup, remove, copy, check = [
-        line for line in commands() if line.startswith(("sqlite3", "rm -f", "cp kernelwright-backup"))
+        line for line in commands() if line.startswith(("sqlite3", 'rm -f "', "cp kernelwright-backup"))
     ]
     with base.uncommitted() as writer:
         writer.execute(sqlalchemy.text("DELETE FROM bundles"))

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from services.api import problems
+from services.api.deps import check_form
+from services.api.gate import Gate
 from services.api.guard import Guard
-from services.api.routes import evaluations, events, health, jobs, leaderboard
+from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import Lookout
-from services.dashboard import boards, exports, pages
+from services.dashboard import boards, exports, login, pages
+from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
 from services.observing.metrics import Metrics
@@ -27,16 +32,30 @@ from services.worker.embedded import EmbeddedWorker
 _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in module, with evidence.
 
 `POST /optimize` starts a job, `POST /evaluate` asks the referee alone. Errors are problem documents (RFC 9457).
-There are no keys yet: bind to the loopback address."""
+Requests carry a key, `Authorization: Bearer kw_...`; what one user makes, no other sees. Without any key the service answers
+its own machine alone."""
+
+
+# Only told here: the gate asks for it, before a route is even looked for.
+_BEARER = HTTPBearer(auto_error=False, description="a key, `kw_...`; docs/keys.md")
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": why, "content": {"application/problem+json": {}}}
+    for status, why in {
+        401: "no key, or none that is valid",
+        403: "the key's scope does not reach that far, or the request comes from a page of another site",
+        429: "too many requests, or a quota is used up",
+    }.items()
+}
 
 
 class Application(FastAPI):
     """FastAPI with the guard around everything, its own body limit included (which would answer in plain text), and observed."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The observer, the guard, then FastAPI's own layers."""
+        """The observer, the guard, the gate, then FastAPI's own layers."""
         settings: Settings = self.state.settings
-        guard = Guard(super().build_middleware_stack(), settings.allowed_hosts, settings.max_body_bytes)
+        gate = Gate(super().build_middleware_stack(), self.state.database, settings)
+        guard = Guard(gate, settings.allowed_hosts, settings.max_body_bytes)
         return Observed(guard, self.state.metrics.http)
 
 
@@ -73,14 +92,16 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         version="0.1.0",
         lifespan=lifespan,
         max_body_size=settings.max_body_bytes,
+        dependencies=[Depends(check_form), Depends(_BEARER)],
+        responses=_REFUSALS,
     )
     app.state.settings = settings
     app.state.database = database(settings.database)
     app.state.metrics = Metrics(app.state.database)
     app.state.celery = celery
     problems.install(app)
-    for group in (jobs, events, evaluations, leaderboard, health):
+    for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)
-    for part in (exports, boards, pages):
+    for part in (exports, boards, pages, login, key_pages):
         app.include_router(part.router)
     return app

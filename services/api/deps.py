@@ -1,16 +1,24 @@
-"""What routes ask for, as annotated types."""
+"""What routes ask for, as annotated types.
+
+Whoever takes a database or a session from here gets one that sees what the caller may see, see `services.db.privacy`.
+"""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Annotated, cast
+from urllib.parse import parse_qs
 
 from fastapi import Depends, Header, Query, Request
 from sqlalchemy.orm import Session
 
+from services.api.gate import CALLER, FIRST_KEY
 from services.db.session import Database
+from services.errors import Forbidden
 from services.settings import Settings
+from services.users.caller import Caller
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -20,9 +28,17 @@ def get_settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-def get_database(request: Request) -> Database:
-    """The application's database, for routes that outlive a session (streams)."""
-    return cast(Database, request.app.state.database)
+def get_caller(request: Request) -> Caller:
+    """Who asks, as the gate found out."""
+    return cast(Caller, request.scope[CALLER])
+
+
+CallerDep = Annotated[Caller, Depends(get_caller)]
+
+
+def get_database(request: Request, caller: CallerDep) -> Database:
+    """The database as the caller may see it, for routes that outlive a session (streams)."""
+    return cast(Database, request.app.state.database).seen_by(caller.viewer)
 
 
 DatabaseDep = Annotated[Database, Depends(get_database)]
@@ -37,10 +53,56 @@ def get_session(request: Request, database: DatabaseDep) -> Iterator[Session]:
         yield session
 
 
-SessionDep = Annotated[Session, Depends(get_session)]
+async def check_form(request: Request, caller: CallerDep) -> None:
+    """Refuse what a browser sends with a login's cookie unless it comes from a page of ours (CSRF).
+
+    `services.api.guard` looks at what the browser says of the origin; this also holds for browsers that say nothing.
+
+    Raises:
+        Forbidden: the form, or the header `X-CSRF-Token`, does not carry what our pages give to this login.
+    """
+    if caller.csrf is None or request.method in _SAFE_METHODS:
+        return
+    given = request.headers.get("x-csrf-token") or await form_field(request, "csrf")
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), caller.csrf.encode()):
+        raise Forbidden("this form is not of a page of this login; reload the page and try again")
+
+
+async def form_field(request: Request, name: str) -> str:
+    """A field of a form as browsers send it, "" if there is none."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return ""
+    body = (await request.body()).decode("utf-8", errors="replace")
+    return parse_qs(body, keep_blank_values=True).get(name, [""])[-1]
+
+
+def admin_only(caller: CallerDep) -> Caller:
+    """A caller with scope admin. The gate has seen to that; a route that moves elsewhere is still held to it.
+
+    Raises:
+        Forbidden: the caller has less.
+    """
+    if not caller.may("admin"):
+        raise Forbidden("this needs a key of scope admin")
+    return caller
+
+
+def refuse_first_key(caller: Caller) -> None:
+    """Nobody without a key makes one over HTTP: whoever did so first would own the service.
+
+    Raises:
+        Forbidden: the caller has shown no key.
+    """
+    if caller.key_id is None:
+        raise Forbidden(f"there is no key yet; {FIRST_KEY}")
+
+
+AdminDep = Annotated[Caller, Depends(admin_only)]
+# Closed before the answer is sent: what is told of the answer (the audit log) needs SQLite's one place for writers.
+SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 IdempotencyKey = Annotated[
     str | None,
-    Header(description="same key and body within 24 hours: the same job, made once", max_length=200),
+    Header(description="same user, key and body within 24 hours: the same job, made once", max_length=200),
 ]
 Limit = Annotated[int, Query(ge=1, le=100, description="how many at most")]
 After = Annotated[

@@ -1,4 +1,4 @@
-"""The door of a service without keys: who may knock, and how large a parcel may be.
+"""The door, before anybody is asked for a key: by which name one may knock, from which page, and how large a parcel may be.
 
 A service on the loopback address is reachable from every web page that the same person has open, in two ways:
 

@@ -7,6 +7,7 @@ errors are left out on purpose.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -17,22 +18,25 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
-from services.errors import Conflict, NotFound, NotReady, Refused, ServiceError
+from services.db.models import utc_now
+from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceeded, Refused, ServiceError
 
 _log = logging.getLogger(__name__)
 # where a request's parts come from; a client knows its fields by their own names
 _PLACES = ("body", "query", "path", "header")
 _TYPES = {
+    401: "/problems/no-key",
     403: "/problems/forbidden",
     404: "/problems/not-found",
     405: "/problems/method-not-allowed",
     409: "/problems/conflict",
     413: "/problems/body-too-large",
     422: "/problems/invalid-request",
+    429: "/problems/too-many",
     500: "/problems/internal-fault",
     503: "/problems/not-ready",
 }
-_STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422}
+_STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422, Forbidden: 403, QuotaExceeded: 429}
 
 
 def problem(
@@ -40,14 +44,16 @@ def problem(
     detail: str,
     errors: Sequence[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
+    more: dict[str, Any] | None = None,
 ) -> JSONResponse:
-    """A problem document as a response; `errors` names fields: {"field", "message"}."""
+    """A problem document as a response; `errors` names fields: {"field", "message"}, `more` are members of its own."""
     body: dict[str, Any] = {
         "type": _TYPES.get(status, "about:blank"),
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
     }
+    body |= more or {}
     if errors is not None:
         body["errors"] = list(errors)
     return JSONResponse(body, status_code=status, media_type="application/problem+json", headers=headers)
@@ -66,6 +72,8 @@ def install(app: FastAPI) -> None:
         errors = None
         if isinstance(error, Refused):
             errors = [{"field": item.field, "message": item.message} for item in error.errors]
+        if isinstance(error, QuotaExceeded):
+            return _over_quota(error)
         return problem(status, str(error), errors)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
@@ -94,6 +102,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(IntegrityError, raced)
     app.add_exception_handler(Exception, fault)
+
+
+def _over_quota(error: QuotaExceeded) -> JSONResponse:
+    spent, headers = error.spent, {}
+    if spent.resets_at is not None:
+        headers["Retry-After"] = str(max(1, math.ceil((spent.resets_at - utc_now()).total_seconds())))
+    more = {
+        "quota": spent.quota,
+        "limit": spent.limit,
+        "used": spent.used,
+        "resets_at": spent.resets_at.isoformat() if spent.resets_at is not None else None,
+    }
+    return problem(429, str(error), headers=headers, more=more)
 
 
 def _field_error(item: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,6 @@ could read and use it. Redirects are not followed, and a proxy of the environmen
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import random
 import re
@@ -28,6 +27,7 @@ from services.client.errors import (
     UnsafeAddress,
     WrongField,
 )
+from services.users.addresses import is_loopback
 
 KEY_VARIABLE = "KERNELWRIGHT_API_KEY"
 TRIES = 4
@@ -150,16 +150,6 @@ class Exchange:
 def api_key_of(given: str | None) -> str | None:
     """The key that was given, else that of the environment; an empty one is none."""
     return (given if given is not None else os.environ.get(KEY_VARIABLE)) or None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host of an address can only be this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_passing(response: httpx.Response) -> bool:

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from services.client import DEFAULT_URL
-from services.commands.remote import PlainHttp, Url
+from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, key_from
+from services.commands.remote import Url
 
 _EXIT_USAGE = 2
 
@@ -23,6 +24,7 @@ def mcp(
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
     url: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
     """Offer lint, profile, evaluate, submit, job status and a job's leaderboard to a coding agent, over MCP on stdio.
@@ -48,8 +50,11 @@ def mcp(
 
     try:
         folder = Folder(root)
+        remote = Remote(url, key_from(key_file), allow_insecure_key=plain_http)
     except OSError as error:
         say.print(f"cannot read {root}: {error}", markup=False)
         raise typer.Exit(_EXIT_USAGE) from None
-    remote = Remote(url, allow_insecure_key=plain_http)
+    except KeyNotSent as error:
+        say.print(str(error), markup=False)
+        raise typer.Exit(_EXIT_USAGE) from None
     make_server(Kernelwright(folder, Local(device, minimum_tier), remote)).run("stdio")

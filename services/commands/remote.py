@@ -1,7 +1,6 @@
 """`submit`, `jobs`, `watch`, `fetch`, `batch`: a service, here or elsewhere, from a terminal (`services.client`).
 
-A key comes from KERNELWRIGHT_API_KEY and never from an option: what a program is started with, everybody on the machine
-can read.
+Which key is shown, `services.commands.credentials` says; where it may go, the client.
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ from rich.table import Table
 
 from evaluator.cli import progress_bar
 from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unreachable
+from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, key_from
 from services.commands.showing import event_line, leaderboard
 from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
 from services.dashboard import story
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
-]
-PlainHttp = Annotated[
-    bool,
-    typer.Option("--plain-http", help="Send KERNELWRIGHT_API_KEY over plain http to another machine, too."),
 ]
 _PIECE_CHARACTERS = 300_000  # a service takes a million bytes in a request, and JSON within JSON grows
 _SHOWN_JOBS = 20
@@ -51,6 +47,7 @@ def submit(
         Path | None,
         typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
     ] = None,
+    key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
     """Start a job on a service and print its id.
@@ -65,7 +62,7 @@ def submit(
         "traffic": json_of(traffic),
         "space": json_of(space),
     }
-    with _service(url, plain_http) as client:
+    with _service(url, key_file, plain_http) as client:
         print(client.submit(OptimizeRequest.model_validate(_given(wanted))).id)  # noqa: T201 - the program's answer
 
 
@@ -74,6 +71,7 @@ def batch(
     url: Url = DEFAULT_URL,
     out: Annotated[Path | None, typer.Option(help="Write the open requests to this file.")] = None,
     answers: Annotated[Path | None, typer.Option(help="Hand in this file of answers instead.")] = None,
+    key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
     """Fetch the requests of a job that is waiting, or hand in answers so that it goes on.
@@ -82,7 +80,7 @@ def batch(
 
     Example: kernelwright batch JOB --out requests.jsonl; kernelwright batch JOB --answers answers.jsonl
     """
-    with _service(url, plain_http) as client:
+    with _service(url, key_file, plain_http) as client:
         if answers is not None:
             pieces = pieces_of(text_of(answers))
             for number, piece in enumerate(pieces, start=1):
@@ -110,10 +108,11 @@ def jobs(
     url: Url = DEFAULT_URL,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = _SHOWN_JOBS,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+    key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
     """List the latest jobs of a service, newest first: what they are, how they stand and the best that they found."""
-    with _service(url, plain_http) as client:
+    with _service(url, key_file, plain_http) as client:
         found = list(client.jobs(limit=limit))
     if as_json:
         json.dump([job.model_dump(mode="json") for job in found], sys.stdout)
@@ -134,10 +133,12 @@ def jobs(
     Console().print(table)
 
 
-def watch(job_id: str, url: Url = DEFAULT_URL, plain_http: PlainHttp = False) -> None:
+def watch(
+    job_id: str, url: Url = DEFAULT_URL, key_file: KeyFile = None, plain_http: PlainHttp = False
+) -> None:
     """Follow a job until it ends, with what is being judged below its log; exit code 0 when it succeeded."""
     console = Console()
-    with _service(url, plain_http) as client:
+    with _service(url, key_file, plain_http) as client:
         with progress_bar() as bar:
             # on a terminal through the bar, which would be drawn over otherwise
             say = bar.console if console.is_terminal and bar.console.is_terminal else console
@@ -161,12 +162,13 @@ def fetch(
     job_id: str,
     url: Url = DEFAULT_URL,
     out: Annotated[Path | None, typer.Option(help="File to write, or a folder to put it into.")] = None,
+    key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
     """Download a job's bundle; the file appears when it is whole, and its name is printed."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with (
-        _service(url, plain_http) as client,
+        _service(url, key_file, plain_http) as client,
         Progress(*columns, console=Console(stderr=True), transient=True) as bar,
     ):
         row = bar.add_task("bundle", total=None)
@@ -179,10 +181,10 @@ def fetch(
 
 
 @contextmanager
-def _service(url: str, plain_http: bool) -> Iterator[Client]:
+def _service(url: str, key_file: Path | None, plain_http: bool) -> Iterator[Client]:
     """A client whose errors end the program with a sentence."""
     try:
-        with Client(url, allow_insecure_key=plain_http) as client:
+        with Client(url, key_from(key_file), allow_insecure_key=plain_http) as client:
             yield client
     except ValidationError as error:
         for item in error.errors():
@@ -191,7 +193,7 @@ def _service(url: str, plain_http: bool) -> Iterator[Client]:
     except Unreachable as error:
         _say(f"{error}; start one with `kernelwright serve`")
         raise typer.Exit(1) from None
-    except (ClientError, OSError, ValueError) as error:
+    except (ClientError, KeyNotSent, OSError, ValueError) as error:
         _say(str(error))
         raise typer.Exit(1) from None
 

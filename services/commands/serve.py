@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import ipaddress
 import logging
 import os
 import signal
@@ -15,7 +14,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-NO_KEYS = "--without-keys"
+from services.users.addresses import is_loopback
+
+WAIT_FOR_KEY = "--wait-for-key"
 _GRACE_S = 3
 _STOP_WITHIN_S = 15
 _EXIT_USAGE = 2
@@ -27,8 +28,13 @@ def serve(
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run a worker in this process.")
     ] = True,
-    no_keys: Annotated[
-        bool, typer.Option(NO_KEYS, help="Allow another address than loopback. The service has no keys yet.")
+    wait_for_key: Annotated[
+        bool,
+        typer.Option(
+            WAIT_FOR_KEY,
+            help="Listen on another address than loopback although there is no key yet: until there is one, requests from "
+            "elsewhere are refused.",
+        ),
     ] = False,
 ) -> None:
     """Serve the HTTP API and the dashboard, with a worker for this machine.
@@ -38,21 +44,43 @@ def serve(
 
         KERNELWRIGHT_DATABASE_URL=postgresql://...  KERNELWRIGHT_BROKER_URL=redis://...
 
+    Without keys it answers this machine alone. As soon as there is one (`kernelwright keys create`), every request needs a
+    key, and each user sees what is theirs.
+
     Stop it with Ctrl-C: running jobs are given back and go on where they were after the next start.
     """
     say = Console(stderr=True)
-    if not _is_loopback(host) and not no_keys:
+    if not is_loopback(host):
+        if not wait_for_key and not _has_keys():
+            say.print(
+                f"[red]refused:[/] {host} is not a loopback address and this service has no keys: whoever reaches the port "
+                "could run jobs and read every source. Make the first key with "
+                "`kernelwright keys create NAME --user YOU --scope admin`, then start again.",
+                highlight=False,
+            )
+            raise typer.Exit(_EXIT_USAGE)
         say.print(
-            f"[red]refused:[/] {host} is not a loopback address and this service has no keys yet: whoever reaches "
-            f"the port could run jobs and read every source. If that is wanted, say {NO_KEYS}."
+            "[yellow]plain HTTP:[/] keys and sources travel as they are; put a proxy that speaks TLS in front of this "
+            "port, or let nobody but it reach it."
         )
-        raise typer.Exit(_EXIT_USAGE)
     try:
         listener = _listen(host, port)
     except OSError as error:
         say.print(f"[red]cannot listen[/] on {host} port {port}: {error.strerror or error}")
         raise typer.Exit(1) from None
     _serve_on(listener, host, with_worker=worker, say=say)
+
+
+def _has_keys() -> bool:
+    from services.db.session import database
+    from services.db.upgrade import upgrade
+    from services.settings import get_settings
+    from services.users.keys import any_key
+
+    base = database(get_settings().database)
+    upgrade(base)
+    with base.read() as session:
+        return any_key(session)
 
 
 def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Console) -> None:
@@ -134,12 +162,3 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -20,7 +20,7 @@ from kernelbench_tasks import catalog
 from services.api.deps import SessionDep, SettingsDep
 from services.dashboard import contexts, story, words
 from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
-from services.errors import NotFound, Refused
+from services.errors import NotFound, QuotaExceeded, Refused
 from services.jobs import cancel, read, submit
 from services.jobs.requests import OptimizeRequest
 from services.leaderboard import reading
@@ -124,6 +124,8 @@ def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Re
     except Refused as error:
         found = [(_field_name((one.field,)), one.message) for one in error.errors]
         return _index(session, settings, {**form, "errors": found}, status=422)
+    except QuotaExceeded as error:
+        return _index(session, settings, {**form, "errors": [("quota", str(error))]}, status=429)
     return RedirectResponse(f"/ui/jobs/{job_id}", status_code=303)
 
 

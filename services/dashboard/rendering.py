@@ -15,10 +15,12 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from pydantic import BaseModel
 
 from services.dashboard import formats, words
 from services.jobs.lines import lines_of_code
+from services.users.caller import current
 
 HERE = Path(__file__).parent
 STATIC_TYPES = {
@@ -70,8 +72,21 @@ def environment() -> Environment:
         lines_of_code, formats.breakable, formats.px, formats.weight,
     )  # fmt: skip
     jinja.filters.update({function.__name__: function for function in filters})
-    jinja.globals.update(words=words, elapsed_s=formats.elapsed_s, static_url=static_url)
+    jinja.globals.update(
+        words=words,
+        elapsed_s=formats.elapsed_s,
+        static_url=static_url,
+        caller=current.get,
+        csrf_field=csrf_field,
+    )
     return jinja
+
+
+def csrf_field() -> Markup:
+    """What a form of ours must carry, for whoever is logged in; see `services.api.deps.check_form`."""
+    caller = current.get()
+    token = caller.csrf if caller is not None else None
+    return Markup('<input type="hidden" name="csrf" value="{}">').format(token) if token else Markup("")
 
 
 def render(template: str, *, status: int = 200, **context: Any) -> Response:

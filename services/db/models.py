@@ -11,15 +11,32 @@ memory                       what jobs learnt, for other jobs; goes with the job
 leaderboards ──< leaderboard_entries, leaderboard_firsts
                              one board per task, referee and platform; its figures; who was first since when
 workers                      who is alive, which devices, which sandbox
-idempotency_keys             which request made which row
+idempotency_keys             which request of which user made which row
+users ──< api_keys ──< login_sessions    who may ask for what, and who is logged in to the pages
+  └──< usage                 what a user has used, day by day
+audit                        who did what when
+
+`owner_id` of jobs and evaluations is the user that they belong to, NULL for those made without a key. No foreign key: users
+are never deleted, and SQLite could only add one by making the table anew, which would delete all that refers to it.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
-from sqlalchemy import JSON, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    Date,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from services.db.types import UtcDateTime
@@ -77,8 +94,13 @@ class Job(Leased, Base):
     """
 
     __tablename__ = "jobs"
+    __table_args__ = (
+        Index("jobs_of_owner", "owner_id", "id"),
+        Index("jobs_of_owner_by_state", "owner_id", "state"),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner_id: Mapped[str | None] = mapped_column(String(32))
     name: Mapped[str] = mapped_column(String(200))
     device: Mapped[str] = mapped_column(String(16))
     task_name: Mapped[str] = mapped_column(String(200))
@@ -188,8 +210,13 @@ class Evaluation(Leased, Base):
     """One (task, candidate) to be judged: a POST /evaluate, or (with `job_id`) an external candidate of a job."""
 
     __tablename__ = "evaluations"
+    __table_args__ = (
+        Index("evaluations_of_owner", "owner_id", "id"),
+        Index("evaluations_of_owner_by_state", "owner_id", "state"),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner_id: Mapped[str | None] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     device: Mapped[str] = mapped_column(String(16))
     effort: Mapped[str] = mapped_column(String(16))
@@ -313,11 +340,93 @@ class Worker(Base):
 
 
 class IdempotencyKey(Base):
-    """The row that a request with this `Idempotency-Key` made, and the digest of that request."""
+    """The row that a user's request with this `Idempotency-Key` made, and the digest of that request.
+
+    `owner_id` is "" for requests without a key: a part of a primary key cannot be NULL.
+    """
 
     __tablename__ = "idempotency_keys"
 
+    owner_id: Mapped[str] = mapped_column(String(32), primary_key=True, default="")
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     body_sha256: Mapped[str] = mapped_column(String(64))
     made_id: Mapped[str] = mapped_column(String(32))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class User(Base):
+    """Somebody (a person, a team, a program) whom jobs belong to. `quotas` is `services.users.quotas.Quotas` as JSON."""
+
+    __tablename__ = "users"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    quotas: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class ApiKey(Base):
+    """A key of a user. Of its text only the prefix and a SHA-256 are stored, see `services.users.keys`.
+
+    Attributes:
+        name: what its owner calls it.
+        prefix: how the text begins; shown in lists, and by it a key is found.
+        sha256: of the whole text, in hex.
+        scope: one of `services.users.caller.SCOPES`.
+        replaced_by: the key that it was rotated to; until `expires_at` both are valid.
+        last_used_at: to the minute.
+    """
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(64))
+    prefix: Mapped[str] = mapped_column(String(16), unique=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    scope: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    replaced_by: Mapped[str | None] = mapped_column(String(32))
+    last_used_at: Mapped[datetime | None]
+
+
+class LoginSession(Base):
+    """A browser that was shown a key. It holds a token of its own, of which only the SHA-256 is stored."""
+
+    __tablename__ = "login_sessions"
+
+    token_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class Usage(Base):
+    """What a user's jobs and evaluations have used on one day (UTC): what quotas are held against."""
+
+    __tablename__ = "usage"
+
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    candidates: Mapped[int] = mapped_column(Integer, default=0)
+    usd: Mapped[float] = mapped_column(Float, default=0.0)
+    gpu_seconds: Mapped[float] = mapped_column(Float, default=0.0)
+    cpu_seconds: Mapped[float] = mapped_column(Float, default=0.0)
+
+
+class AuditEntry(Base):
+    """Who did what when, and how it was answered (an HTTP status; 200 from the command line)."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    time: Mapped[datetime] = mapped_column(default=utc_now)
+    user_name: Mapped[str | None] = mapped_column(String(64))
+    key_prefix: Mapped[str | None] = mapped_column(String(16))
+    address: Mapped[str | None] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(100))
+    target: Mapped[str | None] = mapped_column(String(100))
+    status: Mapped[int] = mapped_column(Integer)
+    detail: Mapped[str] = mapped_column(Text, default="")

@@ -6,6 +6,7 @@ deadlock, and SQLite ends such a deadlock with "database is locked" without wait
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.orm import Session
 
+from services.db.privacy import EVERYTHING, PrivateSession, Viewer
 from services.db.types import dump_json
 
 _BUSY_TIMEOUT_MS = 30_000
@@ -31,24 +33,34 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _make_engine(url)
         self._write_engine = self.engine.execution_options(**{_WRITE_OPTION: True})
+        self._viewer = EVERYTHING
+
+    def seen_by(self, viewer: Viewer) -> Database:
+        """The same database with sessions that see what `viewer` may see, and make rows that are the viewer's."""
+        seen = copy.copy(self)
+        seen._viewer = viewer
+        return seen
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session for reading; what it leaves uncommitted is rolled back."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        with self._session(self.engine) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A write transaction: committed at the end, rolled back when the block raises."""
-        with Session(self._write_engine, expire_on_commit=False) as session, session.begin():
+        with self._session(self._write_engine) as session, session.begin():
             yield session
 
     @contextmanager
     def uncommitted(self) -> Iterator[Session]:
         """A session that can write and commits only when told to."""
-        with Session(self._write_engine, expire_on_commit=False) as session:
+        with self._session(self._write_engine) as session:
             yield session
+
+    def _session(self, engine: Engine) -> Session:
+        return PrivateSession(engine, self._viewer)
 
     def close(self) -> None:
         """Close all pooled connections."""

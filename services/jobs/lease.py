@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
-from services.db.models import Evaluation, Job, utc_now
+from services.db.models import Evaluation, Job, User, utc_now
 from services.db.types import epoch_seconds
 from services.errors import LeaseLost
 
@@ -40,7 +40,13 @@ class Lease:
 def claim(
     session: Session, model: LeasedModel, row_id: str, owner: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
-    """Take a queued row, or one whose lease ran out; None when somebody else has it or it needs no work."""
+    """Take a queued row, or one whose lease ran out; None when somebody else has it, it needs no work, or its user has as
+    many running as allowed."""
+    owner_id = session.scalar(select(model.owner_id).where(model.id == row_id))
+    if owner_id is not None:
+        session.get(
+            User, owner_id, with_for_update=True
+        )  # two claims for one user are counted one after the other
     result = session.execute(
         update(model)
         .where(model.id == row_id, _claimable(model), model.stalled_attempts < max_attempts)
@@ -186,7 +192,20 @@ def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[L
 
 def _claimable(model: LeasedModel) -> ColumnElement[bool]:
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
-    return and_(or_(model.state == "queued", expired), model.cancel_requested.is_(False))
+    return and_(
+        or_(and_(model.state == "queued", _user_may_run(model)), expired), model.cancel_requested.is_(False)
+    )
+
+
+def _user_may_run(model: LeasedModel) -> ColumnElement[bool]:
+    """Whether the quota `jobs_running` of the row's user has room. Rows that wait for it are not even sent to workers."""
+    other = aliased(model)
+    running = select(func.count()).where(other.owner_id == model.owner_id, other.state == "running")
+    limit = select(User.quotas["jobs_running"].as_integer()).where(User.id == model.owner_id)
+    at_most = limit.correlate(model).scalar_subquery()
+    return or_(
+        model.owner_id.is_(None), at_most.is_(None), running.correlate(model).scalar_subquery() < at_most
+    )
 
 
 def _due(model: LeasedModel, max_attempts: int, resend_after_s: float) -> ColumnElement[bool]:

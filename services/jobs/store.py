@@ -23,6 +23,7 @@ from services.db.types import storable_json, storable_text
 from services.jobs import events, lease
 from services.jobs.lease import Lease
 from services.jobs.submit import candidate_row, proposed_data
+from services.users import quotas
 
 _OUTLINE = ("verdict", "reason", "findings", "summary", "environment", "effort", "elapsed_s")
 # Told by the service itself, which knows about attempts and leases.
@@ -46,6 +47,7 @@ class SqlJobStore:
         self._job_id = job_id
         self._lease = held
         self._stopping = stopping
+        self._known_owner: tuple[str | None, str, bool] | None = None
 
     def candidates(self) -> list[Candidate]:
         """See `JobStore.candidates`. Leaves out external ones that an evaluation of their own is about to judge.
@@ -90,6 +92,7 @@ class SqlJobStore:
             )
             session.add(row)
             events.append(session, self._job_id, "candidate.proposed", proposed_data(row), once=row.sha256)
+            quotas.add_usage(session, self._owner(session)[0], candidates=1)
             self._progressed(session)
             return True
 
@@ -173,11 +176,17 @@ class SqlJobStore:
                 self._bill(session, data)
 
     def stop_requested(self) -> str | None:
-        """See `JobStore.stop_requested`. A lost lease and a worker that shuts down stop a job like a cancellation."""
+        """See `JobStore.stop_requested`. A lost lease and a worker that shuts down stop a job like a cancellation, a quota
+        of its user that is used up like a spent budget."""
         if self._stopping():
             return "cancelled"
         with self._database.read() as session:
-            return "cancelled" if lease.wanted(session, self._lease) else None
+            if lease.wanted(session, self._lease):
+                return "cancelled"
+            owner_id, device, pays = self._owner(session)
+            if owner_id is None or self._lease.model is not Job:
+                return None
+            return "budget" if quotas.standing_of(session, owner_id).exhausted(device, pays=pays) else None
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
@@ -186,6 +195,13 @@ class SqlJobStore:
             if self._lease.model is not Job:
                 events.lock_job(session, self._job_id)
             yield session
+
+    def _owner(self, session: Session) -> tuple[str | None, str, bool]:
+        """Whose job it is, for which device, and whether it pays models; none of it changes."""
+        if self._known_owner is None:
+            job = session.get_one(Job, self._job_id)
+            self._known_owner = job.owner_id, job.device, quotas.pays_models(job.request)
+        return self._known_owner
 
     def _progressed(self, session: Session) -> None:
         """Something new was stored: the attempt was not in vain. What a resumed job merely repeats does not count."""
@@ -212,6 +228,7 @@ class SqlJobStore:
         if job is not None:
             job.usd += float(data.get("usd") or 0.0)
             job.tokens += int(data.get("tokens") or 0)
+            quotas.add_usage(session, job.owner_id, usd=float(data.get("usd") or 0.0))
 
 
 def outline_of(body: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from kernelbench_tasks import catalog
 from services.catalogue import registry
 from services.db.ids import new_id
 from services.db.models import Candidate, Evaluation, IdempotencyKey, Job, Verdict, Worker, utc_now
+from services.db.privacy import owner_of
 from services.db.types import epoch_seconds
 from services.errors import Conflict, FieldError, NotFound, Refused
 from services.jobs import events, lease
@@ -24,6 +26,7 @@ from services.jobs.lines import lines_of_code
 from services.jobs.requests import CandidateRequest, EvaluateRequest, OptimizeRequest, Request, TaskRequest
 from services.jobs.wake import bell
 from services.settings import Settings
+from services.users import quotas
 
 _WORKER_REMEMBERED_S = 24 * 3600.0
 _KEY_LIFETIME = timedelta(hours=24)
@@ -48,6 +51,7 @@ def create_job(
     Raises:
         Refused: the request asks for something that this service does not have.
         Conflict: the key was used before with another body.
+        QuotaExceeded: the session's user has used what it may use.
     """
     earlier = _earlier(session, "optimize", request, idempotency_key)
     if earlier:
@@ -55,10 +59,15 @@ def create_job(
     job_id = new_id()
     task = _task(request, request.name, settings)
     device = request.device or settings.device
+    owner_id = owner_of(session)
     errors = _unsupported(session, request, device, settings)
     origins, models = _proposers(request, settings, errors)
+    pays = any(choice.provider != "batch" for choice in models)
+    if pays and request.budget.usd is None and quotas.standing_of(session, owner_id).left("usd") is not None:
+        errors += _unpriced(models, settings)
     if errors:
         raise Refused(errors)
+    quotas.check(session, owner_id, device, pays=pays, budget=request.budget.model_dump())
     if batch_folder is not None:
         models = tuple(
             replace(one, folder=str(batch_folder)) if one.provider == "batch" else one for one in models
@@ -89,6 +98,7 @@ def create_job(
     session.add(
         Job(
             id=job_id,
+            owner_id=owner_id,
             name=spec.name,
             device=device,
             task_name=task.name,
@@ -122,12 +132,16 @@ def create_evaluation(
     errors = _device_errors(session, device, settings)
     if errors:
         raise Refused(errors)
+    owner_id = owner_of(session)
+    quotas.check(session, owner_id, device)
+    quotas.add_usage(session, owner_id, candidates=1)
     evaluation_id = new_id()
     session.add(
         _evaluation(
             evaluation_id,
             task,
             CandidateSource(request.candidate),
+            owner_id=owner_id,
             device=device,
             effort=request.effort,
             deadline_s=request.deadline_s,
@@ -156,6 +170,8 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
         select(Candidate).where(Candidate.job_id == job_id, Candidate.sha256 == source.sha256)
     )
     if row is None:
+        quotas.check(session, job.owner_id, job.device)
+        quotas.add_usage(session, job.owner_id, candidates=1)
         row = candidate_row(
             job_id, source.sha256, "external", source.label, request.candidate, note=request.note
         )
@@ -169,7 +185,10 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
     )
     if session.scalar(judged.limit(1)) is None and session.scalar(waiting.limit(1)) is None:
         task = TaskSource(name=job.task_name, source=job.task_source)
-        session.add(_evaluation(new_id(), task, source, device=job.device, effort="screen", job_id=job_id))
+        row_of_evaluation = _evaluation(
+            new_id(), task, source, owner_id=job.owner_id, device=job.device, effort="screen", job_id=job_id
+        )
+        session.add(row_of_evaluation)
     candidate_id = row.id
     session.commit()
     bell.set()
@@ -222,6 +241,7 @@ def _evaluation(
     task: TaskSource,
     candidate: CandidateSource,
     *,
+    owner_id: str | None,
     device: str,
     effort: str,
     deadline_s: float | None = None,
@@ -229,6 +249,7 @@ def _evaluation(
 ) -> Evaluation:
     return Evaluation(
         id=evaluation_id,
+        owner_id=owner_id,
         job_id=job_id,
         device=device,
         effort=effort,
@@ -320,10 +341,7 @@ def _proposers(
         for name in (names if "llm" in origins else [])
     ]
     if request.budget.usd is not None:
-        unknown = [choice.model for choice in models if choice.model not in settings.llm_prices]
-        if unknown:
-            message = f"no price is known of {', '.join(unknown)}; set KERNELWRIGHT_LLM_PRICES (0 for a model of one's own)"
-            errors.append(FieldError("budget.usd", message))
+        errors += _unpriced(models, settings)
     if "policy" in origins and settings.policy is not None:
         provider = "openai" if settings.policy_base_url else "policy"
         own = ModelChoice(
@@ -338,6 +356,21 @@ def _proposers(
     return origins, tuple(models)
 
 
+def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldError]:
+    """Dollars cannot be limited where nobody knows what a model costs."""
+    unknown = [
+        choice.model
+        for choice in models
+        if choice.origin != "policy" and choice.model not in settings.llm_prices
+    ]
+    if not unknown:
+        return []
+    message = (
+        f"no price is known of {', '.join(unknown)}; set KERNELWRIGHT_LLM_PRICES (0 for a model of one's own)"
+    )
+    return [FieldError("budget.usd", message)]
+
+
 def _prices(model: str, settings: Settings) -> dict[str, Any]:
     given, made = settings.llm_prices.get(model, (0.0, 0.0))
     return {"usd_per_million_input_tokens": given, "usd_per_million_output_tokens": made}
@@ -350,7 +383,7 @@ def _earlier(session: Session, verb: str, request: Request, key: str | None) -> 
         message = f"must be 1 to {_KEY_MAX_CHARACTERS} printable characters"
         raise Refused([FieldError("Idempotency-Key", message)])
     session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < utc_now() - _KEY_LIFETIME))
-    row = session.get(IdempotencyKey, key)
+    row = session.get(IdempotencyKey, (owner_of(session) or "", key))
     if row is None:
         return None
     if row.body_sha256 != _digest(verb, request):
@@ -360,7 +393,10 @@ def _earlier(session: Session, verb: str, request: Request, key: str | None) -> 
 
 def _remember(session: Session, verb: str, request: Request, key: str | None, made_id: str) -> None:
     if key is not None:
-        session.add(IdempotencyKey(key=key, body_sha256=_digest(verb, request), made_id=made_id))
+        owner_id = owner_of(session) or ""
+        session.add(
+            IdempotencyKey(owner_id=owner_id, key=key, body_sha256=_digest(verb, request), made_id=made_id)
+        )
 
 
 def _digest(verb: str, request: Request) -> str:

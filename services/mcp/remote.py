@@ -21,11 +21,13 @@ class Remote:
 
     Args:
         url: where it is.
+        api_key: its key; the environment's by default.
         allow_insecure_key: see `services.client.Client`.
     """
 
-    def __init__(self, url: str, *, allow_insecure_key: bool = False) -> None:
+    def __init__(self, url: str, api_key: str | None = None, *, allow_insecure_key: bool = False) -> None:
         self._url = url
+        self._api_key = api_key
         self._allow_insecure_key = allow_insecure_key
 
     async def submit(
@@ -78,7 +80,7 @@ class Remote:
 
     async def _ask(self, work: Callable[[Client], Result]) -> Result:
         def ask() -> Result:
-            with Client(self._url, allow_insecure_key=self._allow_insecure_key) as client:
+            with Client(self._url, self._api_key, allow_insecure_key=self._allow_insecure_key) as client:
                 return work(client)
 
         try:

@@ -1,10 +1,10 @@
-"""Whose an entry is. The service has no accounts, so two jobs are two people's unless the operator says otherwise.
+"""Whose an entry is. Jobs of two users are two people's; so are two jobs made without a key, unless the operator says otherwise.
 
 | job | what is remembered | who may read it |
 | --- | --- | --- |
 | a task of the catalogue, nothing added | features, sentences, candidates' sources | every job |
 | any other, `KERNELWRIGHT_ONE_USER` unset | nothing | nobody |
-| any other, `KERNELWRIGHT_ONE_USER=true` | features and sentences | every job while that is set |
+| any other, `KERNELWRIGHT_ONE_USER=true` | features and sentences | while that is set, every job of the same user; of a job without one, every other without one |
 
 What nobody may read is not kept. "Nothing added": no kernel to start from, no external candidate, no answers of a batch, no
 sizes, traffic or space of one's own. Each of them is somebody's text or figures, and shows in what a model writes or in what
@@ -23,7 +23,7 @@ from services.db.models import Candidate, Evaluation, Job
 
 #: Owner of what everybody may read.
 SHARED = "catalogue"
-#: Owner of everything else on a service that one person uses.
+#: Owner of everything else on a service that one person uses without keys; else it is the user's id.
 ONE_USER = "operator"
 _ADDED = ("start_from", "shapes", "traffic", "space")
 
@@ -33,7 +33,7 @@ class Claim:
     """What may be remembered of a job.
 
     Attributes:
-        owner: `SHARED` or `ONE_USER`.
+        owner: `SHARED`, `ONE_USER`, or the id of the job's user.
         task_name: the catalogue's own name of the task, "" for others: a client may give a catalogue's text any name.
         with_sources: whether candidates' sources may be kept.
     """
@@ -48,12 +48,12 @@ def claim_of(session: Session, job: Job, *, one_user: bool) -> Claim | None:
     task = catalog.find_by_sha256(job.task_sha256)
     if task is not None and not _has_additions(session, job):
         return Claim(SHARED, task.name, with_sources=True)
-    return Claim(ONE_USER, "", with_sources=False) if one_user else None
+    return Claim(job.owner_id or ONE_USER, "", with_sources=False) if one_user else None
 
 
-def readable_owners(*, one_user: bool) -> tuple[str, ...]:
-    """Whose entries a job may see."""
-    return (SHARED, ONE_USER) if one_user else (SHARED,)
+def readable_owners(user_id: str | None, *, one_user: bool) -> tuple[str, ...]:
+    """Whose entries a job of a user, or of nobody, may see."""
+    return (SHARED, user_id or ONE_USER) if one_user else (SHARED,)
 
 
 def _has_additions(session: Session, job: Job) -> bool:

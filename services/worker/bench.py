@@ -52,9 +52,9 @@ class Bench:
         self._busy_s = 0.0
         self._closed = False
 
-    def seat(self) -> Seat:
-        """A referee for one job, which can be stopped without touching the others."""
-        return Seat(self)
+    def seat(self, used: Callable[[float], None] = lambda elapsed_s: None) -> Seat:
+        """A referee for one job, which can be stopped without touching the others; `used` is told seconds after each turn."""
+        return Seat(self, used)
 
     def close(self) -> None:
         """End the referee; running and later calls raise RefereeLost."""
@@ -109,8 +109,10 @@ class Bench:
                 raise
             finally:
                 with self._guard:
-                    self._busy_s += time.monotonic() - (self._began or time.monotonic())
+                    elapsed_s = time.monotonic() - (self._began or time.monotonic())
+                    self._busy_s += elapsed_s
                     self._running = self._began = None
+                seat.used(elapsed_s)
 
     def _warm_referee(self) -> Referee:
         if self._referee is None:
@@ -152,8 +154,9 @@ class Bench:
 class Seat:
     """One job's view of the referee: the same methods as `evaluator.client.Referee`, taking turns with other jobs."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, used: Callable[[float], None]) -> None:
         self._bench = bench
+        self.used = used
         self.stopped = False
         self.waiting: Future[Any] | None = None
 

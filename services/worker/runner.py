@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
@@ -29,6 +31,7 @@ from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
 from services.observing.logs import belonging_to
 from services.settings import Settings
+from services.users import quotas
 from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
 
@@ -93,6 +96,8 @@ class Runner:
         with self._database.write() as session:
             job = lease.locked_row(session, held)
             spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
+            spec = replace(spec, budget=quotas.within(session, job, spec.budget))
+            owner_id = job.owner_id
             batches.lay_out(session, spec)
             events.append(session, job.id, "job.started", {"attempt": held.attempt})
         _log.info("attempt %d begins", held.attempt)
@@ -103,8 +108,8 @@ class Runner:
         store = SqlJobStore(self._database, spec.job_id, held, self.stopping.is_set)
         out_dir = self._settings.job_dir(spec.job_id)
         out_dir.mkdir(parents=True, exist_ok=True)
-        seat = self._bench.seat()
-        owners = readable_owners(one_user=self._settings.one_user)
+        seat = self._seat(owner_id)
+        owners = readable_owners(owner_id, one_user=self._settings.one_user)
         memory = SqlMemory(self._database, owners, spec.job_id)
         self._under_watch(
             held,
@@ -123,7 +128,7 @@ class Runner:
         if refusal is not None:
             self._finish_evaluation(held, ("failed", f"this worker runs nothing: {refusal}", None))
             return
-        seat = self._bench.seat()
+        seat = self._seat(row.owner_id)
         referee = cast(Referee, seat)
 
         def work() -> tuple[str, str, dict[str, Any] | None]:
@@ -146,6 +151,21 @@ class Runner:
             self._finish_evaluation,
             lambda: ("cancelled", "cancelled; its processes were killed", None),
         )
+
+    def _seat(self, owner_id: str | None) -> Seat:
+        """A seat at the bench whose turns count as the user's."""
+        measure = "gpu_seconds" if self._bench.device == "cuda" else "cpu_seconds"
+
+        def used(elapsed_s: float) -> None:
+            if owner_id is None:
+                return
+            try:
+                with self._database.write() as session:
+                    quotas.add_usage(session, owner_id, **{measure: elapsed_s})
+            except SQLAlchemyError:
+                _log.warning("%.1f s of user %s were not counted", elapsed_s, owner_id, exc_info=True)
+
+        return self._bench.seat(used)
 
     def _under_watch(
         self,

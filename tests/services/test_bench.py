@@ -24,6 +24,7 @@ def test_a_profile_takes_its_turn_and_a_failed_one_costs_no_referee(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bench = Bench("cpu", tmp_path / "bench", "landlock")
+    used: list[float] = []
     try:
         assert bench.seat().profile(TINY_TASK) is None, "nobody measured the ceilings"
         path = ceilings.kept_path(default_work_dir(), open_device("cpu"))
@@ -31,9 +32,11 @@ def test_a_profile_takes_its_turn_and_a_failed_one_costs_no_referee(
         path.write_text(json.dumps({"schema": ceilings.SCHEMA, "rates": RATES}))
         with ThreadPoolExecutor(2) as pool:  # the bench is cold, and somebody else times there
             task, candidate = TaskSource("tiny", TINY_TASK), CandidateSource(CORRECT)
-            judged = pool.submit(bench.seat().evaluate, task, candidate, shapes=FEW_SHAPES)
+            judged = pool.submit(bench.seat(used.append).evaluate, task, candidate, shapes=FEW_SHAPES)
             found = pool.submit(bench.seat().profile, TINY_TASK).result(200)
             assert judged.result(200)["verdict"] in ("accepted", "not_judged")
+        assert len(used) == 1, "one turn of that seat's, in seconds"
+        assert used[0] > 0.1
         assert found is not None
         assert found["sentences"]
         referee = bench._referee

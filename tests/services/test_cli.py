@@ -39,6 +39,7 @@ def kernelwright(tmp_path: Path, *words: str, timeout: float = 60) -> subprocess
         "shapes",
         "serve",
         "cost",
+        "keys",
         "tasks",
         "doctor",
         "submit",

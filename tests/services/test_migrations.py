@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import inspect, select, text
+from sqlalchemy import create_engine, inspect, make_url, select, text
 
 from services.db.models import Job, Verdict
 from services.db.session import Database
@@ -32,6 +34,96 @@ def test_migrations_make_the_models_on_postgresql(postgres_url: str) -> None:
     base = Database(postgres_url)
     upgrade(base)
     command.check(alembic_config(base))
+    base.close()
+
+
+_TIME = "'2026-11-01 10:00:00'"
+_OLD_ROWS = (
+    (
+        "INSERT INTO jobs (id, name, device, task_name, task_sha256, task_source, from_catalog, request, usd, tokens, state, "
+        "attempt, stalled_attempts, cancel_requested, created_at) VALUES "
+        f"('j', 'old', 'cpu', 't', 's', 'src', false, '{{}}', 0, 0, 'queued', 0, 0, false, {_TIME})"
+    ),
+    (
+        "INSERT INTO candidates (id, job_id, sha256, origin, label, note, source, created_at) "
+        f"VALUES ('j.a', 'j', 'a', 'llm', 'l', '', 'class ModelNew', {_TIME})"
+    ),
+    (
+        "INSERT INTO evaluations (id, job_id, device, effort, task_name, task_sha256, task_source, candidate_sha256, "
+        "candidate_source, origin, label, state, attempt, stalled_attempts, cancel_requested, created_at) VALUES "
+        f"('e', 'j', 'cpu', 'screen', 't', 's', 'src', 'a', 'c', 'llm', 'l', 'queued', 0, 0, false, {_TIME})"
+    ),
+    f"INSERT INTO events (job_id, time, name, data) VALUES ('j', {_TIME}, 'job.queued', '{{}}')",
+    f"INSERT INTO idempotency_keys (key, body_sha256, made_id, created_at) VALUES ('k', 'b', 'j', {_TIME})",
+)
+_USERS_ROWS = (
+    f"INSERT INTO users (id, name, quotas, created_at) VALUES ('u', 'ada', '{{}}', {_TIME})",
+    (
+        "INSERT INTO api_keys (id, user_id, name, prefix, sha256, scope, created_at) "
+        f"VALUES ('a', 'u', 'k', 'kw_aaaaaaaa', '0', 'read', {_TIME})"
+    ),
+    "INSERT INTO usage (user_id, day, candidates, usd, gpu_seconds, cpu_seconds) VALUES ('u', '2026-11-01', 1, 0.5, 0, 0)",
+    "UPDATE jobs SET owner_id = 'u'",
+    "UPDATE evaluations SET owner_id = 'u'",
+    (
+        "INSERT INTO idempotency_keys (owner_id, key, body_sha256, made_id, created_at) "
+        f"VALUES ('u', 'k', 'of ada', 'j', {_TIME})"
+    ),
+)
+
+
+def _write(base: Database, statements: Sequence[str]) -> None:
+    with base.write() as session:
+        for statement in statements:
+            session.execute(text(statement))
+
+
+def _rows(base: Database, query: str) -> list[tuple[Any, ...]]:
+    with base.read() as session:
+        return [tuple(row) for row in session.execute(text(query))]
+
+
+def _nothing_is_lost(base: Database) -> None:
+    for table in ("jobs", "candidates", "evaluations", "events"):
+        assert _rows(base, f"SELECT count(*) FROM {table}") == [(1,)], table
+
+
+def _users_come_and_go(base: Database) -> None:
+    """From before there were users, with a job that others refer to; then with users and back; then forwards again."""
+    config = alembic_config(base)
+    command.upgrade(config, "0004")
+    _write(base, _OLD_ROWS)
+    command.upgrade(config, "0005")
+    _nothing_is_lost(base)
+    assert (
+        _rows(base, "SELECT owner_id FROM jobs UNION ALL SELECT owner_id FROM evaluations") == [(None,)] * 2
+    )
+    assert _rows(base, "SELECT owner_id, key, made_id FROM idempotency_keys") == [("", "k", "j")]
+    _write(base, _USERS_ROWS)
+    command.downgrade(config, "0004")
+    _nothing_is_lost(base)
+    assert _rows(base, "SELECT key, body_sha256 FROM idempotency_keys") == [("k", "b")]
+    command.upgrade(config, "head")
+    command.check(config)
+    _nothing_is_lost(base)
+    assert _rows(base, "SELECT owner_id FROM jobs") == [(None,)]
+    assert _rows(base, "SELECT count(*) FROM users") == [(0,)]
+
+
+def test_users_come_and_go_and_no_job_is_lost_on_sqlite(tmp_path: Path) -> None:
+    base = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    _users_come_and_go(base)
+    base.close()
+
+
+@pytest.mark.services("postgres")
+def test_users_come_and_go_and_no_job_is_lost_on_postgresql(postgres_url: str) -> None:
+    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text("CREATE DATABASE with_data"))
+    server.dispose()
+    base = Database(make_url(postgres_url).set(database="with_data").render_as_string(hide_password=False))
+    _users_come_and_go(base)
     base.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -11,16 +12,18 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from services.api.deps import DatabaseDep
-from services.api.streams import Lookout
+from services.api.deps import CallerDep, DatabaseDep
+from services.api.streams import Lookout, Watcher
 from services.db.session import Database
 from services.errors import FieldError, Refused
 from services.jobs import read
 from services.jobs.views import EventView, Page, page_of
+from services.users.keys import is_valid
 
 router = APIRouter(tags=["jobs"])
 _PING_EVERY_S = 15.0
 _RECONNECT_AFTER_MS = 1000
+_KEY_ASKED_EVERY_S = 5.0
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -37,6 +40,7 @@ async def list_events(
     job_id: str,
     request: Request,
     database: DatabaseDep,
+    caller: CallerDep,
     after: Annotated[int, Query(ge=0, le=2**62, description="id of the last event already seen")] = 0,
     limit: Annotated[int, Query(ge=1, le=_MOST_AT_ONCE)] = 100,
     accept: Annotated[str, Header()] = "application/json",
@@ -51,7 +55,7 @@ async def list_events(
         return Response(status_code=204)
     stopping: asyncio.Event = request.app.state.stopping
     return EventSourceResponse(
-        _stream(database, job_id, seen, request.app.state.lookout, stopping),
+        _stream(database, caller.key_id, job_id, seen, request.app.state.lookout, stopping),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
@@ -76,24 +80,53 @@ def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView],
         return read.list_events(session, job_id, after, _MOST_AT_ONCE), settled
 
 
+def _still_valid(database: Database, key_id: str) -> bool:
+    with database.read() as session:
+        return is_valid(session, key_id)
+
+
 async def _stream(
-    database: Database, job_id: str, seen: int, lookout: Lookout, stopping: asyncio.Event
+    database: Database, key_id: str | None, job_id: str, seen: int, lookout: Lookout, stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
     yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
+    spoken = asked = time.monotonic()
+    looks = True
     with lookout.watching(job_id, seen) as watcher:
         while not stopping.is_set():
-            watcher.woken.clear()  # first: what comes while this looks wakes it again
-            found, settled = await run_in_threadpool(_look, database, job_id, watcher.seen)
-            for event in found:
-                yield format_sse_event(data_str=event.model_dump_json(), event=event.name, id=str(event.id))
-                watcher.seen = event.id
-            if settled and not found:
-                return
-            if found:
-                continue
-            while not stopping.is_set():
-                try:
-                    await asyncio.wait_for(watcher.woken.wait(), _PING_EVERY_S)
-                    break
-                except TimeoutError:
-                    yield KEEPALIVE_COMMENT
+            if key_id is not None and time.monotonic() - asked >= _KEY_ASKED_EVERY_S:
+                asked = time.monotonic()
+                if not await run_in_threadpool(_still_valid, database, key_id):
+                    return  # revoked or expired meanwhile; whoever reconnects is told at the gate
+            if looks:
+                watcher.woken.clear()  # first: what comes while this looks wakes it again
+                found, settled = await run_in_threadpool(_look, database, job_id, watcher.seen)
+                for event in found:
+                    yield format_sse_event(
+                        data_str=event.model_dump_json(), event=event.name, id=str(event.id)
+                    )
+                    watcher.seen, spoken = event.id, time.monotonic()
+                if settled and not found:
+                    return
+                if found:
+                    continue
+            if time.monotonic() - spoken >= _PING_EVERY_S:
+                yield KEEPALIVE_COMMENT
+                spoken = time.monotonic()
+            looks = await _woken(watcher, _next_due(spoken, asked, key_id is not None))
+
+
+def _next_due(spoken: float, asked: float, has_key: bool) -> float:
+    """Seconds until something must be said, or the key asked for."""
+    due = spoken + _PING_EVERY_S
+    if has_key:
+        due = min(due, asked + _KEY_ASKED_EVERY_S)
+    return max(0.0, due - time.monotonic())
+
+
+async def _woken(watcher: Watcher, seconds: float) -> bool:
+    """Whether there is something to look at, asked for so long."""
+    try:
+        await asyncio.wait_for(watcher.woken.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from celery import Celery
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from services.api.deps import DatabaseDep, SettingsDep
+from services.api.deps import AdminDep, DatabaseDep, SettingsDep
 from services.db.models import Worker
 from services.db.session import Database
 from services.observing import workers as observed
@@ -31,15 +32,21 @@ def readyz(
     request: Request, response: Response, database: DatabaseDep, settings: SettingsDep
 ) -> dict[str, Any]:
     """Whether the database and the broker answer and a worker's sandbox held; with workers by what they can judge."""
-    found = _alive(database)
+    found = readiness(database, request.app.state.celery, settings)
+    response.status_code = 200 if found["status"] == "ready" else 503
+    return found
+
+
+def readiness(database: Database, celery: Celery, settings: Settings) -> dict[str, Any]:
+    """What GET /readyz answers."""
+    workers = _alive(database)
     checks = {
         "database": _database(database),
-        "broker": _broker(request, settings),
-        "sandbox": _sandbox(found),
-        "workers": _workers(found),
+        "broker": _broker(celery, settings),
+        "sandbox": _sandbox(workers),
+        "workers": _workers(workers),
     }
     ready = all(check["ok"] for check in checks.values())
-    response.status_code = 200 if ready else 503
     return {"status": "ready" if ready else "not ready", "checks": checks}
 
 
@@ -48,8 +55,8 @@ def readyz(
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "metrics"}},
 )
-def metrics(request: Request) -> Response:
-    """Metrics in Prometheus' text format."""
+def metrics(request: Request, caller: AdminDep) -> Response:
+    """Metrics in Prometheus' text format, of all users together: for a key of scope admin."""
     return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE)
 
 
@@ -62,11 +69,11 @@ def _database(database: Database) -> dict[str, Any]:
     return {"ok": True, "kind": database.engine.dialect.name}
 
 
-def _broker(request: Request, settings: Settings) -> dict[str, Any]:
+def _broker(celery: Celery, settings: Settings) -> dict[str, Any]:
     if settings.embedded:
         return {"ok": True, "kind": "memory"}
     try:
-        with request.app.state.celery.connection_for_write() as connection:
+        with celery.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=2, interval_start=0)
     except Exception as error:  # noqa: BLE001 - every transport raises its own kind, and all mean the same here
         return {"ok": False, "problem": type(error).__name__}

@@ -76,7 +76,7 @@ def ended_job(base: Database, folder: Path, origin: str = "llm", **request: Any)
 
 def told(base: Database, *, one_user: bool = False, asking: str = "somebody", without: str = "") -> list[Any]:
     """What another job that asks about a softmax is told."""
-    memory = SqlMemory(base, readable_owners(one_user=one_user), asking)
+    memory = SqlMemory(base, readable_owners(None, one_user=one_user), asking)
     question = Question(features_of(TASK, {}), "cpu", "cpu-avx512", without)
     return [found.entry for found in memory.similar(question, 9)]
 

@@ -1,7 +1,7 @@
 """The global leaderboard, and what lists of jobs and candidates are drawn from.
 
 Revision ID: 0006
-Revises: 0004
+Revises: 0005
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from alembic import op
 import services.db.types
 
 revision = "0006"
-down_revision = "0004"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 

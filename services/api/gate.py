@@ -1,0 +1,273 @@
+"""The gate behind the guard: who asks, and may they at all? Everything that follows knows the answer as a `Caller`.
+
+It stands around the whole application, so that a route that is added later is closed until it is listed here as open:
+
+- *No key was ever made.* The service is for this machine alone: other addresses, and whatever came through a proxy, are
+  refused, and whoever is left may do everything.
+- *There are keys.* Every route but `OPEN` needs one, as `Authorization: Bearer kw_...` or by way of a login's cookie. Methods
+  that change nothing need scope `read`, all others `submit`, what is below `ADMIN` `admin`. Whose rows are seen is not decided here but in
+  every session of the database (`services.db.privacy`).
+
+What changes something, and what is refused, is in the audit log before the answer is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote
+
+from limits import parse_many
+from sqlalchemy import update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.api.problems import problem
+from services.db.models import ApiKey, utc_now
+from services.db.session import Database
+from services.settings import Settings
+from services.users import audit, keys, logins
+from services.users.addresses import came_through_a_proxy, is_loopback
+from services.users.caller import OPERATOR, Caller, current
+from services.users.caller import Scope as KeyScope
+from services.users.rates import Rates
+
+CALLER = "kernelwright.caller"
+OPEN = frozenset({"/healthz", "/login", "/favicon.ico"})
+OPEN_BELOW = ("/ui/static/",)
+ADMIN = ("/keys", "/audit", "/ui/keys")
+UNCOUNTED = "/healthz"
+FIRST_KEY = (
+    "`kernelwright keys create NAME --user YOU --scope admin` on the service's machine makes the first key"
+)
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_REFUSALS_NOTED = parse_many("20/minute")
+_NOTED_STATUSES = (401, 403, 429)
+# What happened, in words for the log; what is not here is told by its method and path.
+_ACTIONS = {
+    "POST /optimize": "job submitted",
+    "POST /ui/submit": "job submitted",
+    "POST /evaluate": "evaluation submitted",
+    "POST /jobs/{job_id}/candidates": "candidate submitted",
+    "POST /jobs/{job_id}/batch": "answers submitted",
+    "POST /jobs/{job_id}/cancel": "job cancelled",
+    "POST /ui/jobs/{job_id}/cancel": "job cancelled",
+    "POST /login": "login",
+    "POST /logout": "logout",
+}
+_NOTED_BY_THEMSELVES = ADMIN  # in the transaction that makes, rotates or revokes
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    status: int
+    detail: str
+    caller: Caller
+    headers: dict[str, str] | None = None
+
+
+class Gate:
+    """ASGI middleware.
+
+    Args:
+        app: what is behind it.
+        database: where keys are.
+        settings: rate limits, and the broker that may count them.
+    """
+
+    def __init__(self, app: ASGIApp, database: Database, settings: Settings) -> None:
+        self._app = app
+        self._database = database
+        self._rates = Rates(settings.broker_url)
+        self._of_key = parse_many(settings.rate_limit)
+        self._without_key = parse_many(settings.rate_limit_without_key)
+        self._has_keys = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let pass, or answer with a problem document; a person's browser is shown the login page."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks anything else
+            return
+        headers = Headers(scope=scope)
+        try:
+            found = await run_in_threadpool(self._admit, scope, headers)
+        except SQLAlchemyError as error:
+            _log.warning("no key can be checked: the database does not answer (%s)", type(error).__name__)
+            await problem(503, "the database does not answer; ask again in a moment")(scope, receive, send)
+            return
+        if isinstance(found, _Refusal):
+            answer = _answer(found, scope, headers)
+            if answer.status_code in _NOTED_STATUSES:  # a person who is shown the login page was not refused
+                await run_in_threadpool(self._note_refusal, scope, found.caller, found.status, found.detail)
+            await answer(scope, receive, send)
+            return
+        scope[CALLER] = found
+        before = current.set(found)
+        try:
+            await self._app(scope, receive, self._noting(scope, found, send))
+        finally:
+            current.reset(before)
+
+    def _admit(self, scope: Scope, headers: Headers) -> Caller | _Refusal:
+        path, address = scope["path"], scope["client"][0] if scope.get("client") else ""
+        if path == UNCOUNTED and (self._has_keys or is_loopback(address)):
+            return Caller(address=address)  # says that the process lives, whatever the database does
+        with self._database.read() as session:
+            if not self._has_keys:
+                self._has_keys = keys.any_key(session)  # once there was a key, there are keys for ever
+            if not self._has_keys:
+                return self._admit_operator(address, headers)
+            caller = Caller(address=address)
+            try:
+                caller, row = self._identify(session, headers, caller)
+            except keys.KeyRefused as error:
+                return self._count(caller) or _Refusal(401, str(error), caller)
+        if caller.key_id is None and not _is_open(path):
+            detail = "this service needs a key: send `Authorization: Bearer kw_...`"
+            return self._count(caller) or _Refusal(401, detail, caller)
+        refusal = self._count(caller)
+        if refusal is not None:
+            return refusal
+        needed = _needed_scope(scope["method"], path)
+        if not _is_open(path) and not caller.may(needed):
+            return _Refusal(403, f"this needs a key of scope {needed}; yours is {caller.scope}", caller)
+        if row is not None and keys.should_note_use(row.last_used_at):
+            self._note_use(row.id)
+        return caller
+
+    def _admit_operator(self, address: str, headers: Headers) -> Caller | _Refusal:
+        caller = replace(OPERATOR, address=address)
+        if not is_loopback(address) or came_through_a_proxy(headers.keys()):
+            detail = f"without keys this service answers its own machine alone; {FIRST_KEY}"
+            return _Refusal(403, detail, Caller(address=address))
+        return self._count(caller) or caller
+
+    def _identify(self, session: Session, headers: Headers, nobody: Caller) -> tuple[Caller, ApiKey | None]:
+        """Who a header or a cookie says that this is; `nobody` for neither.
+
+        Raises:
+            KeyRefused: it says so wrongly.
+        """
+        given = headers.getlist("authorization")
+        if given:
+            kind, _, text = given[0].partition(" ")
+            if len(given) > 1 or kind.lower() != "bearer":
+                raise keys.KeyRefused("send one key, as `Authorization: Bearer kw_...`")
+            caller = keys.verify_key(session, text.strip(" "))
+            return replace(caller, address=nobody.address), session.get(ApiKey, caller.key_id)
+        token = cookie_of(headers, logins.COOKIE)
+        if token is None:
+            return nobody, None
+        try:
+            row = logins.verify_login(session, token)
+        except keys.KeyRefused:
+            return nobody, None  # like a browser without the cookie: it is shown the login page
+        caller = keys.caller_of(session, row)
+        return replace(caller, address=nobody.address, csrf=logins.csrf_of(token)), row
+
+    def _count(self, caller: Caller) -> _Refusal | None:
+        """Count a request; a refusal if there were too many."""
+        if caller.scope is not None:
+            limits, whose = self._of_key, caller.key_id or f"address {caller.address}"
+        else:
+            limits, whose = self._without_key, f"no key, address {caller.address}"
+        wait_s = self._rates.take(limits, whose)
+        if wait_s <= 0:
+            return None
+        shown = "; ".join(str(limit) for limit in limits)
+        detail = f"too many requests: {shown} are allowed; ask again in {wait_s:.0f} s"
+        return _Refusal(429, detail, caller, {"Retry-After": f"{wait_s:.0f}"})
+
+    def _note_use(self, key_id: str) -> None:
+        with self._database.write() as session:
+            session.execute(update(ApiKey).where(ApiKey.id == key_id).values(last_used_at=utc_now()))
+
+    def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
+        """`send` that writes the audit log before the first byte of the answer."""
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start" and (
+                scope["method"] not in _SAFE_METHODS or message["status"] in _NOTED_STATUSES
+            ):
+                await run_in_threadpool(self._note_answer, scope, caller, message)
+            await send(message)
+
+        return noting
+
+    def _note_answer(self, scope: Scope, caller: Caller, message: Message) -> None:
+        status = message["status"]
+        if status in _NOTED_STATUSES:
+            self._note_refusal(scope, caller, status, "")
+            return
+        below_admin = any(_is_below(scope["path"], one) for one in _NOTED_BY_THEMSELVES)
+        if status >= 400 or below_admin:
+            return
+        path = getattr(scope.get("route"), "path", None) or "unknown"
+        action = f"{scope['method']} {path}"
+        location = Headers(raw=message["headers"]).get("location", "")
+        target = (
+            next(iter(scope.get("path_params", {}).values()), None) or location.rpartition("/")[2] or None
+        )
+        if path in ("/login", "/logout"):
+            target = None
+            caller = scope[CALLER]  # whoever has just logged in
+        self._note(caller, _ACTIONS.get(action, action), target, status)
+
+    def _note_refusal(self, scope: Scope, caller: Caller, status: int, detail: str) -> None:
+        """A flood of refused requests must not fill the database: of each address some a minute are told."""
+        if self._rates.take(_REFUSALS_NOTED, f"refusals {caller.address}") > 0:
+            return
+        path = getattr(scope.get("route"), "path", None)
+        method = scope["method"] if scope["method"].isalpha() else "?"
+        self._note(caller, f"refused: {method[:16]} {path or 'at the gate'}", None, status, detail)
+
+    def _note(self, caller: Caller, action: str, target: str | None, status: int, detail: str = "") -> None:
+        try:
+            with self._database.write() as session:
+                audit.note(session, caller, action, target, status=status, detail=detail)
+        except SQLAlchemyError:
+            _log.exception("the audit log could not be written: %s", action)
+
+
+def cookie_of(headers: Headers, name: str) -> str | None:
+    """The value of a cookie, None if there is none."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return None
+    return found.value if found is not None else None
+
+
+def _answer(refusal: _Refusal, scope: Scope, headers: Headers) -> Response:
+    wants_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+    if refusal.status == 401 and wants_page and "authorization" not in headers:
+        query = scope.get("query_string", b"").decode("latin-1")
+        wanted = scope["path"] + (f"?{query}" if query else "")
+        return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
+    found = dict(refusal.headers or {})
+    if refusal.status == 401:
+        found["WWW-Authenticate"] = 'Bearer realm="kernelwright"'
+    return problem(refusal.status, refusal.detail, headers=found)
+
+
+def _needed_scope(method: str, path: str) -> KeyScope:
+    if any(_is_below(path, one) for one in ADMIN):
+        return "admin"
+    return "read" if method in _SAFE_METHODS or path == "/logout" else "submit"
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(OPEN_BELOW)
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")

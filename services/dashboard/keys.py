@@ -1,0 +1,111 @@
+"""The page of keys, for whoever has one of scope admin: who has which, and forms that make, rotate and revoke."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from services.api.deps import AdminDep, SessionDep, form_field, refuse_first_key
+from services.dashboard.rendering import plain, render
+from services.dashboard.words import Word
+from services.errors import Conflict, NotFound, Refused
+from services.users import audit, giving, keys
+from services.users.keys import NewKey
+from services.users.views import KeyRequest, key_view
+
+router = APIRouter(include_in_schema=False)
+_GRACE_HOURS = 24.0
+_ENTRIES_SHOWN = 50
+_STATES = {
+    "valid": Word("valid", "good", "It lets in."),
+    "rotated": Word("rotated", "warn", "Another has taken its place; it lets in until it expires."),
+    "expired": Word("expired", "idle", "Its time is over."),
+    "revoked": Word("revoked", "bad", "It was ended for good."),
+}
+
+
+async def key_form(request: Request) -> dict[str, str]:
+    """What the form for a new key says."""
+    return {name: await form_field(request, name) for name in ("user", "name", "scope", "expires_days")}
+
+
+KeyFormDep = Annotated[dict[str, str], Depends(key_form)]
+
+
+@router.get("/ui/keys")
+def keys_page(session: SessionDep, caller: AdminDep) -> Response:
+    """All keys without their secrets, the form for a new one, and the latest of the audit log."""
+    return _page(session, can_make=caller.key_id is not None)
+
+
+@router.post("/ui/keys")
+def make_key(session: SessionDep, caller: AdminDep, form: KeyFormDep) -> Response:
+    """The page again, with the new key's text, this one time; or with what is wrong."""
+    refuse_first_key(caller)
+    wanted: dict[str, Any] = {**form, "expires_days": form["expires_days"].strip() or None}
+    try:
+        asked = KeyRequest.model_validate(wanted)
+        made = giving.give_key(session, caller, asked.user, asked.name, asked.scope, asked.expires_days)
+    except ValidationError as error:
+        found = [(str(item["loc"][0]), str(item["msg"])) for item in error.errors(include_input=False)]
+        return _page(session, form=form, errors=found, status=422)
+    except Refused as error:
+        return _page(
+            session, form=form, errors=[(one.field, one.message) for one in error.errors], status=422
+        )
+    session.commit()
+    return _page(session, made=made)
+
+
+@router.post("/ui/keys/{key_id}/rotate")
+def rotate_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
+    """The page again, with the text of the key that takes the place of another, this one time."""
+    try:
+        made = giving.rotate_key(session, caller, key_id, _GRACE_HOURS)
+    except (NotFound, Conflict) as error:
+        return _missing(error)
+    session.commit()
+    return _page(session, made=made)
+
+
+@router.post("/ui/keys/{key_id}/revoke")
+def revoke_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
+    """303 to the page, without a key more."""
+    try:
+        giving.revoke_key(session, caller, key_id)
+    except NotFound as error:
+        return _missing(error)
+    session.commit()
+    return RedirectResponse("/ui/keys", status_code=303)
+
+
+def _page(
+    session: Session,
+    *,
+    made: NewKey | None = None,
+    form: dict[str, str] | None = None,
+    errors: list[tuple[str, str]] | None = None,
+    can_make: bool = True,
+    status: int = 200,
+) -> Response:
+    return render(
+        "keys.html",
+        status=status,
+        keys=[plain(key_view(row, user)) for row, user in keys.list_keys(session)],
+        states=_STATES,
+        entries=audit.list_entries(session, _ENTRIES_SHOWN),
+        made=made,
+        form=form or {"user": "", "name": "", "scope": "submit", "expires_days": "90"},
+        errors=errors or [],
+        can_make=can_make,
+        grace_hours=f"{_GRACE_HOURS:g}",
+    )
+
+
+def _missing(error: NotFound | Conflict) -> Response:
+    status = 404 if isinstance(error, NotFound) else 409
+    return render("error.html", status=status, title="Not done", detail=str(error))

@@ -1,0 +1,206 @@
+"""API keys: made, found by their text, rotated, revoked.
+
+A key reads `kw_<8 characters>_<43 characters>`: what it is, a prefix by which it is found and shown in lists, and 256 random
+bits. Stored is the prefix and a SHA-256 of the whole. A password needs a slow, salted hash (argon2, bcrypt) because people
+choose passwords that can be guessed; nobody guesses 256 random bits, however fast the hash is, and a slow one would only make
+every request slow. The comparison takes the same time wherever two digests begin to differ.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, exists, select
+from sqlalchemy.orm import Session
+
+from services.db.ids import new_id
+from services.db.models import ApiKey, LoginSession, User, utc_now
+from services.errors import Conflict, FieldError, NotFound, Refused
+from services.users.caller import SCOPES, Caller
+
+MAX_DAYS = 3650
+GRACE = timedelta(hours=24)
+_PREFIX_BYTES, _SECRET_BYTES = 5, 32
+_FORM = re.compile(r"(kw_[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+_NOTED_EVERY = timedelta(minutes=1)
+_NO_DIGEST = "0" * 64
+
+
+class KeyRefused(Exception):
+    """A text that is no valid key. `str()` may be shown: whoever has only guessed learns nothing from it."""
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was just made. `text` is stored nowhere and cannot be shown again; `replaces` is an old one's prefix."""
+
+    text: str
+    row: ApiKey
+    user: User
+    replaces: str | None = None
+
+    def __repr__(self) -> str:
+        return f"NewKey({self.row.prefix})"
+
+
+def any_key(session: Session) -> bool:
+    """Whether a key was ever made. One that has expired or was revoked counts: its end must not open the service."""
+    return bool(session.scalar(select(exists().where(ApiKey.id.is_not(None)))))
+
+
+def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: timedelta | None) -> NewKey:
+    """A new key, and its user if there is none of that name. The caller commits.
+
+    Raises:
+        Refused: a name or the scope is none, or the lifetime is not positive.
+    """
+    errors = [
+        FieldError(field, "must be 1 to 64 letters, digits, or . _ @ - and begin with a letter or digit")
+        for field, value in (("user", user_name), ("name", name))
+        if not _NAME.fullmatch(value)
+    ]
+    if scope not in SCOPES:
+        errors.append(FieldError("scope", f"is one of {', '.join(SCOPES)}"))
+    if lifetime is not None and not timedelta(0) < lifetime <= timedelta(days=MAX_DAYS):
+        errors.append(FieldError("expires_days", f"must be more than 0 and at most {MAX_DAYS}"))
+    if errors:
+        raise Refused(errors)
+    user = session.scalar(select(User).where(User.name == user_name))
+    if user is None:
+        user = User(id=new_id(), name=user_name, quotas={})
+        session.add(user)
+        session.flush()
+    return _new(session, user, name, scope, lifetime)
+
+
+def list_keys(session: Session) -> Sequence[tuple[ApiKey, User]]:
+    """All keys with their users, newest first."""
+    query = select(ApiKey, User).join(User, User.id == ApiKey.user_id).order_by(ApiKey.id.desc())
+    return [(key, user) for key, user in session.execute(query)]
+
+
+def find_key(session: Session, named: str) -> tuple[ApiKey, User]:
+    """A key by its id or its prefix.
+
+    Raises:
+        NotFound: there is none. The text of a whole key finds none either: nobody should have to type it again.
+    """
+    query = select(ApiKey).where((ApiKey.id == named) | (ApiKey.prefix == named))
+    row = session.scalar(query) if named.isprintable() else None
+    if row is None:
+        raise NotFound("there is no key of that id or prefix")
+    return row, session.get_one(User, row.user_id)
+
+
+def rotate_key(session: Session, named: str, grace: timedelta = GRACE) -> NewKey:
+    """A new key in the place of one that stays valid for `grace` (or less, if it would expire earlier). The caller commits.
+
+    The new one lives as long as the old one was made to live.
+
+    Raises:
+        NotFound: see `find_key`.
+        Conflict: the old one is not valid any more, or was rotated before.
+    """
+    old, user = find_key(session, named)
+    session.refresh(old, with_for_update=True)  # two rotations at once are one and a conflict
+    now = utc_now()
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+        raise Conflict(f"key {old.prefix} is not valid any more; make a new one")
+    if old.replaced_by is not None:
+        raise Conflict(f"key {old.prefix} was rotated before; rotate the key that took its place")
+    lifetime = old.expires_at - old.created_at if old.expires_at is not None else None
+    made = _new(session, user, old.name, old.scope, lifetime)
+    old.replaced_by = made.row.id
+    old.expires_at = min(now + grace, old.expires_at or now + grace)
+    return replace(made, replaces=old.prefix)
+
+
+def revoke_key(session: Session, named: str) -> tuple[ApiKey, User]:
+    """End a key and the logins made with it, at once and for good; again changes nothing. The caller commits.
+
+    Raises:
+        NotFound: see `find_key`.
+    """
+    row, user = find_key(session, named)
+    row.revoked_at = row.revoked_at or utc_now()
+    session.execute(delete(LoginSession).where(LoginSession.key_id == row.id))
+    return row, user
+
+
+def verify_key(session: Session, text: str) -> Caller:
+    """Whose key a text is.
+
+    Raises:
+        KeyRefused: it is none, or none any more.
+    """
+    form = _FORM.fullmatch(text)
+    row = session.scalar(select(ApiKey).where(ApiKey.prefix == form[1])) if form else None
+    same = hmac.compare_digest(digest_of(text), row.sha256 if row is not None else _NO_DIGEST)
+    if row is None or not same:
+        raise KeyRefused("this key is not known here")
+    return caller_of(session, row)
+
+
+def caller_of(session: Session, row: ApiKey) -> Caller:
+    """The caller who has shown a key.
+
+    Raises:
+        KeyRefused: the key was revoked or has expired.
+    """
+    if row.revoked_at is not None:
+        raise KeyRefused(f"key {row.prefix} was revoked")
+    if row.expires_at is not None and row.expires_at <= utc_now():
+        raise KeyRefused(f"key {row.prefix} has expired")
+    user = session.get_one(User, row.user_id)
+    scope = next(one for one in SCOPES if one == row.scope)
+    return Caller(user.id, user.name, row.id, row.prefix, scope)
+
+
+def is_valid(session: Session, key_id: str) -> bool:
+    """Whether a key that was valid before still is."""
+    row = session.get(ApiKey, key_id)
+    try:
+        return row is not None and caller_of(session, row) is not None
+    except KeyRefused:
+        return False
+
+
+def should_note_use(row_last_used: datetime | None) -> bool:
+    """Whether a use is worth a write: once a minute is."""
+    return row_last_used is None or row_last_used < utc_now() - _NOTED_EVERY
+
+
+def digest_of(text: str) -> str:
+    """What is stored of a secret text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _new(session: Session, user: User, name: str, scope: str, lifetime: timedelta | None) -> NewKey:
+    prefix = f"kw_{_letters(_PREFIX_BYTES)}"
+    text = f"{prefix}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+    now = utc_now()
+    row = ApiKey(
+        id=new_id(),
+        user_id=user.id,
+        name=name,
+        prefix=prefix,
+        sha256=digest_of(text),
+        scope=scope,
+        created_at=now,
+        expires_at=now + lifetime if lifetime is not None else None,
+    )
+    session.add(row)
+    session.flush()
+    return NewKey(text, row, user)
+
+
+def _letters(count_bytes: int) -> str:
+    return base64.b32encode(secrets.token_bytes(count_bytes)).decode().lower()

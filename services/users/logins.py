@@ -1,0 +1,83 @@
+"""Logins of browsers: a cookie with a random token that says nothing by itself, and the token's form of CSRF protection.
+
+Of a token only the SHA-256 is stored; no part of the key is in it. A login ends after `LIFETIME`, on logout, or with its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from services.db.models import ApiKey, LoginSession, utc_now
+from services.users.caller import Caller
+from services.users.keys import KeyRefused, caller_of, digest_of
+
+COOKIE = "kernelwright_login"
+#: What the form of the login page is bound to, before there is a login.
+FORM_COOKIE = "kernelwright_login_form"
+LIFETIME = timedelta(hours=12)
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+def new_token() -> str:
+    """256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def log_in(session: Session, caller: Caller) -> str:
+    """A login for a caller who has shown a key; its token. Expired logins go. The caller commits."""
+    assert caller.key_id is not None
+    now = utc_now()
+    session.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
+    token = new_token()
+    session.add(
+        LoginSession(
+            token_sha256=digest_of(token), key_id=caller.key_id, created_at=now, expires_at=now + LIFETIME
+        )
+    )
+    return token
+
+
+def log_out(session: Session, token: str) -> None:
+    """End a login. The caller commits."""
+    session.execute(delete(LoginSession).where(LoginSession.token_sha256 == digest_of(token)))
+
+
+def verify_login(session: Session, token: str) -> ApiKey:
+    """The key behind a login.
+
+    Raises:
+        KeyRefused: there is no such login any more, or its key is not valid any more.
+    """
+    row = session.get(LoginSession, digest_of(token)) if _TOKEN.fullmatch(token) else None
+    if row is None or row.expires_at <= utc_now():
+        raise KeyRefused("this login has ended")
+    key = session.get_one(ApiKey, row.key_id)
+    caller_of(session, key)
+    return key
+
+
+def csrf_of(token: str) -> str:
+    """What a form must carry whose request comes with a cookie of this token.
+
+    Another site can make a browser send the cookie but can read neither it nor our pages, so it cannot know this.
+    """
+    return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def safe_next(path: str) -> str:
+    """A path on this service to go to after the login; "/" for whatever could lead elsewhere."""
+    if not path.startswith("/") or path.startswith(("//", "/\\")) or not path.isprintable() or "\\" in path:
+        return "/"
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return "/"
+    return "/" if parts.scheme or parts.netloc else path

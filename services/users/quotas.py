@@ -1,0 +1,219 @@
+"""Quotas: what a user may use at a time, a day and a month, and what was used.
+
+Use is counted day by day in the table `usage`, in the transaction that stores what was made: a candidate when it is stored,
+dollars when a model's answer is billed, seconds of a device after each turn at it. Days and months are those of UTC.
+
+Held to at two places. A request is refused when nothing is left, or when its own budget asks for more than is left. A worker
+gives a job at most what is left as its budget, and asks again between candidates: jobs that run side by side stop making
+candidates when the last of it is gone. What is in hand then is finished, so a quota may be passed by that much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from agent.spec import Budget
+from services.db.models import Candidate, Evaluation, Job, Usage, User, utc_now
+from services.errors import QuotaExceeded, Spent
+
+_WAITING = ("queued", "waiting")
+
+
+class Quotas(BaseModel):
+    """What a user may use; None: as much as there is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs_queued: int | None = Field(
+        default=None, ge=0, le=10**6, description="jobs and evaluations that wait"
+    )
+    jobs_running: int | None = Field(default=None, ge=1, le=10**6, description="jobs worked on at a time")
+    candidates_per_day: int | None = Field(default=None, ge=0, le=10**9)
+    candidates_per_month: int | None = Field(default=None, ge=0, le=10**9)
+    usd_per_day: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    usd_per_month: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    gpu_seconds_per_day: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    gpu_seconds_per_month: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    cpu_seconds_per_day: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    cpu_seconds_per_month: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+
+
+MEASURES = ("candidates", "usd", "gpu_seconds", "cpu_seconds")
+_WORDS = {
+    "candidates": "candidates",
+    "usd": "US dollars",
+    "gpu_seconds": "seconds of GPUs",
+    "cpu_seconds": "seconds of CPUs",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a user's quotas per day and month are used."""
+
+    spent: tuple[Spent, ...]
+
+    def left(self, measure: str) -> float | None:
+        """How much of one of `MEASURES` is left, at least 0; None: no limit."""
+        own = [one for one in self.spent if _measure_of(one.quota) == measure]
+        return min((max(0.0, one.limit - one.used) for one in own), default=None)
+
+    def exhausted(self, device: str, *, pays: bool) -> Spent | None:
+        """A quota that leaves nothing for work on a device, with models that cost money or without; of several the one
+        that lasts longest."""
+        needed = {
+            "candidates",
+            "gpu_seconds" if device == "cuda" else "cpu_seconds",
+            *(("usd",) if pays else ()),
+        }
+        found = [one for one in self.spent if one.used >= one.limit and _measure_of(one.quota) in needed]
+        return max(found, key=lambda one: one.resets_at.timestamp() if one.resets_at else 0.0, default=None)
+
+
+def quotas_of(session: Session, user_id: str | None) -> Quotas:
+    """The quotas of a user; of nobody: none."""
+    stored = session.scalar(select(User.quotas).where(User.id == user_id)) if user_id is not None else None
+    return Quotas.model_validate(stored or {})
+
+
+def standing_of(session: Session, user_id: str | None, now: datetime | None = None) -> Standing:
+    """How far the quotas of a user are used now."""
+    quotas = quotas_of(session, user_id)
+    limits = {name: limit for name, limit in quotas if limit is not None and _measure_of(name) in MEASURES}
+    if not limits:
+        return Standing(())
+    now = now or utc_now()
+    today = now.date()
+    month = today.replace(day=1)
+    used: dict[str, float] = {}
+    for first, suffix in ((today, "_per_day"), (month, "_per_month")):
+        sums = select(*(func.coalesce(func.sum(getattr(Usage, name)), 0) for name in MEASURES))
+        row = session.execute(sums.where(Usage.user_id == user_id, Usage.day >= first)).one()
+        used |= {f"{name}{suffix}": float(value) for name, value in zip(MEASURES, row, strict=True)}
+    return Standing(
+        tuple(Spent(name, float(limit), used[name], _reset(name, now)) for name, limit in limits.items())
+    )
+
+
+def add_usage(session: Session, user_id: str | None, **used: float) -> None:
+    """Count what was used, by name of `MEASURES`; of nobody nothing is counted. The caller commits."""
+    if user_id is None or not any(used.values()):
+        return
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    values = {name: used.get(name, 0) for name in MEASURES}
+    row = insert(Usage).values(user_id=user_id, day=utc_now().date(), **values)
+    changed = {name: getattr(Usage, name) + row.excluded[name] for name in used}
+    session.execute(row.on_conflict_do_update(index_elements=["user_id", "day"], set_=changed))
+
+
+def check(
+    session: Session,
+    user_id: str | None,
+    device: str,
+    *,
+    pays: bool = False,
+    queues: bool = True,
+    budget: Mapping[str, float | None] | None = None,
+) -> None:
+    """Whether a user may have one more job, evaluation or candidate.
+
+    Args:
+        session: of the request; the caller adds the row in the same transaction.
+        user_id: whose it will be.
+        device: where it will run.
+        pays: whether it will ask models.
+        queues: whether it waits in the queue.
+        budget: the job's own upper limits, by name of `MEASURES`.
+
+    Raises:
+        QuotaExceeded: no, with how much was used and until when.
+    """
+    if user_id is None:
+        return
+    # Requests of one user that come together are counted one after the other.
+    session.get(User, user_id, with_for_update=True)
+    quotas = quotas_of(session, user_id)
+    if queues and quotas.jobs_queued is not None:
+        waiting = _count(session, user_id, _WAITING)
+        if waiting >= quotas.jobs_queued:
+            raise QuotaExceeded(
+                f"{waiting} jobs and evaluations wait already, and this user may have {quotas.jobs_queued}",
+                Spent("jobs_queued", quotas.jobs_queued, waiting, None),
+            )
+    standing = standing_of(session, user_id)
+    gone = standing.exhausted(device, pays=pays)
+    if gone is not None:
+        raise QuotaExceeded(f"{_used(gone)}; none are left until {_time(gone)}", gone)
+    for measure in MEASURES:
+        asked = (budget or {}).get(measure)
+        for one in standing.spent:
+            if asked is not None and _measure_of(one.quota) == measure and asked > one.limit - one.used:
+                left = one.limit - one.used
+                message = f"{_used(one)}; a budget of {asked:g} is more than the {left:g} that are left until {_time(one)}"
+                raise QuotaExceeded(message, one)
+
+
+def _count(session: Session, user_id: str, states: tuple[str, ...]) -> int:
+    return sum(
+        session.scalar(
+            select(func.count()).select_from(model).where(model.owner_id == user_id, model.state.in_(states))
+        )
+        or 0
+        for model in (Job, Evaluation)
+    )
+
+
+def _used(one: Spent) -> str:
+    span = "today" if one.quota.endswith("_per_day") else "this month"
+    return (
+        f"{one.used:g} of {one.limit:g} {_WORDS[_measure_of(one.quota)]} of this user were used {span} (UTC)"
+    )
+
+
+def _time(one: Spent) -> str:
+    return one.resets_at.strftime("%Y-%m-%d %H:%M UTC") if one.resets_at is not None else "something ends"
+
+
+def _measure_of(quota: str) -> str:
+    return quota.partition("_per_")[0]
+
+
+def _reset(quota: str, now: datetime) -> datetime:
+    day: date = now.date()
+    if quota.endswith("_per_day"):
+        first = day + timedelta(days=1)
+    else:
+        first = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
+    return datetime(first.year, first.month, first.day, tzinfo=now.tzinfo)
+
+
+def pays_models(request: Mapping[str, Any]) -> bool:
+    """Whether a job with this `Job.request` asks models; answers to batches are paid by whoever hands them in."""
+    return any(model.get("provider") != "batch" for model in request.get("models") or ())
+
+
+def within(session: Session, job: Job, budget: Budget) -> Budget:
+    """The budget of a job that a worker begins or goes on with: what it had, and no more than is left to its user."""
+    standing = standing_of(session, job.owner_id)
+    usd, candidates = standing.left("usd"), standing.left("candidates")
+    if usd is not None:
+        most = job.usd + usd
+        budget = replace(budget, usd=most if budget.usd is None else min(budget.usd, most))
+    if candidates is not None:
+        made = session.scalar(select(func.count()).select_from(Candidate).where(Candidate.job_id == job.id))
+        most_candidates = int(candidates) + (made or 0)
+        budget = replace(budget, candidates=min(budget.candidates or most_candidates, most_candidates))
+    return budget
+
+
+def as_json(quotas: Quotas) -> dict[str, Any]:
+    """What is stored of quotas: those that limit something."""
+    return quotas.model_dump(exclude_none=True)

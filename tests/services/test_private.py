@@ -1,0 +1,257 @@
+"""Private by default: what one user made does not exist for another, at every route that there is.
+
+`RULES` names every route of the application. A route that is added and not named here fails the first test: say by its rule
+who may see what it shows, and the others hold it to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from services.db.models import Candidate, Event, Job
+from services.db.privacy import Viewer
+from services.jobs import events
+from tests.services.keyed import Keyed, routes_of, submit, whole_job
+from tests.services.service import CORRECT, TINY_TASK
+
+OPEN = "open"  # needs no key
+SHARED = "shared"  # needs a key, and shows nothing of anybody's
+OWN = "own"  # names a row by its id: another's answers 404
+LIST = "list"  # lists rows: one's own
+MAKES = "makes"  # makes a row of one's own
+ADMIN = "admin"  # scope admin alone
+
+RULES = {
+    "GET /healthz": OPEN,
+    "GET /login": OPEN,
+    "POST /login": OPEN,
+    "GET /favicon.ico": OPEN,
+    "GET /ui/static/{name}": OPEN,
+    "GET /openapi.json": SHARED,
+    "GET /docs": SHARED,
+    "GET /docs/oauth2-redirect": SHARED,
+    "GET /redoc": SHARED,
+    "GET /readyz": SHARED,
+    "POST /logout": SHARED,
+    "POST /optimize": MAKES,
+    "POST /evaluate": MAKES,
+    "POST /ui/submit": MAKES,
+    "GET /": LIST,
+    "GET /jobs": LIST,
+    "GET /jobs/{job_id}": OWN,
+    "POST /jobs/{job_id}/cancel": OWN,
+    "GET /jobs/{job_id}/batch": OWN,
+    "POST /jobs/{job_id}/batch": OWN,
+    "GET /jobs/{job_id}/candidates": OWN,
+    "POST /jobs/{job_id}/candidates": OWN,
+    "GET /jobs/{job_id}/events": OWN,
+    "GET /jobs/{job_id}/bundle": OWN,
+    "GET /candidates/{candidate_id}": OWN,
+    "GET /evaluations/{evaluation_id}": OWN,
+    "GET /ui/jobs/{job_id}": OWN,
+    "POST /ui/jobs/{job_id}/cancel": OWN,
+    "GET /ui/candidates/{candidate_id}": OWN,
+    "POST /keys": ADMIN,
+    "GET /keys": ADMIN,
+    "GET /keys/{key_id}": ADMIN,
+    "DELETE /keys/{key_id}": ADMIN,
+    "POST /keys/{key_id}/rotate": ADMIN,
+    "GET /audit": ADMIN,
+    "GET /metrics": ADMIN,
+    "GET /ui/keys": ADMIN,
+    "POST /ui/keys": ADMIN,
+    "POST /ui/keys/{key_id}/rotate": ADMIN,
+    "POST /ui/keys/{key_id}/revoke": ADMIN,
+}
+#: Bodies that a route takes, so that it is not refused for another reason than the one that is tested.
+BODIES: dict[str, Any] = {
+    "POST /jobs/{job_id}/batch": {"answers": '{"custom_id": "a"}'},
+    "POST /jobs/{job_id}/candidates": {"candidate": CORRECT},
+    "POST /optimize": {"source": TINY_TASK, "origins": ["compiler"]},
+    "POST /evaluate": {"source": TINY_TASK, "candidate": CORRECT},
+    "POST /keys": {"user": "eve", "name": "k"},
+    "POST /keys/{key_id}/rotate": {},
+}
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    found = Keyed(tmp_path_factory.mktemp("keyed"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def hers(keyed: Keyed) -> dict[str, str]:
+    """The ids of all that Ada has."""
+    key = keyed.key("ada")
+    return {**whole_job(keyed, keyed.client(key)), "key_id": key.row.id, "name": "style.css"}
+
+
+def ask(client: Any, rule: str, ids: dict[str, str], **options: Any) -> Any:
+    method, path = rule.split(" ")
+    if rule in BODIES:
+        options["json"] = BODIES[rule]
+    return client.request(method, path.format(**ids), **options)
+
+
+def of_kind(*kinds: str) -> list[str]:
+    return [rule for rule, kind in RULES.items() if kind in kinds]
+
+
+def test_every_route_has_a_rule(keyed: Keyed) -> None:
+    found = {f"{method} {path}" for method, path in routes_of(keyed.app)}
+    assert found == set(RULES), f"without a rule: {found - set(RULES)}; gone: {set(RULES) - found}"
+
+
+def test_a_route_without_a_rule_would_be_seen(tmp_path: Path) -> None:
+    other = Keyed(tmp_path)
+    other.app.add_api_route("/new/{job_id}", lambda: None)
+    assert ("GET", "/new/{job_id}") in set(routes_of(other.app))
+    other.close()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_a_key_only_what_is_open_answers(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
+    response = ask(keyed.client(), rule, hers)
+    if RULES[rule] == OPEN:
+        assert response.status_code in (200, 403), "403: the login form lacks its token"
+        assert "Bearer" not in response.headers.get("WWW-Authenticate", "")
+    else:
+        assert response.status_code == 401, response.text
+        assert response.headers["WWW-Authenticate"].startswith("Bearer")
+        assert response.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("rule", of_kind(OWN))
+@pytest.mark.parametrize("accept", ["application/json", "text/html", "text/event-stream"])
+def test_another_user_s_id_is_no_id(keyed: Keyed, hers: dict[str, str], rule: str, accept: str) -> None:
+    mallory = keyed.client(keyed.key("mallory"), Accept=accept)
+    answer = ask(mallory, rule, hers)
+    assert answer.status_code == 404, answer.text
+    nothing = ask(mallory, rule, dict.fromkeys(hers, "nothing"))
+    assert nothing.status_code == 404
+    shown = [one.text for one in (answer, nothing)]
+    for value in sorted(hers.values(), key=len, reverse=True):
+        shown = [text.replace(value, "nothing") for text in shown]
+    assert shown[0] == shown[1], "the answer tells that it exists"
+    with keyed.base.read() as session:
+        job = session.get_one(Job, hers["job_id"])
+        assert (job.state, job.cancel_requested) == ("waiting", False)
+        assert session.query(Candidate).filter_by(job_id=job.id).count() == 1
+
+
+@pytest.mark.parametrize("rule", [rule for rule in of_kind(OWN) if rule.startswith("GET")])
+def test_one_s_own_id_and_an_admin_s_see_it(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
+    for client in (keyed.client(keyed.key("ada", "read")), keyed.client(keyed.key("root", "admin"))):
+        assert ask(client, rule, hers).status_code == 200
+
+
+@pytest.mark.parametrize("rule", of_kind(LIST))
+def test_lists_and_cursors_show_one_s_own(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
+    bob = keyed.client(keyed.key("bob"))
+    his = submit(bob).json()["id"]
+    newer = f"?after={'z' * 26}"
+    for query in ("", newer, f"?after={his}"):
+        text = bob.get(rule.split(" ")[1] + query).text
+        assert hers["job_id"] not in text, query
+        assert (his in text) == (query in ("", newer)), query
+    admin = keyed.client(keyed.key("root", "admin"))
+    assert hers["job_id"] in ask(admin, rule, hers).text
+    ada = keyed.client(keyed.key("ada", "read"))
+    assert his not in ask(ada, rule, hers).text
+
+
+@pytest.mark.parametrize("rule", of_kind(ADMIN))
+@pytest.mark.parametrize("scope", ["read", "submit"])
+def test_only_an_admin_gives_keys_and_reads_the_log(
+    keyed: Keyed, hers: dict[str, str], rule: str, scope: str
+) -> None:
+    response = ask(keyed.client(keyed.key("mallory", scope)), rule, hers)
+    assert response.status_code == 403
+    assert "scope admin" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.startswith("GET") and "log" not in rule])
+def test_a_key_that_may_read_changes_nothing(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
+    response = ask(keyed.client(keyed.key("ada", "read")), rule, hers)
+    assert response.status_code == 403
+    assert "yours is read" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("rule", of_kind(SHARED))
+def test_what_is_shared_shows_nothing_of_anybody_s(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
+    text = ask(keyed.client(keyed.key("mallory")), rule, hers).text
+    assert not any(value in text for name, value in hers.items() if name != "name")
+
+
+@pytest.mark.parametrize("rule", of_kind(MAKES))
+def test_what_is_made_belongs_to_whoever_made_it(keyed: Keyed, rule: str) -> None:
+    key = keyed.key(f"maker{of_kind(MAKES).index(rule)}")
+    client = keyed.client(key)
+    if rule == "POST /ui/submit":
+        made = client.post("/ui/submit", data={"kind": "task", "task": "softmax"})
+    else:
+        made = ask(client, rule, {})
+    assert made.status_code in (202, 303), made.text
+    location = made.headers["Location"]
+    assert client.get(location).status_code == 200
+    assert keyed.client(keyed.key("mallory")).get(location).status_code == 404
+
+
+def test_a_candidate_that_an_admin_adds_is_the_job_s_user_s(keyed: Keyed) -> None:
+    ada = keyed.client(keyed.key("ada"))
+    job_id = submit(ada).json()["id"]
+    admin = keyed.client(keyed.key("root", "admin"))
+    made = admin.post(f"/jobs/{job_id}/candidates", json={"candidate": CORRECT})
+    assert made.status_code == 202
+    assert ada.get(made.headers["Location"]).status_code == 200
+
+
+def test_what_was_made_before_there_were_keys_is_seen_by_admins_alone(tmp_path: Path) -> None:
+    keyed = Keyed(tmp_path)
+    job_id = submit(keyed.client()).json()["id"]
+    assert keyed.client().get(f"/jobs/{job_id}").status_code == 200
+    key, admin = keyed.key("ada"), keyed.key("root", "admin")
+    assert keyed.client(key).get(f"/jobs/{job_id}").status_code == 404
+    assert keyed.client(admin).get(f"/jobs/{job_id}").status_code == 200
+    keyed.close()
+
+
+def test_a_query_that_forgets_about_users_sees_nothing_of_others(keyed: Keyed, hers: dict[str, str]) -> None:
+    """What a route of tomorrow would write: the session adds what it forgets."""
+    mallory = keyed.key("mallory").user.id
+    for viewer in (Viewer(mallory), Viewer(None)):
+        with keyed.base.seen_by(viewer).uncommitted() as session:
+            assert session.query(Candidate).filter_by(job_id=hers["job_id"]).count() == 0
+            assert session.query(Event.name).join(Job, Job.id == Event.job_id).count() == 0
+            assert events.lock_job(session, hers["job_id"]) is None
+            assert session.query(Job).filter_by(id=hers["job_id"]).update({"state": "failed"}) == 0
+            assert session.query(Job).filter_by(id=hers["job_id"]).delete() == 0
+
+
+@pytest.mark.services("postgres")
+def test_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text("CREATE DATABASE private"))
+    server.dispose()
+    url = make_url(postgres_url).set(database="private").render_as_string(hide_password=False)
+    keyed = Keyed(tmp_path, database_url=url)
+    ada, mallory = keyed.client(keyed.key("ada")), keyed.client(keyed.key("mallory"))
+    ids = {**whole_job(keyed, ada), "name": "style.css"}
+    for rule in of_kind(OWN):
+        assert ask(mallory, rule, ids).status_code == 404, rule
+        if rule.startswith("GET"):
+            assert ask(ada, rule, ids).status_code == 200, rule
+    for rule in of_kind(LIST):
+        assert ids["job_id"] in ask(ada, rule, ids).text
+        assert ids["job_id"] not in ask(mallory, rule, ids).text
+    assert ask(ada, "POST /jobs/{job_id}/candidates", ids).status_code == 202
+    assert ask(ada, "POST /jobs/{job_id}/cancel", ids).json()["state"] == "cancelled"
+    keyed.close()
