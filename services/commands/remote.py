@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, goes_directly, headers_for
+from services.commands.credentials import VARIABLE, KeyFile, KeyNotSent, PlainHttp, goes_directly, headers_for
 from services.commands.showing import event_line, leaderboard
 from services.commands.task_argument import json_of, task_field, text_of
 
@@ -213,7 +213,10 @@ def _problem_text(response: httpx.Response) -> str:
         problem = response.json()
     except ValueError:
         return f"{response.status_code} {response.reason_phrase}"
-    return "\n".join([str(problem.get("detail")), *(_field(item) for item in problem.get("errors", ()))])
+    lines = [str(problem.get("detail")), *(_field(item) for item in problem.get("errors", ()))]
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        lines.append(f"give its key in {VARIABLE}, or its file by --key-file")
+    return "\n".join(lines)
 
 
 def _field(item: dict[str, str]) -> str:

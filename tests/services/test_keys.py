@@ -349,12 +349,21 @@ def test_another_address_than_loopback_needs_a_key_first(tmp_path: Path, here: C
     assert refused.returncode == 2
     said = " ".join(refused.stderr.split())
     assert "kernelwright keys create NAME --user YOU --scope admin" in said
-    assert here("create", "k", "--user", "ada").exit_code == 0
+    text = here("create", "k", "--user", "ada").stdout.strip()
     with Service(tmp_path / "data", "--no-worker", "--host", "0.0.0.0") as running:
         url = running.url.replace("0.0.0.0", "127.0.0.1")
         assert running.client.get(f"{url}/healthz").status_code == 200
         assert running.client.get(f"{url}/jobs").status_code == 401
+        shown = {"Authorization": f"Bearer {text}"}
+        assert running.client.get(f"{url}/jobs", headers=shown).status_code == 200
+        assert running.client.get(f"{url}/jobs?limit={text}", headers=shown).status_code == 422
+        wrong = {"Authorization": f"Bearer {changed(text, 30)}"}
+        assert running.client.get(f"{url}/jobs", headers=wrong).status_code == 401
         assert "plain HTTP" in running.log.read_text()
+    written = [path for path in running.data_dir.rglob("*") if path.is_file()]
+    assert {path.name for path in written} >= {"kernelwright.db", "serve.log"}
+    secret = text[12:].encode()
+    assert not any(secret in path.read_bytes() for path in written), "in a log or a database"
 
 
 def test_an_open_stream_ends_when_its_key_does(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import text
 
 from services.db.session import Database
 from services.db.upgrade import alembic_config, upgrade
+from tests.services.databases import new_postgres
 from tests.services.service import ROOT
 
 
@@ -113,11 +114,7 @@ def test_users_come_and_go_and_no_job_is_lost_on_sqlite(tmp_path: Path) -> None:
 
 @pytest.mark.services("postgres")
 def test_users_come_and_go_and_no_job_is_lost_on_postgresql(postgres_url: str) -> None:
-    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text("CREATE DATABASE with_data"))
-    server.dispose()
-    base = Database(make_url(postgres_url).set(database="with_data").render_as_string(hide_password=False))
+    base = Database(new_postgres(postgres_url, "with_data"))
     _users_come_and_go(base)
     base.close()
 

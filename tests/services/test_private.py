@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from services.db.models import Candidate, Event, Job
 from services.db.privacy import Viewer
 from services.jobs import events
+from tests.services.databases import new_postgres
 from tests.services.keyed import Keyed, routes_of, submit, whole_job
 from tests.services.service import CORRECT, TINY_TASK
 
@@ -236,12 +236,7 @@ def test_a_query_that_forgets_about_users_sees_nothing_of_others(keyed: Keyed, h
 
 @pytest.mark.services("postgres")
 def test_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text("CREATE DATABASE private"))
-    server.dispose()
-    url = make_url(postgres_url).set(database="private").render_as_string(hide_password=False)
-    keyed = Keyed(tmp_path, database_url=url)
+    keyed = Keyed(tmp_path, database_url=new_postgres(postgres_url, "private"))
     ada, mallory = keyed.client(keyed.key("ada")), keyed.client(keyed.key("mallory"))
     ids = {**whole_job(keyed, ada), "name": "style.css"}
     for rule in of_kind(OWN):
