@@ -32,7 +32,7 @@ from services.db.models import ApiKey, utc_now
 from services.db.session import Database
 from services.settings import Settings
 from services.users import audit, keys, logins
-from services.users.addresses import came_through_a_proxy, is_loopback
+from services.users.addresses import came_through_a_proxy, household, is_loopback
 from services.users.caller import OPERATOR, Caller, current
 from services.users.caller import Scope as KeyScope
 from services.users.rates import Rates
@@ -176,10 +176,11 @@ class Gate:
 
     def _count(self, caller: Caller) -> _Refusal | None:
         """Count a request; a refusal if there were too many."""
+        where = household(caller.address or "")
         if caller.scope is not None:
-            limits, whose = self._of_key, caller.key_id or f"address {caller.address}"
+            limits, whose = self._of_key, caller.key_id or f"address {where}"
         else:
-            limits, whose = self._without_key, f"no key, address {caller.address}"
+            limits, whose = self._without_key, f"no key, address {where}"
         wait_s = self._rates.take(limits, whose)
         if wait_s <= 0:
             return None
@@ -224,7 +225,7 @@ class Gate:
 
     def _note_refusal(self, scope: Scope, caller: Caller, status: int, detail: str) -> None:
         """A flood of refused requests must not fill the database: of each address some a minute are told."""
-        if self._rates.take(_REFUSALS_NOTED, f"refusals {caller.address}") > 0:
+        if self._rates.take(_REFUSALS_NOTED, f"refusals {household(caller.address or '')}") > 0:
             return
         path = getattr(scope.get("route"), "path", None)
         method = scope["method"] if scope["method"].isalpha() else "?"

@@ -24,7 +24,7 @@ _OWN_SITE = ("same-origin", "none")  # "none" is a person typing an address
 
 
 class Guard:
-    """ASGI middleware, outermost.
+    """ASGI middleware, before the gate.
 
     Args:
         app: what it guards.

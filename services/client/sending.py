@@ -149,7 +149,7 @@ class Exchange:
 
 def api_key_of(given: str | None) -> str | None:
     """The key that was given, else that of the environment; an empty one is none."""
-    return (given if given is not None else os.environ.get(KEY_VARIABLE)) or None
+    return (given if given is not None else os.environ.get(KEY_VARIABLE, "").strip()) or None
 
 
 def is_passing(response: httpx.Response) -> bool:

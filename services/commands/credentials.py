@@ -1,11 +1,10 @@
-"""The key that a command shows to a service: from where it comes. To whom it is sent, `services.client.sending` says.
+"""The key file of commands that ask a service. All else about keys, the environment's too, is `services.client.sending`'s.
 
-Never as a word of the command line, which every process of the machine can read: from `KERNELWRIGHT_API_KEY`, or from a file.
+A key is never a word of a command line, which every process of the machine can read.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,14 +32,14 @@ class KeyNotSent(Exception):
     """A key that cannot be read; `str()` says what to do."""
 
 
-def key_from(key_file: Path | None = None) -> str | None:
-    """The key of a file, or else of the environment; None where there is none.
+def key_from(key_file: Path | None) -> str | None:
+    """The key of a file; None without one: the client then takes the environment's.
 
     Raises:
         KeyNotSent: the file holds none.
     """
     if key_file is None:
-        return os.environ.get(KEY_VARIABLE, "").strip() or None
+        return None
     try:
         key = key_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

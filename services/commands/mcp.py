@@ -30,7 +30,7 @@ def mcp(
     """Offer lint, profile, evaluate, submit, job status and a job's leaderboard to a coding agent, over MCP on stdio.
 
     An agent starts it itself. It reads files below --root alone, judges in the referee's sandbox, and asks the service at
-    --url with the key in KERNELWRIGHT_API_KEY. Needs the extra `mcp`.
+    --url with the key in KERNELWRIGHT_API_KEY or --key-file. Needs the extra `mcp`.
 
     Example, as an agent's configuration has it: {"command": "kernelwright", "args": ["mcp", "--root", "."]}
     """
@@ -49,12 +49,14 @@ def mcp(
     from services.mcp.remote import Remote
 
     try:
-        folder = Folder(root)
-        remote = Remote(url, key_from(key_file), allow_insecure_key=plain_http)
+        folder = Folder(root, hidden=key_file)
+        key = key_from(key_file)
+        remote = Remote(url, key, allow_insecure_key=plain_http)
     except OSError as error:
         say.print(f"cannot read {root}: {error}", markup=False)
         raise typer.Exit(_EXIT_USAGE) from None
     except KeyNotSent as error:
         say.print(str(error), markup=False)
         raise typer.Exit(_EXIT_USAGE) from None
-    make_server(Kernelwright(folder, Local(device, minimum_tier), remote)).run("stdio")
+    secrets = () if key is None else (key,)
+    make_server(Kernelwright(folder, Local(device, minimum_tier), remote, secrets)).run("stdio")

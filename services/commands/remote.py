@@ -19,7 +19,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from evaluator.cli import progress_bar
-from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unreachable
+from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unauthorized, Unreachable
+from services.client.sending import KEY_VARIABLE
 from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, key_from
 from services.commands.showing import event_line, leaderboard
 from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
@@ -192,6 +193,9 @@ def _service(url: str, key_file: Path | None, plain_http: bool) -> Iterator[Clie
         raise typer.Exit(EXIT_USAGE) from None
     except Unreachable as error:
         _say(f"{error}; start one with `kernelwright serve`")
+        raise typer.Exit(1) from None
+    except Unauthorized as error:
+        _say(f"{error}\ngive its key in {KEY_VARIABLE}, or its file by --key-file")
         raise typer.Exit(1) from None
     except (ClientError, KeyNotSent, OSError, ValueError) as error:
         _say(str(error))

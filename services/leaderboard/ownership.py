@@ -1,8 +1,7 @@
 """Whose an entry is, and what of it strangers are shown. The only place of the leaderboard that knows about owners.
 
-A board shows figures, origins, models and labels to everybody. It never shows a source, a job's name or its owner, and an
-entry leads to its job only for those who may see that job. The service has no accounts yet, so every entry has the same
-owner; with them, `owner_of` names the job's.
+A board shows figures, origins, models and labels to whoever may read it. It never shows a source, a job's name or its owner,
+nor a label that a person typed, and an entry leads to its job only for those who may see that job.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from sqlalchemy.orm import Session
 from services.db.models import Job
 
 _MOST_CHARACTERS = 200
+_TYPED_BY_SOMEBODY = "external"
 
 
 def owner_of(job: Job) -> str:
-    """Whose the job is, as it is written into its entry."""
-    return ""
+    """Whose the job is, as it is written into its entry: its user's id, "" for a job made without a key."""
+    return job.owner_id or ""
 
 
 def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
@@ -41,6 +41,10 @@ def shown_model(model: str) -> str:
     )
 
 
-def shown_label(label: str, model: str | None) -> str:
-    """A candidate's label with its model's name as it is shown."""
+def shown_label(label: str, origin: str, model: str | None) -> str:
+    """A candidate's label as strangers may read it: ours, with its model's name as it is shown; of what a person handed in
+    the origin alone, since its label is that person's own words.
+    """
+    if origin == _TYPED_BY_SOMEBODY:
+        return origin
     return (label.replace(model, shown_model(model)) if model else label)[:_MOST_CHARACTERS]

@@ -56,7 +56,7 @@ def enter(session: Session, job: Job) -> LeaderboardEntry | None:
         winner_sha256=winner.sha256,
         origin=winner.origin,
         model=shown_model(model) if model else None,
-        label=shown_label(winner.label, model),
+        label=shown_label(winner.label, winner.origin, model),
         geomean=standing.geomean,
         ci_low=standing.ci_low,
         ci_high=standing.ci_high,

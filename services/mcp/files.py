@@ -20,10 +20,12 @@ class Folder:
 
     Args:
         root: it must exist.
+        hidden: a file that is not there for whoever asks: the one with the service's key.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, hidden: Path | None = None) -> None:
         self.root = root.resolve(strict=True)
+        self._hidden = hidden.resolve() if hidden is not None else None
         if not self.root.is_dir():
             raise NotADirectoryError(f"{root} is no folder")
 
@@ -43,7 +45,7 @@ class Folder:
         except (OSError, RuntimeError):
             path = None
         # Whether a file elsewhere exists is not told either.
-        if path is None or not path.is_relative_to(self.root):
+        if path is None or path == self._hidden or not path.is_relative_to(self.root):
             raise Refused(f"there is no file {name[:200]!r} in the folder that this server may read")
         try:
             # Not blocking: a pipe or a device would hold the server up.

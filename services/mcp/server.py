@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
@@ -38,11 +38,15 @@ _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_wor
 
 @dataclass(frozen=True)
 class Kernelwright:
-    """What the tools work with: the folder that may be read, this machine's referee, a service."""
+    """What the tools work with: the folder that may be read, this machine's referee, a service.
+
+    `secrets` are masked in whatever is answered, besides the environment's.
+    """
 
     folder: Folder
     local: Local
     remote: Remote
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     async def lint_task(self, task: Task = None, task_source: TaskSource = None) -> dict[str, Any]:
         """Say whether a task measures anything: findings with a sentence on how to mend each."""
@@ -132,12 +136,11 @@ class Kernelwright:
         except Refused as refused:
             raise ToolError(str(refused)) from None
 
-    @staticmethod
-    async def _given(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    async def _given(self, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         try:
-            return answer(await work)
+            return answer(await work, self.secrets)
         except Refused as refused:
-            raise ToolError(redact_message(str(refused), known_secrets())) from None
+            raise ToolError(redact_message(str(refused), known_secrets(self.secrets))) from None
 
 
 def make_server(tools: Kernelwright) -> MCPServer:

@@ -19,10 +19,23 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def came_through_a_proxy(header_names: Collection[str]) -> bool:
     """Whether somebody stands between the client and us, whose address says nothing of the client's."""
     return not _OF_PROXIES.isdisjoint(header_names)
+
+
+def household(host: str) -> str:
+    """What requests are counted by: an IPv4 address, or the /64 of an IPv6 one, of which whoever has one has them all."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address.packed, 64), strict=False))

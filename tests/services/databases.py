@@ -26,21 +26,30 @@ def new_sqlite(folder: Path) -> Database:
 
 
 @contextmanager
-def new_postgres(server_url: str) -> Iterator[Database]:
-    """A database of one test's own on a server that others use, with the newest schema."""
+def empty_postgres(server_url: str) -> Iterator[str]:
+    """URL of a database of one test's own on a server that others use, without a schema."""
     name = f"own_{uuid.uuid4().hex}"
     server = sqlalchemy.create_engine(server_url, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         connection.execute(sqlalchemy.text(f"CREATE DATABASE {name}"))
-    base = Database(sqlalchemy.make_url(server_url).set(database=name).render_as_string(hide_password=False))
     try:
-        upgrade(base)
-        yield base
+        yield sqlalchemy.make_url(server_url).set(database=name).render_as_string(hide_password=False)
     finally:
-        base.close()
         with server.connect() as connection:
             connection.execute(sqlalchemy.text(f"DROP DATABASE {name} WITH (FORCE)"))
         server.dispose()
+
+
+@contextmanager
+def new_postgres(server_url: str) -> Iterator[Database]:
+    """Such a database with the newest schema."""
+    with empty_postgres(server_url) as url:
+        base = Database(url)
+        try:
+            upgrade(base)
+            yield base
+        finally:
+            base.close()
 
 
 def new_job(base: Database, folder: Path) -> str:

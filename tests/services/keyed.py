@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from services.api.app import create_app
+from services.api.streams import Lookout
 from services.db.models import Bundle, Candidate, Job, Step, Verdict
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -56,6 +57,7 @@ class Keyed:
         self.base: Database = self.app.state.database
         upgrade(self.base)
         self.app.state.stopping = asyncio.Event()
+        self.app.state.lookout = Lookout(self.base, self.app.state.stopping)
 
     def key(
         self, user: str, scope: str = "submit", *, lifetime: timedelta | None = None, **quotas: Any

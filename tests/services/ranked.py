@@ -75,6 +75,7 @@ def ended_job(
     steps: dict[str, Any] | None = None,
     screen: dict[str, Any] | None = None,
     name: str = "a private name",
+    owner_id: str | None = None,
     **changes: Any,
 ) -> str:
     """A job of `task` that succeeded with this figure; its id. `changes` are of its held-out verdict."""
@@ -87,6 +88,7 @@ def ended_job(
         session.add(
             Job(
                 id=job_id,
+                owner_id=owner_id,
                 name=name,
                 device="cuda",
                 task_name="whatever the client said",

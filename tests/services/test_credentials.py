@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli import app
-from services.client.sending import KEY_VARIABLE
+from services.client.sending import KEY_VARIABLE, api_key_of
 from services.commands.credentials import KeyNotSent, key_from
 
 KEY = "kw_aaaaaaaa_" + "A" * 43
@@ -25,7 +25,9 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def listening(redirect_to: str | None = None) -> Iterator[tuple[str, list[str | None]]]:
+def listening(
+    redirect_to: str | None = None, *, refuses: bool = False
+) -> Iterator[tuple[str, list[str | None]]]:
     """A server that writes down which key each request shows; its address and the list."""
     seen: list[str | None] = []
 
@@ -33,7 +35,7 @@ def listening(redirect_to: str | None = None) -> Iterator[tuple[str, list[str | 
         def do_GET(self) -> None:
             seen.append(self.headers.get("Authorization"))
             body = b'{"data": [], "has_more": false, "first_id": null, "last_id": null}'
-            self.send_response(307 if redirect_to else 200)
+            self.send_response(307 if redirect_to else 401 if refuses else 200)
             if redirect_to:
                 self.send_header("Location", redirect_to)
             self.send_header("Content-Length", str(len(body)))
@@ -53,18 +55,31 @@ def listening(redirect_to: str | None = None) -> Iterator[tuple[str, list[str | 
 
 
 def test_a_key_comes_from_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert key_from() is None
+    assert api_key_of(key_from(None)) is None
     monkeypatch.setenv(KEY_VARIABLE, f" {KEY}\n")
-    assert key_from() == KEY
+    assert api_key_of(key_from(None)) == KEY
     file = tmp_path / "key"
     file.write_text(f"{KEY.replace('A', 'B')}\n")
-    assert key_from(file) == KEY.replace("A", "B")
+    assert api_key_of(key_from(file)) == KEY.replace("A", "B")
     for content in (b"", b"\xff\xfe"):
         file.write_bytes(content)
         with pytest.raises(KeyNotSent):
             key_from(file)
     with pytest.raises(KeyNotSent, match="cannot be read"):
         key_from(tmp_path / "none")
+
+
+def test_a_key_file_is_sent_and_where_none_is_taken_the_command_says_how_to_give_one(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(KEY)
+    with listening() as (url, seen):
+        assert CliRunner().invoke(app, ["jobs", "--url", url, "--key-file", str(file)]).exit_code == 0
+        assert seen == [f"Bearer {KEY}"]
+    with listening(refuses=True) as (url, _):
+        done = CliRunner().invoke(app, ["jobs", "--url", url])
+        assert done.exit_code == 1
+        assert KEY_VARIABLE in done.output
+        assert "--key-file" in done.output
 
 
 def test_the_service_that_was_named_gets_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import create_engine, inspect, make_url, select, text
+from sqlalchemy import inspect, select, text
 
 from services.db.models import Job, Verdict
 from services.db.session import Database
 from services.db.upgrade import alembic_config, upgrade
 from services.jobs import read
 from services.leaderboard import reading
-from tests.services.databases import BOTH_DATABASES, fresh_database
+from services.users import keys
+from tests.services.databases import BOTH_DATABASES, empty_postgres, fresh_database
 from tests.services.ranked import TASK, ended_job
 from tests.services.service import ROOT
 
@@ -118,13 +119,10 @@ def test_users_come_and_go_and_no_job_is_lost_on_sqlite(tmp_path: Path) -> None:
 
 @pytest.mark.services("postgres")
 def test_users_come_and_go_and_no_job_is_lost_on_postgresql(postgres_url: str) -> None:
-    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text("CREATE DATABASE with_data"))
-    server.dispose()
-    base = Database(make_url(postgres_url).set(database="with_data").render_as_string(hide_password=False))
-    _users_come_and_go(base)
-    base.close()
+    with empty_postgres(postgres_url) as url:
+        base = Database(url)
+        _users_come_and_go(base)
+        base.close()
 
 
 def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
@@ -175,3 +173,40 @@ def test_the_leaderboard_comes_and_goes_around_what_is_stored(
         again = ended_job(base, 2.0)
         with base.read() as session:
             assert [row.job_id for row in reading.read_board(session, TASK).data] == [again]
+
+
+@pytest.mark.parametrize("kind", BOTH_DATABASES)
+def test_boards_come_and_go_around_users_and_keep_nothing_of_who_is_gone(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database(kind, tmp_path, request) as base:
+        with base.write() as session:
+            made = keys.make_key(session, "ada", "laptop", "submit", None)
+        ada = made.user.id
+        hers = ended_job(base, 2.0, owner_id=ada)
+        other = ended_job(base, 1.5, owner_id="bob")
+        assert _rows(base, "SELECT owner, job_id FROM leaderboard_entries ORDER BY id") == [
+            (ada, hers), ("bob", other)
+        ]  # fmt: skip
+        with base.write() as session:
+            keys.revoke_key(session, made.row.id)
+        assert _board(base) == [hers, other], "a figure is the job's, not the key's"
+        _write(base, [f"DELETE FROM jobs WHERE owner_id = '{ada}'", f"DELETE FROM users WHERE id = '{ada}'"])
+        assert _board(base) == [other]
+        assert _rows(base, "SELECT count(*) FROM api_keys") == [(0,)]
+        assert _rows(base, f"SELECT count(*) FROM leaderboard_entries WHERE owner = '{ada}'") == [(0,)]
+        lost = "SELECT count(*) FROM leaderboard_firsts WHERE entry_id NOT IN (SELECT id FROM leaderboard_entries)"
+        assert _rows(base, lost) == [(0,)]
+        config = alembic_config(base)
+        command.downgrade(config, "0005")
+        assert _rows(base, "SELECT id, owner_id FROM jobs") == [(other, "bob")]
+        upgrade(base)
+        command.check(config)
+        assert _board(base) == []
+        assert _rows(base, "SELECT id, owner_id FROM jobs") == [(other, "bob")]
+
+
+def _board(base: Database) -> list[str | None]:
+    """Jobs on the task's board, best first."""
+    with base.read() as session:
+        return [row.job_id for row in reading.read_board(session, TASK).data]

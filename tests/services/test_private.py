@@ -6,21 +6,24 @@ who may see what it shows, and the others hold it to that.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from services.db.models import Candidate, Event, Job
 from services.db.privacy import Viewer
 from services.jobs import events
+from tests.services.databases import empty_postgres
 from tests.services.keyed import Keyed, routes_of, submit, whole_job
+from tests.services.ranked import TASK, ended_job
 from tests.services.service import CORRECT, TINY_TASK
 
 OPEN = "open"  # needs no key
 SHARED = "shared"  # needs a key, and shows nothing of anybody's
+BOARD = "board"  # needs a key, and shows figures of the catalogue's tasks: whose they are and the way to the job only to their user
 OWN = "own"  # names a row by its id: another's answers 404
 LIST = "list"  # lists rows: one's own
 MAKES = "makes"  # makes a row of one's own
@@ -37,6 +40,20 @@ RULES = {
     "GET /docs/oauth2-redirect": SHARED,
     "GET /redoc": SHARED,
     "GET /readyz": SHARED,
+    "GET /leaderboard": BOARD,
+    "GET /leaderboard/{task}": BOARD,
+    "GET /leaderboard/{task}/history": BOARD,
+    "GET /ui/leaderboard": BOARD,
+    "GET /ui/leaderboard/{task}": BOARD,
+    "GET /ui/leaderboard/tables/{file}": BOARD,
+    "GET /ui/leaderboard/{task}/tables/{file}": BOARD,
+    "GET /ui/leaderboard/{task}/plots/history.svg": BOARD,
+    "GET /ui/tables/{file}": LIST,
+    "GET /ui/jobs/{job_id}/tables/{file}": OWN,
+    "GET /ui/jobs/{job_id}/plots/{file}": OWN,
+    "GET /ui/candidates/{candidate_id}/tables/{file}": OWN,
+    "GET /ui/candidates/{candidate_id}/plots/{file}": OWN,
+    "GET /jobs/{job_id}/place": OWN,
     "POST /logout": SHARED,
     "POST /optimize": MAKES,
     "POST /evaluate": MAKES,
@@ -68,6 +85,35 @@ RULES = {
     "POST /ui/keys/{key_id}/rotate": ADMIN,
     "POST /ui/keys/{key_id}/revoke": ADMIN,
 }
+#: What `{file}` of a rule may be.
+_BOTH = ("csv", "json")
+FILES = {
+    "GET /ui/tables/{file}": [f"jobs.{ending}" for ending in _BOTH],
+    "GET /ui/jobs/{job_id}/tables/{file}": [
+        f"{name}.{ending}"
+        for name in ("candidates", "rejected", "shapes", "own_shapes", "costs", "events")
+        for ending in _BOTH
+    ],
+    "GET /ui/jobs/{job_id}/plots/{file}": ["search.svg", "shapes.svg", "map.svg"],
+    "GET /ui/candidates/{candidate_id}/tables/{file}": [
+        f"{name}.{ending}" for name in ("findings", "held_out", "validation", "screen") for ending in _BOTH
+    ],
+    "GET /ui/candidates/{candidate_id}/plots/{file}": ["held_out.svg", "validation.svg", "screen.svg"],
+    "GET /ui/leaderboard/tables/{file}": [f"boards.{ending}" for ending in _BOTH],
+    "GET /ui/leaderboard/{task}/tables/{file}": [
+        f"{name}.{ending}" for name in ("entries", "history") for ending in _BOTH
+    ],
+}
+#: Every address, by rule and file.
+ADDRESSES = {
+    rule.replace("{file}", file): kind
+    for rule, kind in RULES.items()
+    for file in (FILES[rule] if "{file}" in rule else [""])
+}
+#: No job of these tests has one.
+WITHOUT_ONE = {"GET /ui/jobs/{job_id}/plots/map.svg"}
+#: It names who is first and leads to the boards.
+NO_LINKS = {"GET /ui/leaderboard"}
 #: Bodies that a route takes, so that it is not refused for another reason than the one that is tested.
 BODIES: dict[str, Any] = {
     "POST /jobs/{job_id}/batch": {"answers": '{"custom_id": "a"}'},
@@ -81,7 +127,7 @@ BODIES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    found = Keyed(tmp_path_factory.mktemp("keyed"))
+    found = Keyed(tmp_path_factory.mktemp("keyed"), rate_limit_without_key="100000/minute")
     yield found
     found.close()
 
@@ -90,7 +136,9 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
 def hers(keyed: Keyed) -> dict[str, str]:
     """The ids of all that Ada has."""
     key = keyed.key("ada")
-    return {**whole_job(keyed, keyed.client(key)), "key_id": key.row.id, "name": "style.css"}
+    ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id, label="m-1 #1")
+    names = {"name": "style.css", "task": TASK}
+    return {**whole_job(keyed, keyed.client(key)), "key_id": key.row.id, "ranked_id": ranked, **names}
 
 
 def ask(client: Any, rule: str, ids: dict[str, str], **options: Any) -> Any:
@@ -101,7 +149,7 @@ def ask(client: Any, rule: str, ids: dict[str, str], **options: Any) -> Any:
 
 
 def of_kind(*kinds: str) -> list[str]:
-    return [rule for rule, kind in RULES.items() if kind in kinds]
+    return [rule for rule, kind in ADDRESSES.items() if kind in kinds]
 
 
 def test_every_route_has_a_rule(keyed: Keyed) -> None:
@@ -116,10 +164,10 @@ def test_a_route_without_a_rule_would_be_seen(tmp_path: Path) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ADDRESSES)
 def test_without_a_key_only_what_is_open_answers(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
     response = ask(keyed.client(), rule, hers)
-    if RULES[rule] == OPEN:
+    if ADDRESSES[rule] == OPEN:
         assert response.status_code in (200, 403), "403: the login form lacks its token"
         assert "Bearer" not in response.headers.get("WWW-Authenticate", "")
     else:
@@ -146,7 +194,9 @@ def test_another_user_s_id_is_no_id(keyed: Keyed, hers: dict[str, str], rule: st
         assert session.query(Candidate).filter_by(job_id=job.id).count() == 1
 
 
-@pytest.mark.parametrize("rule", [rule for rule in of_kind(OWN) if rule.startswith("GET")])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in of_kind(OWN) if rule.startswith("GET") and rule not in WITHOUT_ONE]
+)
 def test_one_s_own_id_and_an_admin_s_see_it(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
     for client in (keyed.client(keyed.key("ada", "read")), keyed.client(keyed.key("root", "admin"))):
         assert ask(client, rule, hers).status_code == 200
@@ -187,7 +237,92 @@ def test_a_key_that_may_read_changes_nothing(keyed: Keyed, hers: dict[str, str],
 @pytest.mark.parametrize("rule", of_kind(SHARED))
 def test_what_is_shared_shows_nothing_of_anybody_s(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
     text = ask(keyed.client(keyed.key("mallory")), rule, hers).text
-    assert not any(value in text for name, value in hers.items() if name != "name")
+    assert not any(value in text for name, value in hers.items() if name not in ("name", "task"))
+
+
+@pytest.mark.parametrize("rule", of_kind(BOARD))
+def test_a_board_leads_to_a_job_only_for_those_who_may_see_it(
+    keyed: Keyed, hers: dict[str, str], rule: str
+) -> None:
+    mallory = keyed.client(keyed.key("mallory", "read"))
+    answer = ask(mallory, rule, hers)
+    assert answer.status_code == 200
+    for private in (hers["ranked_id"], hers["job_id"], "ada", "a private name", "private source"):
+        assert private not in answer.text
+    with keyed.base.read() as session:
+        owner = session.get_one(Job, hers["ranked_id"]).owner_id
+    assert owner
+    assert owner not in answer.text
+    if not rule.endswith(".svg"):
+        assert "m-1" in answer.text, "the figure is everybody's"
+        for client in (keyed.client(keyed.key("ada", "read")), keyed.client(keyed.key("root", "admin"))):
+            assert (hers["ranked_id"] in ask(client, rule, hers).text) == (rule not in NO_LINKS)
+
+
+def test_a_label_that_a_person_typed_is_not_on_the_board(tmp_path: Path) -> None:
+    keyed = Keyed(tmp_path)
+    key = keyed.key("ada")
+    ended_job(keyed.base, 2.0, owner_id=key.user.id, origin="external", label="for the merger with Acme")
+    client = keyed.client(keyed.key("bob"))
+    for path in (f"/leaderboard/{TASK}", f"/leaderboard/{TASK}/history", f"/ui/leaderboard/{TASK}"):
+        text = client.get(path).text
+        assert "external" in text
+        assert "Acme" not in text
+    keyed.close()
+
+
+@pytest.mark.parametrize("rule", of_kind(OWN, BOARD, LIST, SHARED, ADMIN))
+def test_another_method_is_no_way_around(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
+    path = rule.split(" ")[1]
+    for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "TRACE", "REPORT"):
+        assert keyed.client().request(method, path.format(**hers)).status_code == 401
+        if ADDRESSES[rule] == OWN:
+            mallory = keyed.client(keyed.key("mallory"))
+            answer, nothing = (
+                mallory.request(method, path.format(**ids)) for ids in (hers, dict.fromkeys(hers, "nothing"))
+            )
+            assert (answer.status_code, answer.text) == (nothing.status_code, nothing.text)
+            assert answer.status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//jobs", "/jobs/", "/healthz/../jobs", "/healthz/jobs", "/login/../jobs", "/ui/static/../jobs",
+        "/ui/static/../../jobs", "/ui/static/", "/favicon.ico/", "/metrics/", "/Metrics", "/ui//keys", "/keys/",
+        "/ui/leaderboard/../keys", "/\x00jobs", "jobs", "", "*",
+    ],
+)  # fmt: skip
+def test_no_spelling_of_a_path_is_a_way_around(keyed: Keyed, hers: dict[str, str], path: str) -> None:
+    """As a server hands a path over, which no client has tidied up."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path, "root_path": "",
+        "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"127.0.0.1")],
+        "client": ("127.0.0.1", 50000), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    asyncio.run(keyed.app(scope, receive, send))
+    body = b"".join(message.get("body", b"") for message in sent).decode()
+    assert sent[0]["status"] in (401, 404)
+    assert not any(value in body for name, value in hers.items() if name not in ("name", "task"))
+
+
+def test_what_the_gate_refuses_is_observed(keyed: Keyed) -> None:
+    """The observer stands around the gate: whoever is refused has an id to tell, and is counted."""
+    answer = keyed.client().get("/jobs", headers={"X-Request-ID": "mine-1"})
+    assert (answer.status_code, answer.headers["X-Request-ID"]) == (401, "mine-1")
+    foreign = keyed.client().get("/jobs", headers={"Host": "evil.example"})
+    assert (foreign.status_code, len(foreign.headers["X-Request-ID"])) == (403, 32)
+    told = keyed.client(keyed.key("root", "admin")).get("/metrics").text
+    assert 'kernelwright_http_request_seconds_count{method="GET",route="other",status="401"}' in told
+    assert 'kernelwright_http_request_seconds_count{method="GET",route="other",status="403"}' in told
 
 
 @pytest.mark.parametrize("rule", of_kind(MAKES))
@@ -237,21 +372,22 @@ def test_a_query_that_forgets_about_users_sees_nothing_of_others(keyed: Keyed, h
 
 @pytest.mark.services("postgres")
 def test_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text("CREATE DATABASE private"))
-    server.dispose()
-    url = make_url(postgres_url).set(database="private").render_as_string(hide_password=False)
-    keyed = Keyed(tmp_path, database_url=url)
-    ada, mallory = keyed.client(keyed.key("ada")), keyed.client(keyed.key("mallory"))
-    ids = {**whole_job(keyed, ada), "name": "style.css"}
-    for rule in of_kind(OWN):
-        assert ask(mallory, rule, ids).status_code == 404, rule
-        if rule.startswith("GET"):
-            assert ask(ada, rule, ids).status_code == 200, rule
-    for rule in of_kind(LIST):
-        assert ids["job_id"] in ask(ada, rule, ids).text
-        assert ids["job_id"] not in ask(mallory, rule, ids).text
-    assert ask(ada, "POST /jobs/{job_id}/candidates", ids).status_code == 202
-    assert ask(ada, "POST /jobs/{job_id}/cancel", ids).json()["state"] == "cancelled"
-    keyed.close()
+    with empty_postgres(postgres_url) as url:
+        keyed = Keyed(tmp_path, database_url=url)
+        key = keyed.key("ada")
+        ada, mallory = keyed.client(key), keyed.client(keyed.key("mallory"))
+        ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id)
+        ids = {**whole_job(keyed, ada), "name": "style.css", "task": TASK}
+        for rule in of_kind(OWN):
+            assert ask(mallory, rule, ids).status_code == 404, rule
+            if rule.startswith("GET") and rule not in WITHOUT_ONE:
+                assert ask(ada, rule, ids).status_code == 200, rule
+        for rule in of_kind(LIST):
+            assert ids["job_id"] in ask(ada, rule, ids).text
+            assert ids["job_id"] not in ask(mallory, rule, ids).text
+        for rule in of_kind(BOARD):
+            assert ask(mallory, rule, ids).status_code == 200
+            assert ranked not in ask(mallory, rule, ids).text
+        assert ask(ada, "POST /jobs/{job_id}/candidates", ids).status_code == 202
+        assert ask(ada, "POST /jobs/{job_id}/cancel", ids).json()["state"] == "cancelled"
+        keyed.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from services.jobs.lease import Lease
 from services.jobs.store import SqlJobStore
 from services.users import keys, quotas
 from services.users.keys import NewKey
+from tests.services.databases import empty_postgres
 from tests.services.keyed import Keyed, evaluate, submit
 from tests.services.service import CORRECT, TINY_TASK, WRONG, Service
 
@@ -131,6 +133,25 @@ def test_so_many_may_wait_and_so_many_run(keyed: Keyed) -> None:
         session.get_one(Job, made[0]).state = "cancelled"
     assert claimed(keyed.base, made[1]) is not None
     assert claimed(keyed.base, made[2], Evaluation) is not None
+
+
+def _asked_at_once(keyed: Keyed) -> None:
+    key = keyed.key("ada", jobs_queued=3)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: submit(keyed.client(key)).status_code, range(8)))
+    assert sorted(answers) == [202] * 3 + [429] * 5
+
+
+def test_asking_at_the_same_time_gains_nothing(keyed: Keyed) -> None:
+    _asked_at_once(keyed)
+
+
+@pytest.mark.services("postgres")
+def test_asking_at_the_same_time_gains_nothing_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    with empty_postgres(postgres_url) as url:
+        keyed = Keyed(tmp_path, database_url=url)
+        _asked_at_once(keyed)
+        keyed.close()
 
 
 def test_a_job_whose_worker_died_goes_on_although_its_user_has_no_room(keyed: Keyed) -> None:

@@ -42,6 +42,8 @@ def test_who_has_no_key_is_counted_by_address(tmp_path: Path) -> None:
     assert keyed.client(key).get("/jobs").status_code == 200, "same address, with one"
     elsewhere = keyed.client("kw_aaaaaaaa_" + "A" * 43, address="10.0.0.7")
     assert elsewhere.get("/jobs").status_code == 401
+    many = [keyed.client(address=f"2001:db8::{number:x}") for number in range(8)]
+    assert [one.get("/jobs").status_code for one in many] == [401] * 6 + [429] * 2, "one household has 2**64"
     keyed.close()
 
 

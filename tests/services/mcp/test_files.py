@@ -74,3 +74,13 @@ def test_a_task_is_a_file_a_name_or_a_text(root: Path) -> None:
     for both in ((None, None), ("a.py", "x = 1"), ("no_such_task", None)):
         with pytest.raises(Refused):
             folder.task(*both)
+
+
+def test_the_file_with_the_service_s_key_is_not_there(root: Path) -> None:
+    (root / "key").write_text("kw_aaaaaaaa_A")
+    (root / "link").symlink_to(root / "key")
+    folder = Folder(root, hidden=root / "sub" / ".." / "key")
+    for name in ("key", "./sub/../key", "link"):
+        with pytest.raises(Refused, match="there is no file"):
+            folder.text_of(name)
+    assert Folder(root).text_of("key") == "kw_aaaaaaaa_A"

@@ -105,6 +105,21 @@ def test_a_job_on_a_task_of_the_catalogue_teaches_every_other(base: Database, tm
     assert told(base, without=sha256_of(TASK)) == []
 
 
+def test_what_one_user_s_jobs_learn_stays_with_that_user(base: Database, tmp_path: Path) -> None:
+    """Also where the operator says that jobs may learn from each other: of a user the others are strangers."""
+    job_id = ended_job(base, tmp_path, source=OWN_TASK)
+    with base.write() as session:
+        session.get_one(Job, job_id).owner_id = "ada"
+    assert remember_job(base, job_id, one_user=True) > 0
+    assert {row.owner for row in kept(base)} == {"ada"}
+    question = Question(features_of(TASK, {}), "cpu", "cpu-avx512", "")
+    seen = {
+        user: SqlMemory(base, readable_owners(user, one_user=True), "somebody").similar(question, 9)
+        for user in ("ada", "bob", None)
+    }
+    assert [user for user, found in seen.items() if found] == ["ada"]
+
+
 def test_a_job_is_remembered_once(base: Database, tmp_path: Path) -> None:
     job_id = ended_job(base, tmp_path)
     assert remember_job(base, job_id, one_user=False) == 2
