@@ -167,6 +167,15 @@ def _ops(services: Compose) -> Iterator[str]:
     hosts = services["api"]["environment"]["KERNELWRIGHT_ALLOWED_HOSTS"]
     if '"api"' not in hosts:
         yield "the API does not answer to the name by which Prometheus calls it"
+    if "ops" not in network_names(services["api"]):
+        yield "Prometheus does not reach the API"
+    if "--wait-for-key" not in services["api"]["command"]:
+        yield "the API does not start before there is a key, which is made in its container"
+    scraped = yaml.safe_load((REPOSITORY / "deploy/prometheus.yml").read_text(encoding="utf-8"))
+    shown = Path(scraped["scrape_configs"][0]["authorization"]["credentials_file"])
+    for name, service in services.items():
+        if (shown.name in service.get("secrets", [])) != (name == "prometheus"):
+            yield f"{name} is the wrong one to have, or to lack, the key for metrics"
 
 
 def _gpu(services: Compose) -> Iterator[str]:
@@ -337,6 +346,22 @@ FAULTS: dict[str, tuple[Callable[[Compose], None], str]] = {
     "writable root": (_change("services.worker-gpu.read_only", False), "worker-gpu has a writable root"),
     "no init": (_remove("services.worker-cpu.init"), "worker-cpu has nobody to collect dead processes"),
     "no process limit": (_remove("services.worker-cpu.pids_limit"), "worker-cpu lacks a limit"),
+    "API that waits for nobody": (
+        _change("services.api.command", ["kernelwright", "serve", "--host", "0.0.0.0"]),
+        "the API does not start before there is a key, which is made in its container",
+    ),
+    "API out of reach": (
+        _change("services.api.networks", ["front", "back"]),
+        "Prometheus does not reach the API",
+    ),
+    "Prometheus without its key": (
+        _remove("services.prometheus.secrets"),
+        "prometheus is the wrong one to have, or to lack, the key for metrics",
+    ),
+    "worker with the key for metrics": (
+        _append("services.worker-cpu.secrets", "metrics_key"),
+        "worker-cpu is the wrong one to have, or to lack, the key for metrics",
+    ),
     "GPU by default": (
         _change("services.worker-cpu.deploy", GPU_RESERVATION),
         "worker-cpu takes a GPU outside of the profile gpu",

@@ -40,7 +40,7 @@ from services.users.rates import Rates
 CALLER = "kernelwright.caller"
 OPEN = frozenset({"/healthz", "/login", "/favicon.ico"})
 OPEN_BELOW = ("/ui/static/",)
-ADMIN = ("/keys", "/audit", "/ui/keys")
+ADMIN = ("/keys", "/audit", "/ui/keys", "/metrics")
 UNCOUNTED = "/healthz"
 FIRST_KEY = (
     "`kernelwright keys create NAME --user YOU --scope admin` on the service's machine makes the first key"
