@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, aliased
 from services.db.models import Evaluation, Job, User, utc_now
 from services.db.types import epoch_seconds
 from services.errors import LeaseLost
+from services.users.quotas import lock_user
 
 LeasedRow = Job | Evaluation
 LeasedModel = type[Job] | type[Evaluation]
