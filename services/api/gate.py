@@ -47,6 +47,7 @@ FIRST_KEY = (
 )
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _REFUSALS_NOTED = parse_many("20/minute")
+_REFUSALS_NOTED_IN_ALL = parse_many("300/minute")
 _NOTED_STATUSES = (401, 403, 429)
 # What happened, in words for the log; what is not here is told by its method and path.
 _ACTIONS = {
@@ -224,8 +225,11 @@ class Gate:
         self._note(caller, _ACTIONS.get(action, action), target, status)
 
     def _note_refusal(self, scope: Scope, caller: Caller, status: int, detail: str) -> None:
-        """A flood of refused requests must not fill the database: of each address some a minute are told."""
-        if self._rates.take(_REFUSALS_NOTED, f"refusals {household(caller.address or '')}") > 0:
+        """A flood of refused requests must not fill the database: of each address, and of all, some a minute are told."""
+        if (
+            self._rates.take(_REFUSALS_NOTED_IN_ALL, "refusals") > 0
+            or self._rates.take(_REFUSALS_NOTED, f"refusals {household(caller.address or '')}") > 0
+        ):
             return
         path = getattr(scope.get("route"), "path", None)
         method = scope["method"] if scope["method"].isalpha() else "?"

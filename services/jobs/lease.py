@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, aliased
 from services.db.models import Evaluation, Job, User, utc_now
 from services.db.types import epoch_seconds
 from services.errors import LeaseLost
+from services.users.quotas import lock_user
 
 LeasedRow = Job | Evaluation
 LeasedModel = type[Job] | type[Evaluation]
@@ -42,11 +43,7 @@ def claim(
 ) -> Lease | None:
     """Take a queued row, or one whose lease ran out; None when somebody else has it, it needs no work, or its user has as
     many running as allowed."""
-    owner_id = session.scalar(select(model.owner_id).where(model.id == row_id))
-    if owner_id is not None:
-        session.get(
-            User, owner_id, with_for_update=True
-        )  # two claims for one user are counted one after the other
+    lock_user(session, session.scalar(select(model.owner_id).where(model.id == row_id)))
     result = session.execute(
         update(model)
         .where(model.id == row_id, _claimable(model), model.stalled_attempts < max_attempts)

@@ -161,6 +161,7 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
     Raises:
         NotFound: no such job.
     """
+    quotas.lock_user(session, session.scalar(select(Job.owner_id).where(Job.id == job_id)))
     job = events.lock_job(session, job_id)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}")

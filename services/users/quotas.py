@@ -103,6 +103,16 @@ def standing_of(session: Session, user_id: str | None, now: datetime | None = No
     )
 
 
+def lock_user(session: Session, user_id: str | None) -> None:
+    """Have what is decided by counting a user's rows decided one after the other, to the end of the transaction.
+
+    Always before a job's row is locked, so that nobody waits for each other; and a lock that does not hold up rows which refer
+    to the user, such as a worker's count of what was used.
+    """
+    if user_id is not None:
+        session.get(User, user_id, with_for_update={"key_share": True})
+
+
 def add_usage(session: Session, user_id: str | None, **used: float) -> None:
     """Count what was used, by name of `MEASURES`; of nobody nothing is counted. The caller commits."""
     if user_id is None or not any(used.values()):
@@ -138,8 +148,7 @@ def check(
     """
     if user_id is None:
         return
-    # Requests of one user that come together are counted one after the other.
-    session.get(User, user_id, with_for_update=True)
+    lock_user(session, user_id)
     quotas = quotas_of(session, user_id)
     if queues and quotas.jobs_queued is not None:
         waiting = _count(session, user_id, _WAITING)

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from limits import parse_many
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from services.api import gate
 from services.api.routes import events as event_routes
 from services.api.streams import Lookout
 from services.cli import app
@@ -304,12 +306,18 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
     assert not any(one in text for one in (made.text, root.text, new["key"], rotated["key"], "class Model"))
 
 
-def test_a_flood_of_refused_requests_does_not_fill_the_log(keyed: Keyed) -> None:
+def test_a_flood_of_refused_requests_does_not_fill_the_log(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keyed.key("ada")
     client = keyed.client("kw_aaaaaaaa_" + "A" * 43)
     for _ in range(40):
         assert client.get("/jobs").status_code == 401
     assert len(log(keyed)) == 20
+    monkeypatch.setattr(gate, "_REFUSALS_NOTED_IN_ALL", parse_many("30/hour"))
+    for number in range(50):
+        keyed.client(address=f"10.0.0.{number}").get("/jobs")
+    assert len(log(keyed)) == 50, "of all addresses together, too"
 
 
 @pytest.fixture
