@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -18,12 +17,9 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from services.api import gate
-from services.api.routes import events as event_routes
-from services.api.streams import Lookout
 from services.cli import app
 from services.db.models import ApiKey, AuditEntry, Base, LoginSession, utc_now
 from services.errors import Conflict, Refused
-from services.jobs import events
 from services.settings import get_settings
 from services.users import keys
 from services.users.keys import NewKey
@@ -374,76 +370,6 @@ def test_another_address_than_loopback_needs_a_key_first(tmp_path: Path, here: C
     assert {path.name for path in written} >= {"kernelwright.db", "serve.log"}
     secret = text[12:].encode()
     assert not any(secret in path.read_bytes() for path in written), "in a log or a database"
-
-
-def test_an_open_stream_ends_when_its_key_does(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "_KEY_ASKED_EVERY_S", 0.1)
-
-    def tell(job_id: str) -> None:
-        with keyed.base.write() as session:
-            events.lock_job(session, job_id)
-            events.append(session, job_id, "candidate.progress", {})
-
-    async def read_on(key_id: str, job_id: str, seconds: float, *, busy: bool) -> bool:
-        """Whether the stream ends by itself; `busy`: something new has happened whenever it looks."""
-        stopping = asyncio.Event()
-        lookout = Lookout(keyed.base, stopping)
-        stream = event_routes._stream(keyed.base, key_id, job_id, 0, lookout, stopping)
-        try:
-            async with asyncio.timeout(seconds):
-                async for _ in stream:
-                    if busy:
-                        await asyncio.to_thread(tell, job_id)
-        except TimeoutError:
-            return False
-        finally:
-            stopping.set()
-        return True
-
-    for busy in (False, True):
-        made = keyed.key("ada")
-        job_id = submit(keyed.client(made)).json()["id"]
-        assert not asyncio.run(read_on(made.row.id, job_id, 1.0, busy=busy))
-        with keyed.base.write() as session:
-            keys.revoke_key(session, made.row.id)
-        assert asyncio.run(read_on(made.row.id, job_id, 20.0, busy=busy))
-
-
-def test_a_stream_asks_for_its_key_and_not_for_its_events(
-    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hundreds of idle streams share one look-out; of their own they ask for one row, now and then."""
-    monkeypatch.setattr(event_routes, "_KEY_ASKED_EVERY_S", 0.05)
-    made = keyed.key("ada")
-    job_id = submit(keyed.client(made)).json()["id"]
-    asked: list[str] = []
-    still_valid, look = event_routes._still_valid, event_routes._look
-
-    def counted_key(*given: Any) -> bool:
-        asked.append("key")
-        return still_valid(*given)
-
-    def counted_look(*given: Any) -> Any:
-        asked.append("events")
-        return look(*given)
-
-    monkeypatch.setattr(event_routes, "_still_valid", counted_key)
-    monkeypatch.setattr(event_routes, "_look", counted_look)
-
-    async def idle() -> None:
-        stopping = asyncio.Event()
-        lookout = Lookout(keyed.base, stopping)
-        stream = event_routes._stream(keyed.base, made.row.id, job_id, 0, lookout, stopping)
-        try:
-            async with asyncio.timeout(1.0):
-                async for _ in stream:
-                    pass
-        except TimeoutError:
-            stopping.set()
-
-    asyncio.run(idle())
-    assert asked.count("key") >= 3
-    assert asked.count("events") <= 3, "one page, one that is empty, and perhaps one more"
 
 
 def test_no_login_outlives_its_key(keyed: Keyed) -> None:

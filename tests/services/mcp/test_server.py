@@ -144,7 +144,7 @@ def test_a_service_with_keys_is_asked_with_the_file_s_and_no_tool_tells_it(tmp_p
         file = root / "key.py"
         file.write_text(f"{mine}\n")
         his = running.client.post(
-            "/optimize",
+            f"{running.url}/optimize",
             json={"source": TINY_TASK, "origins": ["compiler"]},
             headers={"Authorization": f"Bearer {other}"},
         ).json()["id"]
