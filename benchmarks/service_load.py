@@ -327,12 +327,13 @@ def _report(
 ) -> None:
     rows = {
         kind: {
-            "requests": len(values), "p50_ms": round(statistics.median(values), 1),
-            "p99_ms": round(quantile(values, 0.99), 1), "bytes": sizes[kind],
+            "requests": len(values),
+            "p50_ms": round(statistics.median(values), 1),
+            "p99_ms": round(quantile(values, 0.99), 1),
+            "bytes": sizes.get(kind, 0),
         }
         for kind, values in {**found, "POST /optimize": submits}.items()
-        for sizes in [{**sizes, "POST /optimize": 0}]
-    }  # fmt: skip
+    }
     table = Table("read", "requests", "p50 ms", "p99 ms", "kB")
     for kind, row in sorted(rows.items(), key=lambda item: -item[1]["p99_ms"]):
         cells = (row["requests"], row["p50_ms"], row["p99_ms"], f"{row['bytes'] / 1e3:.1f}")

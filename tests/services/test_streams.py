@@ -10,7 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import func, select
 
+from services.api.streams import ASK_EACH_EVERY_S
 from services.db.models import Event, Job
 from services.db.session import Database
 from services.jobs import events
@@ -35,16 +37,14 @@ def served(
             yield service, base
 
 
-async def follow(client: httpx.AsyncClient, url: str, opened: asyncio.Semaphore) -> list[int]:
-    """Ids of the events of a job until the service ends the stream."""
-    seen = []
+async def follow(client: httpx.AsyncClient, url: str, opened: asyncio.Semaphore, seen: list[int]) -> None:
+    """Collects ids of the events of a job until the service ends the stream."""
     async with client.stream("GET", url, headers={"Accept": "text/event-stream"}) as answer:
         assert answer.status_code == 200
         opened.release()
         async for line in answer.aiter_lines():
             if line.startswith("data: "):
                 seen.append(int(json.loads(line.removeprefix("data: "))["id"]))
-    return seen
 
 
 def test_streams_tell_every_event_once_and_end_with_their_jobs(
@@ -65,13 +65,15 @@ def test_streams_tell_every_event_once_and_end_with_their_jobs(
             events.lock_job(held, jobs[0])
             events.append(held, jobs[0], "late", {})
             held.flush()
+            number = held.scalars(select(func.max(Event.id)).where(Event.job_id == jobs[0])).one()
             if base.engine.dialect.name == "postgresql":  # SQLite has one writer at a time
                 with base.write() as session:
                     events.lock_job(session, jobs[1])
                     events.append(session, jobs[1], "early", {})
             time.sleep(1.0)
             held.commit()
-            return 1
+            assert number is not None
+            return number
 
     def finish() -> None:
         for job_id in jobs:
@@ -80,23 +82,29 @@ def test_streams_tell_every_event_once_and_end_with_their_jobs(
                 assert job is not None
                 end_job(session, job, "cancelled", "enough")
 
-    async def story() -> list[list[int]]:
+    told: list[list[int]] = [[] for _ in jobs]
+
+    async def story() -> None:
         opened = asyncio.Semaphore(0)
         limits = httpx.Limits(max_connections=STREAMS)
         async with httpx.AsyncClient(timeout=60, limits=limits) as client:
             tasks = [
-                asyncio.create_task(follow(client, f"{service.url}/jobs/{one}/events", opened))
-                for one in jobs
+                asyncio.create_task(follow(client, f"{service.url}/jobs/{one}/events", opened, seen))
+                for one, seen in zip(jobs, told, strict=True)
             ]
             for _ in jobs:
                 await opened.acquire()
             for number in range(4):
                 await asyncio.to_thread(tell, number % 2)
-            await asyncio.to_thread(late)
+            number = await asyncio.to_thread(late)
+            deadline = time.monotonic() + ASK_EACH_EVERY_S + 5
+            while number not in told[0]:
+                assert time.monotonic() < deadline, "an event that became visible late is not told"
+                await asyncio.sleep(0.05)
             await asyncio.to_thread(finish)
-            return await asyncio.wait_for(asyncio.gather(*tasks), 60)
+            await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
-    told = asyncio.run(story())
+    asyncio.run(story())
     with base.read() as session:
         for job_id, seen in zip(jobs, told, strict=True):
             assert seen == [
