@@ -5,36 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 from sqlalchemy import func, select
 
 from services.api.streams import ASK_EACH_EVERY_S
 from services.db.models import Event, Job
-from services.db.session import Database
 from services.jobs import events
 from services.jobs.endings import end_job
-from tests.services.databases import BOTH_DATABASES, fresh_database, new_job
-from tests.services.service import Service
+from tests.services.databases import new_job
+from tests.services.filled import Filled
 
 STREAMS = 40
-
-
-@pytest.fixture(scope="module", params=BOTH_DATABASES)
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Service, Database]]:
-    """A service without a worker on each database."""
-    folder = tmp_path_factory.mktemp("served")
-    with fresh_database(request.param, folder, request) as base:
-        url = base.engine.url.render_as_string(hide_password=False)
-        with Service(
-            folder / "data", "--no-worker", environment={"KERNELWRIGHT_DATABASE_URL": url}
-        ) as service:
-            yield service, base
 
 
 async def follow(client: httpx.AsyncClient, url: str, opened: asyncio.Semaphore, seen: list[int]) -> None:
@@ -47,10 +30,8 @@ async def follow(client: httpx.AsyncClient, url: str, opened: asyncio.Semaphore,
                 seen.append(int(json.loads(line.removeprefix("data: "))["id"]))
 
 
-def test_streams_tell_every_event_once_and_end_with_their_jobs(
-    served: tuple[Service, Database], tmp_path: Path
-) -> None:
-    service, base = served
+def test_streams_tell_every_event_once_and_end_with_their_jobs(filled: Filled, tmp_path: Path) -> None:
+    service, base = filled.service, filled.database
     jobs = [new_job(base, tmp_path) for _ in range(STREAMS)]
 
     def tell(number: int) -> None:
@@ -113,8 +94,8 @@ def test_streams_tell_every_event_once_and_end_with_their_jobs(
             assert len(seen) >= 4
 
 
-def test_an_event_reaches_a_stream_within_a_second(served: tuple[Service, Database], tmp_path: Path) -> None:
-    service, base = served
+def test_an_event_reaches_a_stream_within_a_second(filled: Filled, tmp_path: Path) -> None:
+    service, base = filled.service, filled.database
     job_id = new_job(base, tmp_path)
     stream = service.stream(job_id)
     assert next(stream)["name"] == "job.queued"
