@@ -15,12 +15,13 @@ from services.settings import Settings
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-def get_settings(request: Request) -> Settings:
+# Both are coroutines since plain functions would each take a turn in the pool of threads, at every request.
+async def get_settings(request: Request) -> Settings:
     """The settings that the application was made with."""
     return cast(Settings, request.app.state.settings)
 
 
-def get_database(request: Request) -> Database:
+async def get_database(request: Request) -> Database:
     """The application's database, for routes that outlive a session (streams)."""
     return cast(Database, request.app.state.database)
 

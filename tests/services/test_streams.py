@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -85,7 +86,10 @@ def test_streams_tell_every_event_once_and_end_with_their_jobs(filled: Filled, t
             await asyncio.to_thread(finish)
             await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
-    asyncio.run(story())
+    with ThreadPoolExecutor(
+        1
+    ) as pool:  # this thread may have a loop of its own: tests in a browser leave one
+        pool.submit(lambda: asyncio.run(story())).result()
     with base.read() as session:
         for job_id, seen in zip(jobs, told, strict=True):
             assert seen == [

@@ -19,7 +19,7 @@ from services.jobs import read
 from services.jobs.views import EventView, Page, page_of
 
 router = APIRouter(tags=["jobs"])
-_PING_EVERY_S = 15.0
+_PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
