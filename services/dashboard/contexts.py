@@ -13,10 +13,10 @@ from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from services.dashboard import charts, formats, listing, ranking, story, words
 
-EVENTS_SHOWN = 100
+EVENTS_SHOWN = 50
 # A job may have thousands of candidates; all of them are in the tables as data.
-CANDIDATES_READ, ROWS_SHOWN = 500, 50
-REJECTED_SHOWN = 20
+CANDIDATES_READ, ROWS_SHOWN = 500, 30
+REJECTED_SHOWN = 10
 
 
 def job_context(
