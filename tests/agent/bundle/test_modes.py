@@ -192,6 +192,8 @@ def test_a_memo_that_cannot_be_trusted_is_refused_with_one_warning(
     assert reason in said[0]
     assert "kernelwright_save" in said[0]
     assert not optimized._memo.held
+    models[1](*inputs(3))
+    assert memo.read_text() == edited, "nor is it overwritten"
     assert models[0].kernelwright_explain(*inputs(1024)).startswith("fast (human); frozen: not in the memo")
 
 
