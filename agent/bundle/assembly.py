@@ -198,7 +198,8 @@ def _heading(task_name: str, members: Sequence[Candidate], device: str) -> str:
             for index, member in enumerate(members, start=1)
         ),
         "Outside the judged domain (other devices, dtypes, layouts, sizes), and whenever a gradient is asked for, the",
-        "reference runs. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
+        "reference runs. `ModelNew(...).kernelwright_use(...)` has other ways to choose among members: by timing them here, by a",
+        "memo of that, or one for all sizes. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
     ]
     return '"""' + "\n".join(lines) + '\n"""\n'
 
