@@ -356,3 +356,22 @@ def test_a_member_beside_the_tree_is_built_for_the_modes_that_may_choose_it(tmp_
     assert model.kernelwright_explain(*inputs(1024)).startswith("fast (human); verified")
     model.kernelwright_use()
     assert who(module, lambda: model(*inputs(1024))) == "sluggish"
+
+
+def test_what_is_remembered_of_the_tree_is_what_it_says_and_is_bounded(optimized: ModuleType) -> None:
+    dispatch = optimized.ModelNew(64)._kw_dispatch
+    for dtype in (torch.float32, torch.float64):
+        whole = torch.empty(4096, 64, dtype=dtype)
+        for rows in range(1, 4097):
+            x = whole[:rows]
+            asked = [optimized._choose(dispatch.fixed, dispatch.tree, x, x) for _ in range(2)]
+            assert (
+                asked
+                == [optimized._choose_by_size(dispatch.fixed, dispatch.tree, x, x)] * 2
+                == [int(rows > 100)] * 2
+            )
+            assert len(dispatch.tree.seen) <= 4096
+    x, residual = inputs(32)
+    assert "belong together" in optimized._choose(dispatch.fixed, dispatch.tree, x, residual[:31])
+    other = optimized.ModelNew(128)._kw_dispatch
+    assert "constructor" in optimized._choose(other.fixed, other.tree, x, residual), "each model has its own"
