@@ -357,10 +357,10 @@ def _shortcut(seen_key: str, internal: Sequence[str]) -> str:
     if not seen_key:
         return f"    return {asked}"
     lines = [
-        f"picked = mode.seen.get({seen_key})",
-        "if picked is None:",
+        f"picked = mode.seen.get({seen_key}, _NOT_SEEN)",
+        "if picked is _NOT_SEEN:",
         f"    picked = {asked}",
-        "    if mode.by_tree and type(picked) is int:",
+        "    if mode.by_tree and type(picked) is not str:",
         f"        mode.remember({seen_key}, picked)",
         "return picked",
     ]
