@@ -19,7 +19,7 @@ from services.observing import metrics
 from services.observing.metrics import Metrics
 from services.observing.workers import alive, capabilities
 from tests.services.databases import new_job, new_postgres, new_sqlite
-from tests.services.service import TINY_TASK, Service, wait_until
+from tests.services.service import TINY_TASK, WRONG, Service, wait_until
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -105,6 +105,28 @@ def test_a_worker_says_whose_lines_it_writes(service: Service) -> None:
     lines = [line for line in service.log.read_text().splitlines() if f"[request=- job={job_id}]: " in line]
     assert any(line.endswith("attempt 1 begins") for line in lines)
     assert any("ended as failed" in line for line in lines)
+
+
+def busy_share(service: Service) -> float | None:
+    """What the service's worker said last."""
+    found = samples(service.get("/metrics").text)
+    return next((v for (name, _), v in found.items() if name == "kernelwright_device_busy_share"), None)
+
+
+def test_a_worker_says_how_busy_its_device_is(service: Service) -> None:
+    found = samples(service.get("/metrics").text)
+    assert one(found, "kernelwright_workers", device="cpu", state="ready") == 1
+    wait_until(lambda: busy_share(service) is not None, 15, service.log_tail)
+    assert 0 <= (busy_share(service) or 0) <= 1
+
+
+@pytest.mark.slow
+def test_a_worker_that_judges_is_busy(service: Service) -> None:
+    wait_until(lambda: busy_share(service) == 0, 60, service.log_tail)
+    made = service.post("/evaluate", {"source": TINY_TASK, "candidate": WRONG}).json()
+    wait_until(lambda: (busy_share(service) or 0) > 0, 60, service.log_tail)
+    path = f"/evaluations/{made['id']}"
+    wait_until(lambda: service.get(path).json()["state"] == "succeeded", 120, service.log_tail)
 
 
 def test_metrics_tell_of_requests_and_queue(watched: Service) -> None:
