@@ -315,12 +315,18 @@ def main(
             assert service.process is not None
             with httpx.Client(base_url=service.url, timeout=60) as client:
                 kinds = reads(client, ids, drawn)
-            found, submits, sizes = asyncio.run(load(service.url, kinds, rate, seconds, drawn))
-            running = [one for number, one in enumerate(ids) if number % 50 == 49]
             meter = Meter(service.process.pid, base)
+            before = meter.cpu_s()
+            found, submits, sizes = asyncio.run(load(service.url, kinds, rate, seconds, drawn))
+            asked = len(submits) + sum(map(len, found.values())) + _WARM_UP * len(kinds)
+            cpu_ms = {
+                name: round((after - before[name]) * 1e3 / asked, 2) for name, after in meter.cpu_s().items()
+            }
+            running = [one for number, one in enumerate(ids) if number % 50 == 49]
             told = asyncio.run(streams(service.url, meter, running, open_streams, stream_seconds))
     _report(say, found, submits, sizes, told, write=write, what={
         "jobs": jobs, "candidates": candidates, "database": kind, "rate_per_s": rate, "seconds": seconds,
+        "cpu_ms_per_request": cpu_ms,
     })  # fmt: skip
 
 
@@ -336,12 +342,13 @@ def _report(
 ) -> None:
     rows = {
         kind: {
-            "requests": len(values), "p50_ms": round(statistics.median(values), 1),
-            "p99_ms": round(quantile(values, 0.99), 1), "bytes": sizes[kind],
+            "requests": len(values),
+            "p50_ms": round(statistics.median(values), 1),
+            "p99_ms": round(quantile(values, 0.99), 1),
+            "bytes": sizes.get(kind, 0),
         }
         for kind, values in {**found, "POST /optimize": submits}.items()
-        for sizes in [{**sizes, "POST /optimize": 0}]
-    }  # fmt: skip
+    }
     table = Table("read", "requests", "p50 ms", "p99 ms", "kB")
     for kind, row in sorted(rows.items(), key=lambda item: -item[1]["p99_ms"]):
         cells = (row["requests"], row["p50_ms"], row["p99_ms"], f"{row['bytes'] / 1e3:.1f}")
@@ -349,6 +356,7 @@ def _report(
     say.print(table)
     every = [value for values in found.values() for value in values]
     say.print(f"all reads: p50 {statistics.median(every):.1f} ms, p99 {quantile(every, 0.99):.1f} ms")
+    say.print(f"CPU time a request: {json.dumps(what['cpu_ms_per_request'])} ms")
     say.print(json.dumps(told))
     reached = {
         "read_p99_ms": max(row["p99_ms"] for kind, row in rows.items() if kind != "POST /optimize"),

@@ -23,12 +23,13 @@ from services.users.caller import Caller
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-def get_settings(request: Request) -> Settings:
+# These are coroutines since plain functions would each take a turn in the pool of threads, at every request.
+async def get_settings(request: Request) -> Settings:
     """The settings that the application was made with."""
     return cast(Settings, request.app.state.settings)
 
 
-def get_caller(request: Request) -> Caller:
+async def get_caller(request: Request) -> Caller:
     """Who asks, as the gate found out."""
     return cast(Caller, request.scope[CALLER])
 
@@ -36,7 +37,7 @@ def get_caller(request: Request) -> Caller:
 CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
-def get_database(request: Request, caller: CallerDep) -> Database:
+async def get_database(request: Request, caller: CallerDep) -> Database:
     """The database as the caller may see it, for routes that outlive a session (streams)."""
     return cast(Database, request.app.state.database).seen_by(caller.viewer)
 
@@ -76,7 +77,7 @@ async def form_field(request: Request, name: str) -> str:
     return parse_qs(body, keep_blank_values=True).get(name, [""])[-1]
 
 
-def admin_only(caller: CallerDep) -> Caller:
+async def admin_only(caller: CallerDep) -> Caller:
     """A caller with scope admin. The gate has seen to that; a route that moves elsewhere is still held to it.
 
     Raises:

@@ -22,8 +22,8 @@ from services.db.models import FINAL_STATES, Evaluation, Event, Job
 from services.db.session import Database
 
 _log = logging.getLogger(__name__)
-LOOK_EVERY_S = 0.25
-ASK_EACH_EVERY_S = 3.0
+LOOK_EVERY_S = 0.5
+ASK_EACH_EVERY_S = 5.0
 _AT_ONCE = 500
 
 

@@ -13,10 +13,10 @@ from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from services.dashboard import charts, formats, listing, ranking, story, words
 
-EVENTS_SHOWN = 100
+EVENTS_SHOWN = 50
 # A job may have thousands of candidates; all of them are in the tables as data.
-ROWS_SHOWN = 50
-REJECTED_SHOWN = 20
+CANDIDATES_READ, ROWS_SHOWN = 500, 30
+REJECTED_SHOWN = 10
 
 
 def job_context(
@@ -71,6 +71,9 @@ def job_context(
         "is_live": not is_final or job["counts"]["pending"] > 0,
         "rows_shown": ROWS_SHOWN,
         "rejected_shown": REJECTED_SHOWN,
+        "left_out": max(0, job["counts"]["candidates"] - len(candidates))
+        if len(candidates) >= CANDIDATES_READ // 2
+        else 0,
         "place": place,
         "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
         "optimized": next((one for one in reversed(candidates) if ranking.is_delivery(one)), None),

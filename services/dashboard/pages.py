@@ -81,7 +81,7 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
     )
     context = contexts.job_context(
         job,
-        read.outlined_candidates(session, job_id, shown),
+        read.outlined_candidates(session, job_id, shown, contexts.CANDIDATES_READ),
         row.task_source,
         [plain(view) for view in events],
         read.held_out_verdict(session, job_id),

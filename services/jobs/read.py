@@ -99,20 +99,31 @@ def list_candidates(
     return [_candidate_view(row, verdicts.get(row.sha256, {})) for row in rows]
 
 
-def outlined_candidates(session: Session, job_id: str, whole: Collection[str] = ()) -> list[dict[str, Any]]:
-    """All candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy.
+def outlined_candidates(
+    session: Session, job_id: str, whole: Collection[str] = (), most: int | None = None
+) -> list[dict[str, Any]]:
+    """Candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy.
 
     Verdicts come as outlines, and `lines` stands for the source, except for the sources named in `whole`. A job has
     hundreds of candidates, and its page shows the shapes of one.
+
+    Args:
+        session: where to look.
+        job_id: the job.
+        whole: sources of which everything is wanted.
+        most: of a job with more candidates, only the fastest and the newest, about as many of each.
     """
+    wanted = None if most is None else _notable(session, job_id, whole, most)
     columns = (
         Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256,
         Candidate.created_at, Candidate.lines,
     )  # fmt: skip
-    rows = session.execute(
-        select(*columns).where(Candidate.job_id == job_id).order_by(Candidate.number)
-    ).all()
+    query = select(*columns).where(Candidate.job_id == job_id).order_by(Candidate.number)
     outlines = select(Verdict.sha256, Verdict.phase, Verdict.outline).where(Verdict.job_id == job_id)
+    if wanted is not None:
+        query = query.where(Candidate.sha256.in_(wanted))
+        outlines = outlines.where(Verdict.sha256.in_(wanted))
+    rows = session.execute(query).all()
     verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
     lacking = set(whole)
     for sha256, phase, outline in session.execute(outlines):
@@ -130,6 +141,23 @@ def outlined_candidates(session: Session, job_id: str, whole: Collection[str] = 
     )
     known = {row.sha256: row for row in session.execute(texts)} if unread else {}
     return [_outlined(job_id, row, verdicts.get(row.sha256, {}), known.get(row.sha256)) for row in rows]
+
+
+def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
+    """The sources of the fastest and of the newest candidates, or None where there are no more than `most`."""
+    newest = select(Candidate.sha256).where(Candidate.job_id == job_id).order_by(Candidate.number.desc())
+    found = session.scalars(newest.limit(most + 1)).all()
+    if len(found) <= most:
+        return None
+    speed = func.coalesce(Verdict.traffic_speedup, Verdict.geomean_speedup)
+    fastest = (
+        select(Verdict.sha256)
+        .where(Verdict.job_id == job_id, Verdict.word == "accepted", speed.is_not(None))
+        # as pages rank them: who was validated comes before who was only screened
+        .order_by((Verdict.phase == "validation").desc(), speed.desc())
+        .limit(most // 2)
+    )
+    return {*found[: most // 2], *session.scalars(fastest), *whole}
 
 
 def _outlined(job_id: str, row: Any, phases: dict[str, Any], text: Any | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
+from services.jobs import read
 from tests.browser import stored
 from tests.browser.conftest import Visit, watch
 from tests.browser.markup import parse
@@ -221,3 +222,22 @@ def test_boards_fit_their_window_without_script(
     assert visit.page.locator("#leaderboard tbody tr").count() == 1
     visit.assert_clean(shelf.url)
     context.close()
+
+
+def test_of_very_many_candidates_a_page_reads_the_fastest_and_the_newest(shelf: Shelf) -> None:
+    job_id = shelf.start_job("many")
+    speeds = [1.0 + (37 * number % 40) / 20 for number in range(40)]
+    made = [stored.candidate(f"number {number}", "llm", offset_s=number) for number in range(40)]
+    for one, speed in zip(made, speeds, strict=True):
+        shelf.propose(job_id, one)
+        shelf.judge(job_id, one, "screen", stored.verdict([speed], split="visible"))
+        shelf.judge(job_id, one, "validation", stored.verdict([speed]))
+    with shelf.database.read() as session:
+        found = read.outlined_candidates(session, job_id, (made[3]["sha256"],), most=10)
+        every = read.outlined_candidates(session, job_id, most=40)
+    fastest = sorted(range(40), key=lambda number: -speeds[number])[:5]
+    assert {one["label"] for one in found} == {f"number {number}" for number in {3, *fastest, *range(35, 40)}}
+    assert [one["label"] for one in every] == [f"number {number}" for number in range(40)]
+    whole = next(one for one in found if one["sha256"] == made[3]["sha256"])
+    assert (len(whole["validation"]["shapes"]), whole["source"]) == (1, made[3]["source"])
+    assert not any(one["source"] or one["validation"].get("shapes") for one in found if one is not whole)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.services.databases import BOTH_DATABASES, fresh_database
+from tests.services.filled import Filled, fill
 from tests.services.service import Service
 
 
@@ -23,3 +25,15 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     environment = {"KERNELWRIGHT_MAX_BODY_BYTES": "20000"}
     with Service(tmp_path_factory.mktemp("door"), "--no-worker", environment=environment) as running:
         yield running
+
+
+@pytest.fixture(scope="session", params=BOTH_DATABASES)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """A service without a worker over a database of each kind that holds ranked jobs; tests may add others."""
+    folder = tmp_path_factory.mktemp("filled")
+    with fresh_database(request.param, folder, request) as base:
+        jobs = fill(base)
+        url = base.engine.url.render_as_string(hide_password=False)
+        environment = {"KERNELWRIGHT_DATABASE_URL": url}
+        with Service(folder / "data", "--no-worker", environment=environment) as running:
+            yield Filled(running, base, jobs)

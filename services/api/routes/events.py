@@ -21,7 +21,7 @@ from services.jobs.views import EventView, Page, page_of
 from services.users.keys import is_valid
 
 router = APIRouter(tags=["jobs"])
-_PING_EVERY_S = 15.0
+_PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
 _KEY_ASKED_EVERY_S = 5.0
 _MOST_AT_ONCE = 500

@@ -259,6 +259,22 @@ def test_jobs_that_end_together_leave_one_board_and_a_true_first_place(base: Dat
     assert held[-1] == max(speeds)
 
 
+@pytest.mark.services("postgres")
+def test_who_enters_a_board_waits_for_whoever_is_at_it(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database("postgres", tmp_path, request) as base:
+        ended_job(base, 1.5)
+        second = threading.Thread(target=ended_job, args=(base, 2.0))
+        with base.write() as session:
+            session.scalars(select(Leaderboard).with_for_update()).one()
+            second.start()
+            second.join(1.0)
+            assert second.is_alive(), "two jobs would both have found themselves first"
+        second.join(20)
+        assert [row.geomean_speedup for row in board(base).data] == [2.0, 1.5]
+
+
 def test_a_board_is_read_from_indexes(base: Database) -> None:
     for number in range(60):
         ended_job(base, 1.0 + number / 100, origin="llm" if number % 2 else "human")
