@@ -149,13 +149,17 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
             calls[name] = model
             added[name] = (name, "module")
             if not weight:
-                fixed = model._kw_dispatch.fixed
-                calls[f"guards and {depth} questions"] = lambda x, choose=module._choose, fixed=fixed: choose(
-                    fixed, None, x
+                fixed, mode = model._kw_dispatch.fixed, model._kw_dispatch.mode
+                calls[f"guards and {depth} questions"] = (
+                    lambda x, choose=module._choose_by_size, fixed=fixed, mode=mode: choose(fixed, mode, x)
+                )
+                calls["guards, shapes seen before"] = (
+                    lambda x, choose=module._choose, fixed=fixed, mode=mode: choose(fixed, mode, x)
                 )
     calls["a function of three"] = lambda x, choose=(lambda fixed, mode, x: None): choose(None, None, x)
-    added["guards alone, 0 questions"] = ("guards and 0 questions", "a function of three")
-    added["guards and 6 questions"] = ("guards and 6 questions", "a function of three")
+    added["guards of sizes, 0 questions"] = ("guards and 0 questions", "a function of three")
+    added["guards, shapes seen before"] = ("guards, shapes seen before", "a function of three")
+    added["guards of sizes and 6 questions"] = ("guards and 6 questions", "a function of three")
     if device == "cuda":
         launches = triton_launches()
         calls |= launches

@@ -32,7 +32,7 @@ _MODES = {
     "recalibration": "Recalibration on another machine than the one where members were judged",
 }
 _MODULES = (
-    "collections functools hashlib importlib.metadata inspect itertools json math os threading time warnings"
+    "collections functools hashlib importlib.metadata inspect itertools json math os threading time types warnings"
 ).split()
 _IMPORTS = {name.partition(".")[0]: name.partition(".")[0] for name in [*_MODULES, "torch"]}
 # What makes a module compute something else in training mode than in eval mode, in which the referee judges.
@@ -43,9 +43,9 @@ _MODE_DEPENDENT = re.compile(
 #: 2 x 4 unit roundoffs of each tier (`evaluator.oracle.tolerance`), relative to the size and root mean square of a row.
 _TIER_SHARES = {"tf32": 8 * 2.0**-11, "fp16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8, "fp8": 8 * 2.0**-4}
 _OWN = (
-    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose "
-    "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_compiling _is_tracing "
-    "_is_autocasting _current_device "
+    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose _choose_by_size "
+    "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_tracing "
+    "_is_autocasting _current_device _compiler _is_dynamo_compiling "
     "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
 ).split()
@@ -198,7 +198,8 @@ def _heading(task_name: str, members: Sequence[Candidate], device: str) -> str:
             for index, member in enumerate(members, start=1)
         ),
         "Outside the judged domain (other devices, dtypes, layouts, sizes), and whenever a gradient is asked for, the",
-        "reference runs. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
+        "reference runs. `ModelNew(...).kernelwright_use(...)` has other ways to choose among members: by timing them here, by a",
+        "memo of that, or one for all sizes. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
     ]
     return '"""' + "\n".join(lines) + '\n"""\n'
 
@@ -264,9 +265,10 @@ def _dispatcher(
         eval_only=bool(_MODE_DEPENDENT.search(reference_text)),
         constructor_names=guards.constructor_names,
         constructor_guard=guards.constructor_body,
-        input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
+        layout_guard="\n".join([*(f"    {line}" for line in extra), guards.layout_body]),
+        shortcut=_shortcut(guards.seen_key, internal),
+        size_guard=guards.size_body,
         input_names=", ".join(internal),
-        key_place="here" if device == "cuda" else "0",
         key=", ".join(
             [*(text for _, text in guards.sizes), *(f"{place}.dtype" for place in guards.dtype_places)]
         ),
@@ -275,6 +277,7 @@ def _dispatcher(
         signature=call.signature,
         forward_input_names=passed,
         forward_tensor_places=outer_places,
+        place="_place()" if device == "cuda" else "0",
         call_names=call.forwarded,
         run_names=run,
     )
@@ -346,6 +349,22 @@ def _names_of_modes() -> tuple[str, ...]:
         for statement in ast.parse(mode_text(section)).body
         for name in bound_names(statement)
     )
+
+
+def _shortcut(seen_key: str, internal: Sequence[str]) -> str:
+    """Looks up what the tree said at these shapes before; asking it anew takes two to five times as long."""
+    asked = f"_choose_by_size(fixed, mode, {', '.join(internal)})"
+    if not seen_key:
+        return f"    return {asked}"
+    lines = [
+        f"picked = mode.seen.get({seen_key}, _NOT_SEEN)",
+        "if picked is _NOT_SEEN:",
+        f"    picked = {asked}",
+        "    if mode.by_tree and type(picked) is not str:",
+        f"        mode.remember({seen_key}, picked)",
+        "return picked",
+    ]
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _judged_with(environment: Mapping[str, Any], device: str) -> str:

@@ -42,7 +42,10 @@ class Guards:
     Attributes:
         constructor_names: arguments of `_fixed_dims`.
         constructor_body: body lines of `_fixed_dims`, indented.
-        input_body: body lines of `_choose` before the tree, indented.
+        layout_body: body lines of `_choose`: what is asked of each tensor at every call, indented.
+        size_body: body lines of `_choose_by_size` before the tree, indented.
+        seen_key: expression of all that the sizes' conditions and the tree depend on, after the layout's; empty where that is more
+            than shapes and dtypes.
         dtypes: rows of INPUT_DTYPES, indented.
         tensor_places: expressions of the tensor inputs, joined by commas.
         dims: dimensions that the body has as local variables, with the variables' names.
@@ -53,7 +56,9 @@ class Guards:
 
     constructor_names: str
     constructor_body: str
-    input_body: str
+    layout_body: str
+    size_body: str
+    seen_key: str
     dtypes: str
     tensor_places: str
     dims: Mapping[str, str]
@@ -81,11 +86,17 @@ def write_guards(domain: Domain, device: str) -> Guards:
     if not domain.tensors:
         raise AssemblyError("the task has no tensor input to dispatch on")
     places = [tensor.place for tensor in domain.tensors]
-    input_lines, bound = _input_lines(domain, device)
+    size_lines, bound = _size_lines(domain)
+    key = [
+        *(f"{place}.shape" for place in places),
+        *(f"{place}.dtype" for place in places if len(domain.dtypes) > 1),
+    ]
     return Guards(
         constructor_names=", ".join(_local(item.place) for item in domain.constructor),
         constructor_body=_indent(_constructor_lines(domain)),
-        input_body=_indent(input_lines),
+        layout_body=_indent(_layout_lines(domain, device)),
+        size_body=_indent(size_lines),
+        seen_key="" if domain.values else key[0] if len(key) == 1 else f"({_comma(key)})",
         dtypes=_indent([f"({_comma(f'torch.{name}' for name in row)})," for row in domain.dtypes]),
         tensor_places=", ".join(places),
         dims={dim: _local(dim) for dim in sorted(bound)},
@@ -129,7 +140,7 @@ def _constructor_lines(domain: Domain) -> list[str]:
     return [*lines, f"return {{{pairs}}}"]
 
 
-def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
+def _layout_lines(domain: Domain, device: str) -> list[str]:
     lines: list[str] = []
     for place, kind, length in domain.containers:
         lines += _refuse(
@@ -154,7 +165,11 @@ def _input_lines(domain: Domain, device: str) -> tuple[list[str], set[str]]:
         others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)
     else:
         others = f"({_comma(f'{tensor.place}.dtype' for tensor in domain.tensors)}) not in INPUT_DTYPES"
-    lines += _refuse(others, "an input has another dtype")
+    return [*lines, *_refuse(others, "an input has another dtype")]
+
+
+def _size_lines(domain: Domain) -> tuple[list[str], set[str]]:
+    lines: list[str] = []
     if domain.shapes is not None:
         shapes = _comma(f"tuple({tensor.place}.shape)" for tensor in domain.tensors)
         known = ", ".join(repr(shape) for shape in domain.shapes)

@@ -18,8 +18,8 @@ def planted(label: str, line: str, origin: str = "llm") -> Candidate:
     return Candidate(source.replace("if self.packed", f"{line}\n        if self.packed"), origin, label)
 
 
-#: Right everywhere, and several times slower than the reference from 512 rows on.
-SLOW_IF_LARGE = planted("sluggish", "for _ in range(60 * (x.shape[0] >= 512)): x * 1.0")
+#: Right everywhere, and some 1.4 times as slow as the reference from 512 rows on: too near to be left out at first sight.
+SLOW_IF_LARGE = planted("sluggish", "for _ in range(18 * (x.shape[0] >= 512)): x * 1.0")
 #: Wrong at 48 rows alone, where it is the fastest.
 WRONG_AT_48 = planted("wrong", "if x.shape[0] == 48: return x.clone()")
 WRITES = planted("writes", "x.view(-1)[0] += 1.0")

@@ -58,7 +58,7 @@ def who(module: ModuleType, call: Callable[[], Any]) -> str:
 
 def memo_of(module: ModuleType, folder: Path, rows: tuple[int, ...] = (32, 1024)) -> Path:
     """A memo's file with what was found at these rows."""
-    model = module.ModelNew(64).kernelwright_use("verified")
+    model = module.ModelNew(64).kernelwright_use("verified", seconds=30.0)
     for count in rows:
         model(*inputs(count))
     model.kernelwright_save(folder / "memo.json")
@@ -69,7 +69,7 @@ def memo_of(module: ModuleType, folder: Path, rows: tuple[int, ...] = (32, 1024)
     "settings",
     [
         {"mode": "static"},
-        {"mode": "verified"},
+        {"mode": "verified", "seconds": 30.0},
         {"mode": "frozen"},
         {"mode": "frozen", "unknown": "reference"},
         {"batch_invariant": True},
@@ -79,7 +79,7 @@ def memo_of(module: ModuleType, folder: Path, rows: tuple[int, ...] = (32, 1024)
     ids=str,
 )
 def test_explain_names_what_runs(optimized: ModuleType, settings: dict[str, Any]) -> None:
-    warm = optimized.ModelNew(64).kernelwright_use("verified")
+    warm = optimized.ModelNew(64).kernelwright_use("verified", seconds=30.0)
     warm(*inputs(32))
     model = optimized.ModelNew(64).kernelwright_use(**settings)
     for rows in (32, 32, 1024, 1024, 5000):
@@ -116,7 +116,7 @@ def test_a_frozen_memo_times_nothing_and_says_the_same_everywhere(
 
 
 def test_a_digest_changes_with_the_choices_alone(optimized: ModuleType) -> None:
-    model = optimized.ModelNew(64).kernelwright_use("verified")
+    model = optimized.ModelNew(64).kernelwright_use("verified", seconds=30.0)
     model(*inputs(32))
     at, (found, _) = next(iter(optimized._memo.held.items()))
 
@@ -192,6 +192,8 @@ def test_a_memo_that_cannot_be_trusted_is_refused_with_one_warning(
     assert reason in said[0]
     assert "kernelwright_save" in said[0]
     assert not optimized._memo.held
+    models[1](*inputs(3))
+    assert memo.read_text() == edited, "nor is it overwritten"
     assert models[0].kernelwright_explain(*inputs(1024)).startswith("fast (human); frozen: not in the memo")
 
 
@@ -335,7 +337,7 @@ def test_alone_in_a_folder_it_verifies(tmp_path: Path, text: str) -> None:
 
 def test_what_was_wrong_once_stays_wrong_in_a_frozen_memo(tmp_path: Path) -> None:
     module = imported(tmp_path, optimized_text([WRONG_AT_48], task=SLOW_TASK))
-    model = module.ModelNew(64).kernelwright_use("verified")
+    model = module.ModelNew(64).kernelwright_use("verified", seconds=30.0)
     assert len(warned(lambda: model(*inputs(48)))) == 1
     model.kernelwright_save(tmp_path / "memo.json")
     model.kernelwright_use("frozen", memo=tmp_path / "memo.json")
@@ -349,8 +351,27 @@ def test_a_member_beside_the_tree_is_built_for_the_modes_that_may_choose_it(tmp_
     assert module.NOT_IN_TREE == (1,)
     model(*inputs())
     assert model._kw_dispatch.known[0][0][1] is None, "nobody asks for it"
-    model.kernelwright_use("verified")
+    model.kernelwright_use("verified", seconds=30.0)
     model(*inputs(1024))
     assert model.kernelwright_explain(*inputs(1024)).startswith("fast (human); verified")
     model.kernelwright_use()
     assert who(module, lambda: model(*inputs(1024))) == "sluggish"
+
+
+def test_what_is_remembered_of_the_tree_is_what_it_says_and_is_bounded(optimized: ModuleType) -> None:
+    dispatch = optimized.ModelNew(64)._kw_dispatch
+    for dtype in (torch.float32, torch.float64):
+        whole = torch.empty(4096, 64, dtype=dtype)
+        for rows in range(1, 4097):
+            x = whole[:rows]
+            asked = [optimized._choose(dispatch.fixed, dispatch.tree, x, x) for _ in range(2)]
+            assert (
+                asked
+                == [optimized._choose_by_size(dispatch.fixed, dispatch.tree, x, x)] * 2
+                == [int(rows > 100)] * 2
+            )
+            assert len(dispatch.tree.seen) <= 4096
+    x, residual = inputs(32)
+    assert "belong together" in optimized._choose(dispatch.fixed, dispatch.tree, x, residual[:31])
+    other = optimized.ModelNew(128)._kw_dispatch
+    assert "constructor" in optimized._choose(other.fixed, other.tree, x, residual), "each model has its own"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import torch
 
 from agent.candidates import Candidate
 from tests.agent.bundle.building import imported, inputs, optimized_text, ran, right
+from tests.agent.bundle.modal import SLOW_TASK
 
 pytestmark = pytest.mark.gpu
 
@@ -131,3 +133,36 @@ def test_on_a_gpu_it_compiles_as_one_graph_and_can_be_exported(on_gpu: ModuleTyp
         for _ in range(3):
             torch.testing.assert_close(compiled(*given).clone(), expected)
         torch.testing.assert_close(torch.export.export(model, tuple(given)).module()(*given), expected)
+
+
+def test_verified_times_on_the_gpu_and_never_inside_a_capture(tmp_path: Path) -> None:
+    """A member that is several times slower at many rows is not taken there; what a capture sees first is not timed."""
+    sluggish = GPU_MEMBER.replace(
+        "calls.append", "for _ in range(60 * (x.shape[0] >= 512)): x * 1.0\n        calls.append"
+    )
+    module = imported(
+        tmp_path, optimized_text([Candidate(sluggish, "llm", "sluggish")], task=SLOW_TASK, device="cuda")
+    )
+    model = module.ModelNew(64).cuda().kernelwright_use("verified")
+    with torch.no_grad():
+        for rows, words in ((32, "sluggish (llm); verified: timed"), (1024, "reference: verified: timed")):
+            given = gpu_inputs(rows)
+            right(module, model, *given)
+            right(module, model, *given)
+            assert model.kernelwright_explain(*given).startswith(words)
+        given = gpu_inputs(48)
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            out = model(*given)
+            assert "a CUDA graph is being captured" in model.kernelwright_explain(*given)
+        assert not any(key[1] == 48 for key in module._memo.entries(0))
+        graph.replay()
+        torch.testing.assert_close(out, module.Model.forward(model, *given))
+        memo = tmp_path / "memo.json"
+        model.kernelwright_save(memo)
+        platform = json.loads(memo.read_text())["platform"]
+        assert platform["device_name"] == torch.cuda.get_device_name()
+        assert platform["driver"] and platform["gpu_uuid"]
+        model.kernelwright_use("frozen", memo=memo)
+        assert model.kernelwright_explain(*gpu_inputs(32)).startswith("sluggish (llm); frozen: timed")

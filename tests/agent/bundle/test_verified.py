@@ -21,7 +21,7 @@ def verified(
 ) -> tuple[ModuleType, Any]:
     """A module and a model of it in the verified mode."""
     module = imported(folder, optimized_text(list(members), task=task, tree=tree))
-    return module, module.ModelNew(64).kernelwright_use("verified", **more)
+    return module, module.ModelNew(64).kernelwright_use("verified", **{"seconds": 30.0, **more})
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +143,27 @@ def test_the_caller_s_random_numbers_stay_where_they_were(tmp_path: Path) -> Non
     assert found(module, 32).rounds > 0
 
 
+def test_what_goes_wrong_beside_the_answer_is_not_the_caller_s(tmp_path: Path) -> None:
+    module, model = verified(tmp_path, FAST)
+
+    def broken(*_: Any) -> Any:
+        raise OSError("no clock")
+
+    module._samples = broken
+    right(module, model, *inputs())
+    assert model.kernelwright_explain(*inputs()).startswith(
+        "reference: verified: not timed, since it failed: OSError"
+    )
+
+    def full(_: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    module._copied = full
+    right(module, model, *inputs(33))
+    assert "the tree's choice" in model.kernelwright_explain(*inputs(33))
+    assert model.kernelwright_explain(*inputs(33)).startswith("fast (human); verified: not timed")
+
+
 def test_one_first_sight_is_bounded_in_time(tmp_path: Path) -> None:
     lazy = planted("lazy", "import time; time.sleep(0.02)")
     task = SLOW_TASK.replace("for _ in range(12)", "import time; time.sleep(0.04)\n        for _ in range(1)")
@@ -194,9 +215,9 @@ def test_equal_layers_time_a_shape_once_and_others_for_themselves(tmp_path: Path
     module, model = verified(tmp_path, FAST)
     model(*inputs())
     module._race_at = None  # would fail
-    module.ModelNew(64).kernelwright_use("verified")(*inputs())
+    module.ModelNew(64).kernelwright_use("verified", seconds=30.0)(*inputs())
     with pytest.raises(TypeError):
-        module.ModelNew(128).kernelwright_use("verified")(*inputs(cols=128))
+        module.ModelNew(128).kernelwright_use("verified", seconds=30.0)(*inputs(cols=128))
 
 
 def test_the_memo_forgets_who_was_asked_for_longest_ago(tmp_path: Path) -> None:
@@ -250,7 +271,7 @@ def test_calls_that_are_told_apart_in_other_ways(tmp_path: Path, layout: str) ->
         task = task.replace("from kernelbench_tasks import Choice, Dim\n", "")
         task = task.replace(next(line for line in TASK.splitlines() if line.startswith("DIMS")), "")
     module = imported(tmp_path, optimized_text([FAST], task=task, dims=dims))
-    model = module.ModelNew(64).kernelwright_use("verified")
+    model = module.ModelNew(64).kernelwright_use("verified", seconds=30.0)
     right(module, model, *inputs())
     right(module, model, *inputs())
     assert model.kernelwright_explain(*inputs()).startswith("fast (human); verified")
