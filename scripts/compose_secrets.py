@@ -36,7 +36,7 @@ def write_secrets(folder: Path, llm_api_key: str, policy_api_key: str = "") -> N
     db_password = write_once(folder / "db_password", secrets.token_hex(24))
     redis_password = write_once(folder / "redis_password", secrets.token_hex(24))
     write_once(folder / "grafana_password", secrets.token_hex(24))
-    write_once(folder / "metrics_key", "")  # for Prometheus, once the service has keys: docs/operations.md
+    write_once(folder / "metrics_key", "")  # a key for Prometheus, once made: docs/operations.md
     write_once(
         folder / "kernelwright_database_url",
         f"postgresql+psycopg://kernelwright:{db_password}@db:5432/kernelwright",

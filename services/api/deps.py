@@ -77,7 +77,7 @@ async def form_field(request: Request, name: str) -> str:
     return parse_qs(body, keep_blank_values=True).get(name, [""])[-1]
 
 
-def admin_only(caller: CallerDep) -> Caller:
+async def admin_only(caller: CallerDep) -> Caller:
     """A caller with scope admin. The gate has seen to that; a route that moves elsewhere is still held to it.
 
     Raises:

@@ -3,13 +3,16 @@
 Five hundred streams that each looked four times a second would keep a core busy with nothing happening. Here one query asks
 for the newest event of all; whoever watches a job with new events is woken and reads them itself, in order. Ids of different
 jobs do not become visible in order (PostgreSQL hands them out before commit), so now and then every watched job is asked
-about by itself; that also finds jobs that ended without a further event.
+about by itself; that also finds jobs that ended without a further event. A stream ends with its key, and whether a key is
+still valid is asked once for all of its streams.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,10 +23,12 @@ from starlette.concurrency import run_in_threadpool
 
 from services.db.models import FINAL_STATES, Evaluation, Event, Job
 from services.db.session import Database
+from services.users.keys import is_valid
 
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 ASK_EACH_EVERY_S = 5.0
+KEY_KEPT_S = 2.5
 _AT_ONCE = 500
 
 
@@ -48,6 +53,7 @@ class Lookout:
         self._database = database
         self._stopping = stopping
         self._watchers: dict[str, set[Watcher]] = {}
+        self._keys: dict[str, tuple[float, bool]] = {}  # when asked, and the answer
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -64,6 +70,19 @@ class Lookout:
             others.discard(watcher)
             if not others:
                 del self._watchers[job_id]
+            if not self._watchers:
+                self._keys.clear()
+
+    async def key_is_valid(self, key_id: str) -> bool:
+        """Whether a key that was valid still is; the answer is at most `KEY_KEPT_S` old."""
+        now = time.monotonic()
+        asked_at, was_valid = self._keys.get(key_id, (-math.inf, True))
+        if now - asked_at < KEY_KEPT_S:
+            return was_valid
+        self._keys[key_id] = (now, was_valid)  # others who come meanwhile do not ask as well
+        valid = await run_in_threadpool(_is_valid, self._database, key_id)
+        self._keys[key_id] = (now, valid)
+        return valid
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -94,6 +113,11 @@ class Lookout:
             for watcher in self._watchers.get(job_id, ()):
                 if settled or (newest or 0) > watcher.seen:
                     watcher.woken.set()
+
+
+def _is_valid(database: Database, key_id: str) -> bool:
+    with database.read() as session:
+        return is_valid(session, key_id)
 
 
 def _chunks(job_ids: list[str]) -> Iterator[list[str]]:

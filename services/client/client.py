@@ -23,7 +23,7 @@ from services.jobs.views import CandidateView, EvaluationView, EventView, JobVie
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
-_STREAM_SILENCE_S = 60.0  # the service says something every 15 s
+_STREAM_SILENCE_S = 60.0  # the service says something every 25 s
 _LONGEST_WAIT_S = 60
 _POLL_S = 1.0
 _PAGE = 100  # the most that a service gives at once

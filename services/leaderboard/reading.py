@@ -14,7 +14,7 @@ from services.db.models import Job, Leaderboard, LeaderboardEntry, LeaderboardFi
 from services.errors import NotFound
 from services.jobs import cursors
 from services.leaderboard.eligibility import NotListed
-from services.leaderboard.ownership import visible_jobs
+from services.leaderboard.ownership import typed_labels, visible_jobs
 from services.leaderboard.recording import standing_of
 from services.leaderboard.views import BoardPage, BoardView, EntryView, FirstView, PlaceView
 
@@ -139,11 +139,12 @@ def history(
     rows = [(first.since, entry) for first, entry in session.execute(query)][::-1]
     ends = [since for since, _ in rows[1:]] + [None]
     visible = visible_jobs(session, [entry.job_id for _, entry in rows])
+    typed = typed_labels(session, [entry for _, entry in rows])
     return [
         FirstView(
             since=since,
             until=until,
-            label=entry.label,
+            label=typed.get(entry.job_id, entry.label),
             origin=entry.origin,
             model=entry.model,
             geomean_speedup=entry.geomean,
@@ -274,10 +275,11 @@ def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardV
 
 def _entry_views(session: Session, rows: Sequence[LeaderboardEntry], first_rank: int) -> list[EntryView]:
     visible = visible_jobs(session, [row.job_id for row in rows])
+    typed = typed_labels(session, rows)
     return [
         EntryView(
             rank=rank,
-            label=row.label,
+            label=typed.get(row.job_id, row.label),
             origin=row.origin,
             model=row.model,
             geomean_speedup=row.geomean,

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from services.db.models import Candidate, Event, Job
+from services.db.models import Candidate, Event, Job, LeaderboardEntry
 from services.db.privacy import Viewer
 from services.jobs import events
 from tests.services.databases import empty_postgres
@@ -259,15 +260,20 @@ def test_a_board_leads_to_a_job_only_for_those_who_may_see_it(
             assert (hers["ranked_id"] in ask(client, rule, hers).text) == (rule not in NO_LINKS)
 
 
-def test_a_label_that_a_person_typed_is_not_on_the_board(tmp_path: Path) -> None:
+def test_a_label_that_a_person_typed_is_on_the_board_for_its_user_alone(tmp_path: Path) -> None:
     keyed = Keyed(tmp_path)
     key = keyed.key("ada")
     ended_job(keyed.base, 2.0, owner_id=key.user.id, origin="external", label="for the merger with Acme")
-    client = keyed.client(keyed.key("bob"))
+    ended_job(keyed.base, 1.5, owner_id=keyed.key("bob").user.id, origin="external", label="in haste")
+    clients = [keyed.client(made) for made in (key, keyed.key("bob"), keyed.key("root", "admin"))]
     for path in (f"/leaderboard/{TASK}", f"/leaderboard/{TASK}/history", f"/ui/leaderboard/{TASK}"):
-        text = client.get(path).text
-        assert "external" in text
-        assert "Acme" not in text
+        texts = [client.get(path).text for client in clients]
+        assert all("external" in text for text in texts)
+        assert ["Acme" in text for text in texts] == [True, False, True]
+        if not path.endswith("history"):
+            assert ["in haste" in text for text in texts] == [False, True, True]
+    with keyed.base.read() as session:
+        assert set(session.scalars(select(LeaderboardEntry.label))) == {"external"}
     keyed.close()
 
 

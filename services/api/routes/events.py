@@ -18,12 +18,11 @@ from services.db.session import Database
 from services.errors import FieldError, Refused
 from services.jobs import read
 from services.jobs.views import EventView, Page, page_of
-from services.users.keys import is_valid
 
 router = APIRouter(tags=["jobs"])
 _PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
-_KEY_ASKED_EVERY_S = 5.0
+_KEY_ASKED_EVERY_S = 2.5  # and the look-out keeps an answer as long: within 5 s the stream has ended
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -80,11 +79,6 @@ def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView],
         return read.list_events(session, job_id, after, _MOST_AT_ONCE), settled
 
 
-def _still_valid(database: Database, key_id: str) -> bool:
-    with database.read() as session:
-        return is_valid(session, key_id)
-
-
 async def _stream(
     database: Database, key_id: str | None, job_id: str, seen: int, lookout: Lookout, stopping: asyncio.Event
 ) -> AsyncIterator[bytes]:
@@ -95,7 +89,7 @@ async def _stream(
         while not stopping.is_set():
             if key_id is not None and time.monotonic() - asked >= _KEY_ASKED_EVERY_S:
                 asked = time.monotonic()
-                if not await run_in_threadpool(_still_valid, database, key_id):
+                if not await lookout.key_is_valid(key_id):
                     return  # revoked or expired meanwhile; whoever reconnects is told at the gate
             if looks:
                 watcher.woken.clear()  # first: what comes while this looks wakes it again
