@@ -121,7 +121,10 @@ def chat_server(
         def log_message(self, *_: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 512  # with the default of 5 a busy machine resets connections of many at once
+
+    server = Server(("127.0.0.1", 0), Handler)
     found = ChatServer(f"http://127.0.0.1:{server.server_port}/v1", list(script))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -59,9 +59,12 @@ class Visit:
         assert [address for address in self.requests if not address.startswith((f"{url}/", "data:"))] == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """One headless browser for all tests. The test carries the marker `browser`."""
+    """One headless browser for all tests of this folder. The test carries the marker `browser`.
+
+    It ends with them: while it lives an event loop runs in this thread, and no test could run one of its own.
+    """
     from playwright.sync_api import sync_playwright
 
     from tests.servers import chromium as chromium_program
