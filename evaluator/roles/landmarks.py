@@ -122,7 +122,7 @@ class Found:
                     self.thing(member)
 
     def names(self, held: dict[Any, Any]) -> None:
-        """Where a dictionary keeps functions, classes and modules, by their names; a new name could hide another one."""
+        """Where a dictionary keeps functions, classes, modules and whole numbers, by their names; a new name could hide another."""
         self.ranges.add((id(held) + _USED_AT, _WORD_BYTES))
         self.entries(held)
 
@@ -133,7 +133,7 @@ class Found:
         names = {
             id(name): id(value)
             for name, value in held.items()
-            if (callable(value) or isinstance(value, ModuleType)) and name not in but
+            if (callable(value) or isinstance(value, (int, ModuleType))) and name not in but
         }
         words = _words(keys_at, held.__sizeof__() - dict.__basicsize__)
         for index, (first, second) in enumerate(pairwise(words)):

@@ -120,6 +120,7 @@ PLANTED: dict[str, Callable[[_Harness], Any]] = {
 PLANTED_GPU: dict[str, Callable[[], Any]] = {
     "when a link begins": lambda: _in_place_of(device_chain.States.link, "__defaults__", (0,)),
     "a link": lambda: _in_place_of(device_chain.States, "link", _impostor),
+    "of how many outputs a link is": lambda: _in_place_of(device_chain, "_PER_LINK", 1),
     "what launches it": lambda: _in_place_of(device_chain._Launcher, "__call__", _impostor),
     "what keeps its states": lambda: _in_place_of(device_chain, "block_states", _impostor),
     "what a gate asks of the driver": lambda: _in_place_of(gate, "_call", _impostor),
