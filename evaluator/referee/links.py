@@ -4,7 +4,7 @@ That of a block one call and the links around it are looked at finds whoever com
 a state of its own at a single place: then the calls behind that place do not depend on those before it, both parts can be computed
 at a time, and with one place among some hundreds most blocks pass. States can be written over: they lie in the process's own memory.
 
-Here some links are looked at, which takes 0.1 ms; on a GPU all of them are, by one kernel.
+Here some links are looked at, which takes 0.2 ms; on a GPU all of them are, by one kernel.
 """
 
 from __future__ import annotations
