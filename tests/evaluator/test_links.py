@@ -11,7 +11,7 @@ from evaluator.sources import CandidateSource
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK, candidate
 
-_CALLS, _BLOCKS = 12, 6
+_CALLS, _BLOCKS = 12, 3
 #: In the frame of the loop lie the states after each call; those before this one are written already.
 BREAKS = CandidateSource(
     """
