@@ -48,7 +48,8 @@ def diagnose(spec: JobSpec, store: JobStore, referee: Referee, profile: Profiles
         store.finish_step(PROFILE_STEP, {"problem": str(error)})
         return
     store.finish_step(PROFILE_STEP, dict(found))
-    store.event("task.profiled", {"text": "\n".join(found["sentences"]), "label": found["label"]})
+    told = {"text": "\n".join(found["sentences"]), "label": found["label"]}
+    store.event("task.profiled", {**told, "ceilings": dict(found.get("ceilings") or {})})
 
 
 def roofline_share(store: JobStore, screen: Mapping[str, Any] | None) -> float | None:

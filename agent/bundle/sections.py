@@ -65,7 +65,7 @@ def cut(source: str, root: str) -> Section:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise AssemblyError(f"the source with class {root} does not parse: {error}") from error
     statements = tree.body
-    if not any(root in _bound(statement) for statement in statements):
+    if not any(root in bound_names(statement) for statement in statements):
         raise AssemblyError(f"the source does not define class {root}")
     needed = _reachable(statements, root)
     kept = [statement for statement in statements if _keep(statement, needed)]
@@ -74,7 +74,7 @@ def cut(source: str, root: str) -> Section:
             raise AssemblyError(f"class {root} uses {_PROJECT} at run time; a bundle must run without it")
     names: dict[str, str | None] = {}
     for statement in kept:
-        names.update(_bound(statement))
+        names.update(bound_names(statement))
     futures = frozenset(
         alias.name
         for statement in statements
@@ -126,7 +126,7 @@ def _keep(statement: ast.stmt, needed: frozenset[str]) -> bool:
         return False
     if _is_main_guard(statement):
         return False
-    bound = _bound(statement)
+    bound = bound_names(statement)
     if any(name in needed for name in bound):
         return True
     if _imports_project(statement) or (bound and set(bound) <= _TASK_ONLY):
@@ -143,8 +143,8 @@ def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
     users: dict[str, set[str]] = {}
     wanted = [root]
     for statement in statements:
-        used = _used(statement)
-        bound = _bound(statement)
+        used = used_names(statement)
+        bound = bound_names(statement)
         for name in bound:
             users.setdefault(name, set()).update(used)
         if (not bound and not _is_main_guard(statement)) or _keep(statement, frozenset()):
@@ -158,7 +158,8 @@ def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _used(statement: ast.stmt) -> set[str]:
+def used_names(statement: ast.stmt) -> set[str]:
+    """Names that a statement mentions, itself or in a function that it defines."""
     used: set[str] = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
@@ -168,8 +169,8 @@ def _used(statement: ast.stmt) -> set[str]:
     return used
 
 
-def _bound(statement: ast.stmt) -> dict[str, str | None]:
-    """Names a module-level statement binds; the dotted path where it imports them."""
+def bound_names(statement: ast.stmt) -> dict[str, str | None]:
+    """Names that a module-level statement binds; the dotted path where it imports them."""
     bound: dict[str, str | None] = {}
     for node in _walk_same_scope(statement):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

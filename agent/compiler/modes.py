@@ -25,6 +25,7 @@ class Mode:
         options: settings by Inductor's dotted names.
         graphs: outputs live in a CUDA graph's memory and must be copied out.
         words: what a reader should know, one clause.
+        baseline: how the referee's names of baselines begin that this is the same as.
     """
 
     label: str
@@ -32,6 +33,7 @@ class Mode:
     options: dict[str, bool | int | str] = field(default_factory=dict)
     graphs: bool = False
     words: str = ""
+    baseline: str = "compile_"
 
 
 CPU_MODES = (
@@ -47,12 +49,13 @@ CPU_MODES = (
 
 CUDA_MODES = (
     Mode("compile dynamic", True, words="one code for all sizes"),
-    Mode("compile default", False, words="code for exactly the sizes at hand"),
+    Mode("compile default", False, words="code for exactly the sizes at hand", baseline="compile_default"),
     Mode(
         "compile max-autotune",
         False,
         {"max_autotune": True, "coordinate_descent_tuning": True},
         words="kernels and their launch settings chosen by measurement",
+        baseline="compile_max_autotune",
     ),
     Mode(
         "compile reduce-overhead",
@@ -60,6 +63,7 @@ CUDA_MODES = (
         {"triton.cudagraphs": True},
         graphs=True,
         words="replayed as a CUDA graph, outputs copied out of its memory",
+        baseline="compile_reduce_overhead",
     ),
 )
 
@@ -88,14 +92,14 @@ def mode_source(mode: Mode, reference: str, title: str) -> str:
         "import types\n\nimport torch",
         without_docstring(section.text),
         *_options(mode),
-        _OWN_COPY,
-        *([_COPIED] if mode.graphs else []),
+        OWN_COPY,
+        *([COPIED] if mode.graphs else []),
         _model(mode, parameters),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-_OWN_COPY = '''\
+OWN_COPY = '''\
 def own_copy(function):
     """The same function with a code object of its own: torch.compile keeps its cache and its limits there."""
     code = getattr(function, "__code__", None)
@@ -108,7 +112,7 @@ def own_copy(function):
     return copy
 '''
 
-_COPIED = '''\
+COPIED = '''\
 def copied(value):
     """The outputs in memory of their own: the next replay of the graph overwrites the graph's."""
     if isinstance(value, torch.Tensor):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from agent.candidates import Candidate
+from agent.compiler import channels_last, cuda_graph
 from agent.compiler.capture import capture
 from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
@@ -45,43 +47,92 @@ CUDA_EXTRACTIONS = (Extraction("inductor Triton", "generated kernels with one la
 
 
 class CompilerProposer:
-    """Origin `compiler`: extracted kernels first, because they can win; then the modes, which cannot lose by much."""
+    """Origin `compiler`: extracted kernels and another layout first, because they can win; then the modes, which cannot lose by much."""
 
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most six candidates; what could not be made is told in an event and costs nothing else."""
+        """Yield at most eight candidates; what could not be made is told in an event and costs nothing else."""
         seen: set[str] = set()
         yield from self._extracted(context, seen)
-        if not self._modes_needed(context):
-            return
-        for mode in modes(context.device):
+        yield from self._channels_last(context)
+        best = self._modes_needed(context)
+        for label, note, make in self._modes(context, best):
             try:
-                source = mode_source(mode, context.task.source, context.task.name)
+                source = make()
             except ProposalFailed as error:
-                self._tell(context, mode.label, str(error))
+                self._tell(context, label, str(error))
                 continue
             if source not in seen:
                 seen.add(source)
-                yield Candidate(source, self.origin, mode.label, note=mode.words)
+                yield Candidate(source, self.origin, label, note=note)
 
-    def _modes_needed(self, context: ProposalContext) -> bool:
-        """Whether the modes enter as candidates of their own.
+    @staticmethod
+    def _modes(
+        context: ProposalContext, best: Sequence[str] | None
+    ) -> Iterator[tuple[str, str, Callable[[], str]]]:
+        """Label, note and maker of each mode that is one of the best baselines; None for all."""
 
-        They are what every candidate is timed against, each compiled for exactly the shape, so as candidates they end
-        at 1.0x or below. They are entered to be delivered where nothing else is confidently faster.
+        def wanted(baseline: str) -> bool:
+            return best is None or any(name.startswith(baseline) for name in best)
+
+        text, title = context.task.source, context.task.name
+        if context.device == "cuda" and wanted(cuda_graph.BASELINE):
+            yield (cuda_graph.LABEL, cuda_graph.NOTE, partial(cuda_graph.cuda_graph_source, text, title))
+        for mode in modes(context.device):
+            if wanted(mode.baseline):
+                yield mode.label, mode.words, partial(mode_source, mode, text, title)
+
+    def _channels_last(self, context: ProposalContext) -> Iterator[Candidate]:
+        """Another layout is no baseline's, so it can win, but only where a library has kernels for it."""
+        if not channels_last.holds_images(context.task.source):
+            return
+        for compiled, label in channels_last.LABELS.items():
+            try:
+                source = channels_last.channels_last_source(
+                    context.task.source, context.task.name, compiled=compiled
+                )
+            except ProposalFailed as error:
+                self._tell(context, label, str(error))
+                return
+            yield Candidate(source, self.origin, label, note=channels_last.NOTE)
+
+    def _modes_needed(self, context: ProposalContext) -> Sequence[str] | None:
+        """The baselines whose modes enter as candidates of their own; None for all, since nothing is known.
+
+        They are what every candidate is timed against, each compiled for exactly the shape, so as candidates they end at 1.0x or
+        below. They are entered to be delivered where nothing else is confidently faster, and only those that were the best
+        baseline at some shape: to compile and judge the others takes minutes on a GPU, and none of them can come out first.
         """
         decided = context.store.step("compiler.modes")
         if not isinstance(decided, dict):
             best = max(map(_validated_lower_bound, self._validations(context)), default=0.0)
-            decided = {"entered": best <= 1.0, "best_lower_bound": best}
+            decided = {
+                "entered": best <= 1.0,
+                "best_lower_bound": best,
+                "baselines": self._best_baselines(context),
+            }
             context.store.finish_step("compiler.modes", decided)
             if not decided["entered"]:
                 reason = (
                     f"not entered: a candidate beats all of them on validation shapes (at least {best:.2f}x)"
                 )
                 self._tell(context, "torch.compile modes", reason)
-        return bool(decided["entered"])
+        if not decided["entered"]:
+            return ()
+        return cast("list[str]", decided.get("baselines")) or None
+
+    @staticmethod
+    def _best_baselines(context: ProposalContext) -> list[str]:
+        """Which baselines were the best one at a shape where a candidate was timed."""
+        found: set[str] = set()
+        for candidate in context.store.candidates():
+            for phase in ("screen", "validation"):
+                verdict = context.store.verdict(candidate.sha256, phase) or {}
+                found |= {
+                    row["best_baseline"] for row in verdict.get("shapes") or [] if row.get("best_baseline")
+                }
+        return sorted(found)
 
     def _worth_another(self, context: ProposalContext, extraction: Extraction) -> bool:
         """Whether a second form of the same kernels is worth its judging: not where something already wins."""

@@ -1,20 +1,17 @@
-"""Whether a proposal is new: by normalized text, and by how many of its tokens in context another one shares.
+"""Whether a proposal is new: by its normal form, and by how many of that form's words in context another one shares.
 
-Structure counts, not spelling: comments, docstrings, layout and the names a model gives its variables do not make a kernel
-new. Python alone is parsed; what stands in strings (C++, CUDA) is cut into words as it is.
+Structure counts, not spelling: see :mod:`agent.strategy.normal_form`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import itertools
-import keyword
 import re
-import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+from agent.strategy.normal_form import normal_form
 
 #: Above this share of common token triples a file is no new idea. In a kernel of 60 lines another block size alone stays
 #: above it: sweeping numbers is the machine's work (`TUNABLES`). A repair may be one character, so there only the same
@@ -24,8 +21,6 @@ SAME = 0.97
 _KEPT = 256
 _KEPT_CHARACTERS = 60_000
 _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
-_C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_SKIPPED = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER})
 
 
 @dataclass(frozen=True)
@@ -46,17 +41,18 @@ class Likeness:
 
 
 def normalized(source: str) -> str:
-    """The file without comments, docstrings, layout and its own choice of variable names."""
-    return " ".join(_tokens(source))
+    """The normal form of a file; of what is no Python its words."""
+    form = normal_form(source)
+    return " ".join(_words(source)) if form is None else form
 
 
 def fingerprint(source: str) -> str:
     """Hex digest of the normalized text."""
-    return _digest(_tokens(source))
+    return _digest(normalized(source))
 
 
-def _digest(tokens: list[str]) -> str:
-    return hashlib.sha256("\x00".join(tokens).encode("utf-8", "surrogatepass")).hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def likeness(source: str, tried: Mapping[str, str]) -> Likeness:
@@ -82,57 +78,16 @@ def _marks(source: str) -> tuple[str, frozenset[int]]:
 
 
 def _new_marks(source: str) -> tuple[str, frozenset[int]]:
-    tokens = _tokens(source)
-    return _digest(tokens), frozenset(hash(triple) for triple in _triples(tokens))
+    text = normalized(source)
+    return _digest(text), frozenset(hash(triple) for triple in _triples(_words(text)))
 
 
 _kept_marks = lru_cache(maxsize=_KEPT)(_new_marks)
 
 
-def _tokens(source: str) -> list[str]:
-    """Tokens in order, names numbered by first use unless they are a keyword or follow a dot or an import."""
-    raw: list[tuple[str, bool]] = []  # text, whether it is a name of the file's own choice
-    try:
-        previous = ""
-        statement_begins = True
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.STRING and statement_begins:
-                continue  # a docstring
-            if token.type in _SKIPPED:
-                statement_begins = statement_begins or token.type == tokenize.NEWLINE
-                continue
-            if token.type in (tokenize.INDENT, tokenize.DEDENT):
-                raw.append(("<in>" if token.type == tokenize.INDENT else "<out>", False))
-                statement_begins = True
-                continue
-            statement_begins = False
-            if token.type == tokenize.STRING:
-                raw += [(word, False) for word in _WORD.findall(_C_COMMENT.sub(" ", token.string))]
-            else:
-                own = token.type == tokenize.NAME and not keyword.iskeyword(token.string) and previous != "."
-                raw.append((token.string, own))
-            previous = token.string
-    except (tokenize.TokenError, SyntaxError, ValueError):  # not Python, or not whole
-        raw = [(word, False) for word in _WORD.findall(_C_COMMENT.sub(" ", source))]
-    own_names = _assigned(raw)
-    numbers: dict[str, str] = {}
-    return [
-        numbers.setdefault(text, f"v{len(numbers)}") if own and text in own_names else text
-        for text, own in raw
-    ]
-
-
-def _assigned(raw: list[tuple[str, bool]]) -> set[str]:
-    """Names that the file binds with `=` itself: renaming those changes nothing; `tl` or `torch` are others' names."""
-    found = set()
-    depth = 0
-    for (text, own), (following, _) in itertools.pairwise(raw):
-        depth += (text in "([{") - (text in ")]}")
-        if (
-            own and following == "=" and depth == 0
-        ):  # deeper it is a keyword argument: num_warps=4 is not num_stages=4
-            found.add(text)
-    return found
+def _words(text: str) -> list[str]:
+    """Names, numbers and signs, inside strings too."""
+    return _WORD.findall(text.replace("\\n", "\n"))  # a printed text has its lines' ends as two signs
 
 
 def _triples(tokens: list[str]) -> set[tuple[str, ...]]:

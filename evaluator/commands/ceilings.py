@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,9 +62,9 @@ def pick(device: str) -> str:
 def show(console: Console, found: dict[str, Any]) -> None:
     """The figures as a table, and what they were measured on."""
     environment = found["environment"]
-    table = Table("ceiling", "measured", "unit")
+    table = Table("ceiling", "measured", "unit", "at each size tried")
     for name, value in found["rates"].items():
-        table.add_row(*_row(name, value))
+        table.add_row(*_row(name, value), _sizes(name, found["tried"].get(name, ())))
     console.print(table)
     driver = f", driver {environment['driver']}" if environment.get("driver") else ""
     console.print(
@@ -72,6 +73,20 @@ def show(console: Console, found: dict[str, Any]) -> None:
         markup=False,
         highlight=False,
     )
+
+
+def _sizes(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """``1024 MiB 3921, 2048 MiB 4012 (best)``: whether the best lies on a plateau."""
+    best = max((row["rate"] for row in rows), default=None)
+    told = []
+    for row in rows:
+        size = (
+            f"{row['size'] >> 20} MiB"
+            if name.endswith("_bytes_per_s")
+            else f"{row['size']}\N{SUPERSCRIPT TWO}"
+        )
+        told.append(f"{size} {_row(name, row['rate'])[1]}{' (best)' if row['rate'] == best else ''}")
+    return ", ".join(told)
 
 
 def _row(name: str, value: Any) -> tuple[str, str, str]:

@@ -1,9 +1,12 @@
 """Ceilings of this machine: measured once per GPU and driver (per model of a CPU), kept, never looked up in a data sheet.
 
-    {"schema": "kernelwright.ceilings/1", "environment": {...}, "measured_at": "...", "elapsed_s": 9.1, "rates": {name: number}}
+    {"schema": "kernelwright.ceilings/2", "environment": {...}, "measured_at": "...", "elapsed_s": 9.1, "rates": {name: number},
+     "tried": {name: [{"size": 4096, "rate": 6.9e14}, ...]}}
 
 Names end in their unit: ``_bytes_per_s``, ``_flops_per_s``, ``_per_s``, ``_s``. What a device cannot do is null. A copy
-counts what it reads and what it writes. The benchmark is our own code and runs in a process of its own, since measuring
+counts what it reads and what it writes. Memory and products are measured at several sizes and the best counts: ``tried`` holds
+every size, so that a reader sees whether more would have come of a larger one. A size is the bytes that a copy reads and
+writes (a sum reads), or the side of the square matrices of a product. The benchmark is our own code and runs in a process of its own, since measuring
 takes torch, a CUDA context and memory that the caller does not want to keep.
 """
 
@@ -25,7 +28,7 @@ from evaluator.errors import EvaluatorError
 from evaluator.keeping import keep_json
 from evaluator.timing.exclusive import DeviceLock
 
-SCHEMA = "kernelwright.ceilings/1"
+SCHEMA = "kernelwright.ceilings/2"
 _DEADLINE_S = 300.0
 #: A card with another driver or torch is another machine; a CPU has no driver, but a number of threads.
 _IDENTITY = ("device_name", "gpu_uuid", "driver", "torch", "threads")
@@ -53,7 +56,7 @@ def kept(work_dir: Path, kind: str) -> dict[str, Any] | None:
 
 
 def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any]:
-    """The ceilings of a device, measured now if nobody did before or if asked to (20 s on a GPU, 10 s on two cores).
+    """The ceilings of a device, measured now if nobody did before or if asked to (half a minute on a GPU, 15 s on two cores).
 
     Args:
         work_dir: the referee's work folder.
@@ -70,14 +73,15 @@ def ceilings(work_dir: Path, kind: str, *, fresh: bool = False) -> dict[str, Any
     environment = measured_on(device)
     with DeviceLock(str(environment["gpu_uuid"] or "cpu")).exclusive():
         started = time.monotonic()
-        rates = _measure(kind)
+        measured = _measure(kind)
         elapsed_s = time.monotonic() - started
     value = {
         "schema": SCHEMA,
         "environment": environment,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "elapsed_s": round(elapsed_s, 1),
-        "rates": rates,
+        "rates": measured["rates"],
+        "tried": measured["tried"],
     }
     path = kept_path(work_dir, device)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +104,8 @@ def _measure(kind: str) -> dict[str, Any]:
     if ran.returncode:
         last = ran.stderr.strip().splitlines()[-1:]
         raise EvaluatorError(f"the microbenchmarks failed: {' '.join(last)}")
-    rates: dict[str, Any] = json.loads(ran.stdout)
-    return rates
+    measured: dict[str, Any] = json.loads(ran.stdout)
+    return measured
 
 
 def _main(kind: str) -> None:

@@ -13,9 +13,13 @@ from typing import Any
 
 import torch
 
+from evaluator.profiling.sizes import Tried
+
 _ROUNDS = 5
 _LEAST_S = 0.02
 _MIB = 1 << 20
+_PRODUCT_SIZES = (512, 1024, 2048)
+_LONGEST_S = 0.2
 
 
 def best_s(call: Callable[[], object], least_s: float = _LEAST_S, rounds: int = _ROUNDS) -> float:
@@ -49,16 +53,23 @@ def cache_bytes() -> dict[str, int]:
 
 
 def measure() -> dict[str, Any]:
-    """All ceilings of this CPU with all of torch's threads, by name; see :mod:`evaluator.profiling.ceilings`."""
+    """All ceilings of this CPU with all of torch's threads, by name (``rates``), and the sizes ``tried``.
+
+    See :mod:`evaluator.profiling.ceilings`.
+    """
     caches = cache_bytes()
     last = max(caches.values(), default=32 * _MIB)
-    found: dict[str, Any] = {"dram_bytes_per_s": _copy_rate(max(4 * last, 128 * _MIB))}
+    tried = Tried()
+    least = max(4 * last, 128 * _MIB)
+    memory = [least, *(size for size in (2 * least, 4 * least) if size <= 1024 * _MIB)]
+    found: dict[str, Any] = {"dram_bytes_per_s": tried.best("dram_bytes_per_s", memory, _copy_rate)}
     for level, size in caches.items():
         # An operation of torch costs more than it takes to copy a first-level cache.
         if level != "L1":
             found[f"{level.lower()}_bytes_per_s"] = _on_each_core(partial(_copy_rate, size // 2))
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-        found[f"{str(dtype).removeprefix('torch.')}_flops_per_s"] = _product_rate(dtype)
+        name = f"{str(dtype).removeprefix('torch.')}_flops_per_s"
+        found[name] = tried.best(name, _PRODUCT_SIZES, partial(_product_rate, dtype), _LONGEST_S)
     values = torch.randn(32768)
     out = torch.empty_like(values)
     found["exp_per_s"] = _on_each_core(lambda: values.numel() / best_s(lambda: torch.exp(values, out=out)))
@@ -68,7 +79,7 @@ def measure() -> dict[str, Any]:
     found["threads"] = torch.get_num_threads()
     found["vector"] = torch.backends.cpu.get_cpu_capability()
     found["matrix_units"] = "amx" if _flag("amx_bf16") else "avx512_bf16" if _flag("avx512_bf16") else "none"
-    return found
+    return {"rates": found, "tried": tried.as_json}
 
 
 def _on_each_core(rate: Callable[[], float]) -> float:
@@ -88,19 +99,16 @@ def _copy_rate(total_bytes: int) -> float:
     return 2 * source.nbytes / best_s(lambda: target.copy_(source))
 
 
-def _product_rate(dtype: torch.dtype) -> float | None:
-    """Operations per second of a large product; None where it is not supported."""
-    rates = []
-    for size in (512, 1024):
-        try:
-            a = torch.randn(size, size).to(dtype)
-            started = time.perf_counter()
-            a @ a
-            slow = time.perf_counter() - started > 0.5
-            rates.append(2 * size**3 / best_s(lambda a=a: a @ a, 0.05, 1 if slow else 3))  # type: ignore[misc]
-        except RuntimeError:
-            return None
-    return max(rates)
+def _product_rate(dtype: torch.dtype, size: int) -> float | None:
+    """Operations per second of a product of square matrices; None where it is not supported."""
+    try:
+        a = torch.randn(size, size).to(dtype)
+        started = time.perf_counter()
+        a @ a
+        slow = time.perf_counter() - started > 0.5
+        return 2 * size**3 / best_s(lambda: a @ a, 0.05, 1 if slow else 3)
+    except RuntimeError:
+        return None
 
 
 def _flag(name: str) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import torch
 
+from evaluator.profiling.sizes import Tried
+
 _MIB = 1 << 20
 _REPLAYED = 20
 _ROUNDS = 7
@@ -19,7 +21,9 @@ _LOOPS = 4096
 _THREADS = 1024
 _CHAINS = 8
 #: The library picks another kernel for each size, and the largest runs into the power limit.
-_PRODUCT_SIZES = (4096, 8192)
+_PRODUCT_SIZES = (2048, 4096, 8192, 16384)
+#: Of a product in one of those sizes. Each takes about seventy: double precision is slow on most cards.
+_LONGEST_S = 0.03
 _KERNELS = {
     # 16 bytes per thread and step, consecutive threads beside each other: no bank is asked twice.
     "read_shared": r"""
@@ -125,15 +129,15 @@ def _host_s(call: Callable[[], object], count: int) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """All ceilings of the current GPU by name; see :mod:`evaluator.profiling.ceilings`."""
+    """All ceilings of the current GPU by name (``rates``), and the sizes ``tried``; see :mod:`evaluator.profiling.ceilings`."""
     properties = torch.cuda.get_device_properties(0)
     cache = int(properties.L2_cache_size)
-    # Sixteen times the cache at least; a short copy has not reached full speed.
-    large = max(16 * cache, min(4096 * _MIB, torch.cuda.mem_get_info()[0] // 4))
+    tried = Tried()
     with torch.no_grad():
+        memory = _memory_sizes(cache, torch.cuda.mem_get_info()[0])
         found: dict[str, Any] = {
-            "dram_bytes_per_s": _copy_rate(large, 5),
-            "dram_read_bytes_per_s": _read_rate(large),
+            "dram_bytes_per_s": tried.best("dram_bytes_per_s", memory, lambda size: _copy_rate(size, 5)),
+            "dram_read_bytes_per_s": tried.best("dram_read_bytes_per_s", memory, _read_rate),
             # Half of the cache: of all of it, a part lies on the far side.
             "l2_bytes_per_s": _update_rate(cache // 2),
             "shared_bytes_per_s": _own(
@@ -143,7 +147,7 @@ def measure() -> dict[str, Any]:
                 "multiply_add", 2.0 * _CHAINS * _LOOPS * _THREADS, properties.multi_processor_count
             ),
         }
-        found.update(_products())
+        found.update(_products(tried))
         exponentials = _own(
             "exponential", 1.0 * _CHAINS * _LOOPS * _THREADS, properties.multi_processor_count
         )
@@ -152,7 +156,13 @@ def measure() -> dict[str, Any]:
         found.update(_transfers())
     found["cache_bytes"] = cache
     found["multiprocessors"] = properties.multi_processor_count
-    return found
+    return {"rates": found, "tried": tried.as_json}
+
+
+def _memory_sizes(cache_bytes: int, free_bytes: int) -> list[int]:
+    """Bytes of a copy, smallest first: sixteen times the cache at least, since what stays in it never saw memory."""
+    largest = max(16 * cache_bytes, min(4096 * _MIB, free_bytes // 4))
+    return [size for size in (largest // 4, largest // 2) if size >= 16 * cache_bytes] + [largest]
 
 
 def _copy_rate(total_bytes: int, repeats: int) -> float:
@@ -213,34 +223,33 @@ def _own(name: str, each_block: float, multiprocessors: int) -> float | None:
         return None
 
 
-def _products() -> dict[str, float | None]:
+def _products(tried: Tried) -> dict[str, float | None]:
     """Operations per second of large products, the best over a few sizes, by dtype; one is TF32."""
+
+    def best(name: str, make: Callable[[int], Callable[[], object]]) -> float | None:
+        return tried.best(name, _PRODUCT_SIZES, lambda size: _product_rate(make, size), _LONGEST_S)
+
     before = torch.get_float32_matmul_precision()
     found: dict[str, float | None] = {}
     try:
-        for name, precision in (("float32", "highest"), ("tf32", "high")):
+        for name, precision in (("float32_flops_per_s", "highest"), ("tf32_flops_per_s", "high")):
             torch.set_float32_matmul_precision(precision)
-            found[f"{name}_flops_per_s"] = _best_product(lambda size: _plain(size, torch.float32))
+            found[name] = best(name, lambda size: _plain(size, torch.float32))
     finally:
         torch.set_float32_matmul_precision(before)
-    found["bfloat16_flops_per_s"] = _best_product(lambda size: _plain(size, torch.bfloat16))
-    found["float16_flops_per_s"] = _best_product(lambda size: _plain(size, torch.float16))
-    found["float64_flops_per_s"] = _best_product(lambda size: _plain(size, torch.float64), _PRODUCT_SIZES[:1])
-    found["float8_flops_per_s"] = _best_product(_float8)
-    found["int8_flops_per_s"] = _best_product(_int8)
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        name = f"{str(dtype).removeprefix('torch.')}_flops_per_s"
+        found[name] = best(name, lambda size, dtype=dtype: _plain(size, dtype))  # type: ignore[misc]
+    found["float8_flops_per_s"] = best("float8_flops_per_s", _float8)
+    found["int8_flops_per_s"] = best("int8_flops_per_s", _int8)
     return found
 
 
-def _best_product(
-    make: Callable[[int], Callable[[], object]], sizes: tuple[int, ...] = _PRODUCT_SIZES
-) -> float | None:
-    rates = []
-    for size in sizes:
-        try:
-            rates.append(2 * size**3 / device_s(make(size), rounds=5, repeats=10))
-        except (RuntimeError, AttributeError, NotImplementedError, ValueError):
-            continue
-    return max(rates, default=None)
+def _product_rate(make: Callable[[int], Callable[[], object]], size: int) -> float | None:
+    try:
+        return 2 * size**3 / device_s(make(size), rounds=5, repeats=10)
+    except (RuntimeError, AttributeError, NotImplementedError, ValueError):
+        return None
 
 
 def _plain(size: int, dtype: torch.dtype) -> Callable[[], object]:

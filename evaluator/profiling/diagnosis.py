@@ -9,7 +9,7 @@ longer at this device's own ceilings. On a CPU the batch is halved and doubled: 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evaluator.profiling.counters import Counters
@@ -59,6 +59,7 @@ class Diagnosis:
         kernels, modules, lines: where the time goes, longest first.
         waits, breaks: line and what; see :class:`Measured`.
         counters: what ncu counted, on a GPU where ncu is; None elsewhere. The label does not rest on it.
+        ceilings: the measured ones that ``least_s`` and the label rest on, by name, per second.
     """
 
     label: str
@@ -78,6 +79,7 @@ class Diagnosis:
     breaks: tuple[tuple[int, str], ...]
     graphs: int
     counters: Counters | None = None
+    ceilings: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -113,6 +115,15 @@ class Roof:
             peak = self._rates.get(f"{row.kind}_flops_per_s") or self._rates["float32_flops_per_s"]
             return row.flops / float(peak)
         return row.elements / (float(self._rates["exp_per_s"]) if row.transcendental else self._vector)
+
+    def used(self, operations: Sequence[Row]) -> dict[str, float]:
+        """The ceilings that stand behind these times: memory, the last cache, and arithmetic of each kind that occurs."""
+        found = {"memory_bytes_per_s": self._dram, "cache_bytes_per_s": self._cache}
+        for kind in sorted({row.kind for row in operations if row.flops}):
+            name = f"{kind}_flops_per_s"
+            name = name if self._rates.get(name) else "float32_flops_per_s"
+            found[name] = float(self._rates[name])
+        return {**found, "vector_flops_per_s": self._vector}
 
     def fused_s(self, operations: Sequence[Row], call_bytes: int) -> float:
         """Seconds to move what a call takes and gives (``call_bytes``), or what its operations move if that is less."""
@@ -169,6 +180,7 @@ def diagnose(seen: Measured, rates: Mapping[str, Any], *, gpu: bool) -> Diagnosi
         transfers=seen.transfers,
         breaks=seen.breaks,
         graphs=seen.graphs,
+        ceilings=roof.used(seen.operations),
     )
     from evaluator.profiling.sentences import sentences
 

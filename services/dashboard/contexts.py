@@ -58,6 +58,7 @@ def job_context(
         "last_event_id": events[-1]["id"] if events else 0,
         "activity": story.activity(events),
         "profile": story.profile(events),
+        "ceilings": story.ceilings(events),
     }
 
 

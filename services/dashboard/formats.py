@@ -70,6 +70,17 @@ def seconds(value: object) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def rate(value: object, unit: str) -> str:
+    """A rate with three digits and a prefix, ``4.01 TB/s`` for the unit ``B/s``, or "not measured"."""
+    number = finite(value)
+    if number is None or number <= 0:
+        return NOT_MEASURED
+    prefix, factor = next(
+        ((prefix, factor) for prefix, factor in (("P", 1e15), ("T", 1e12)) if number >= factor), ("G", 1e9)
+    )
+    return f"{number / factor:.3g} {prefix}{unit}"
+
+
 def offset(value_s: float) -> str:
     """Seconds since the start as ``+1:05.3``, for a column of times."""
     minutes, rest = divmod(max(value_s, 0.0), 60)

@@ -112,6 +112,20 @@ def profile(events: Sequence[Mapping[str, Any]]) -> list[str]:
     return [line for line in _text(found[-1], "text").splitlines() if line.strip()] if found else []
 
 
+def ceilings(events: Sequence[Mapping[str, Any]]) -> str:
+    """The measured ceilings behind the profile's roofline: ``memory 4.01 TB/s, bfloat16 712 TFLOP/s``; empty without."""
+    found = [event.get("data") or {} for event in events if event["name"] == "task.profiled"]
+    rates = found[-1].get("ceilings") if found else None
+    if not isinstance(rates, Mapping):
+        return ""
+    told = []
+    for name, rate in rates.items():
+        for ending, unit in (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s")):
+            if name.endswith(ending) and formats.finite(rate) is not None:
+                told.append(f"{words.spaced(name.removesuffix(ending))} {formats.rate(rate, unit)}")
+    return ", ".join(told)
+
+
 def timeline(events: Sequence[Mapping[str, Any]], created_at: object) -> list[dict[str, Any]]:
     """Events in words, newest first, each with the time since the job was created."""
     begun = formats.moment(created_at)

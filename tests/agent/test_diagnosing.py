@@ -44,6 +44,7 @@ def test_a_reference_is_profiled_once_and_a_broken_one_stops_nothing(tmp_path: P
     assert found["sentences"]
     told = [event for event in store.events() if event["name"] == "task.profiled"]
     assert len(told) == 1
+    assert told[0]["data"]["ceilings"]["memory_bytes_per_s"] == RATES["dram_bytes_per_s"]
     failed = broken.step(PROFILE_STEP)
     assert isinstance(failed, dict)
     assert "problem" in failed

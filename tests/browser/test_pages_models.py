@@ -25,3 +25,18 @@ def test_what_holds_the_module_back_is_a_list_of_its_own() -> None:
     assert len(lines) == 2
     assert not page.find("img")
     assert not job_page(stored.job("running"), []).find("section", id_="profile")
+
+
+def test_the_ceilings_behind_the_roofline_stand_below_it() -> None:
+    rates = {
+        "memory_bytes_per_s": 4.012e12,
+        "bfloat16_flops_per_s": 7.1e14,
+        "item_s": 1e-5,
+        "cache_bytes_per_s": None,
+    }
+    told = stored.event(1, "task.profiled", 3, text="It waits.", label="memory", ceilings=rates)
+    section = job_page(stored.job("running"), [], events=[told]).find("section", id_="profile")[0]
+    assert "Ceilings measured on this device: memory 4.01 TB/s, bfloat16 710 TFLOP/s." in section.text
+    # A job of an earlier version stored none.
+    before = stored.event(1, "task.profiled", 3, text="It waits.", label="memory")
+    assert "Ceilings" not in job_page(stored.job("running"), [], events=[before]).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from dataclasses import replace
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from evaluator.commands.ceilings import show
 from evaluator.devices import open_device
 from evaluator.profiling import ceilings
 from evaluator.profiling.cpu_ceilings import best_s
 from evaluator.profiling.diagnosis import diagnose, fixed_share
 from evaluator.profiling.measured import Measured, OtherSize, Row, parse
 from evaluator.profiling.profile import ProfileFailed, least_times, profile_task
+from evaluator.profiling.sizes import Tried
 from evaluator.referee.core import RefereeCore
 
 HEAD = "import torch\nfrom torch import nn\n\n\nclass Inner(nn.Module):\n    def forward(self, x):\n        return torch.exp(x)\n\n\n"
@@ -204,3 +208,57 @@ def test_the_ceilings_of_this_cpu(tmp_path: Path) -> None:
     assert 1e8 < rates["dram_bytes_per_s"] < 1e13
     assert 1e8 < rates["float32_flops_per_s"] < 1e15
     assert 0 < rates["operation_s"] < 1e-2
+    # What counts is the best of the sizes that are told.
+    assert {"dram_bytes_per_s", "float32_flops_per_s"} <= set(found["tried"])
+    for name, rows in found["tried"].items():
+        assert max(row["rate"] for row in rows) == rates[name]
+    assert len(found["tried"]["dram_bytes_per_s"]) >= 2
+
+
+def test_a_diagnosis_tells_the_ceilings_that_it_rests_on() -> None:
+    rates = {**GPU, "dram_read_bytes_per_s": 4.2e12, "bfloat16_flops_per_s": 7e14}
+    rows = tuple(replace(PRODUCT, kind=kind) for kind in ("bfloat16", "<b>no such kind</b>"))
+    assert diagnose(measured(operations=rows), rates, gpu=True).ceilings == {
+        "memory_bytes_per_s": 4.2e12,
+        "cache_bytes_per_s": 8e12,
+        "bfloat16_flops_per_s": 7e14,
+        "float32_flops_per_s": 5e13,
+        "vector_flops_per_s": 5e13,
+    }
+
+
+def test_the_best_of_several_sizes_counts_and_all_are_told() -> None:
+    tried = Tried()
+    rates = {1: 5.0, 2: 9.0, 3: None, 4: 8.0}
+    assert tried.best("some_flops_per_s", rates, lambda size: rates[size]) == 9.0
+    assert tried.best("none_flops_per_s", (1, 2), lambda _: None) is None
+    # A product with a side of 8 takes 1024 operations: at 100 a second, ten seconds.
+    assert tried.best("slow_flops_per_s", (4, 8), lambda _: 100.0, longest_s=10) == 100.0
+    assert tried.as_json == {
+        "some_flops_per_s": [{"size": 1, "rate": 5.0}, {"size": 2, "rate": 9.0}, {"size": 4, "rate": 8.0}],
+        "slow_flops_per_s": [{"size": 4, "rate": 100.0}],
+    }
+
+
+def test_ceilings_are_shown_with_every_size_that_was_tried() -> None:
+    found = {
+        "environment": {"device_name": "a card", "driver": "1.2", "torch": "2.9"},
+        "measured_at": "today",
+        "elapsed_s": 1.0,
+        "rates": {
+            "dram_bytes_per_s": 4.0e12,
+            "bfloat16_flops_per_s": 7.0e14,
+            "item_s": 1e-5,
+            "float8_flops_per_s": None,
+        },
+        "tried": {
+            "dram_bytes_per_s": [{"size": 1 << 30, "rate": 3.9e12}, {"size": 1 << 32, "rate": 4.0e12}],
+            "bfloat16_flops_per_s": [{"size": 4096, "rate": 7.0e14}, {"size": 8192, "rate": 6.5e14}],
+        },
+    }
+    printed = io.StringIO()
+    show(Console(file=printed, width=200), found)
+    text = printed.getvalue()
+    assert "1024 MiB 3900, 4096 MiB 4000 (best)" in text
+    assert "4096² 700 (best), 8192² 650" in text
+    assert "not here" in text

@@ -19,8 +19,13 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def rates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found: dict[str, Any] = ceilings.ceilings(tmp_path_factory.mktemp("work"), "cuda")["rates"]
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return ceilings.ceilings(tmp_path_factory.mktemp("work"), "cuda")
+
+
+@pytest.fixture(scope="module")
+def rates(measured: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = measured["rates"]
     return found
 
 
@@ -39,6 +44,13 @@ def test_every_ceiling_was_measured(rates: dict[str, Any]) -> None:
     assert rates["float32_flops_per_s"] < rates["tf32_flops_per_s"] < rates["bfloat16_flops_per_s"]
     # A product cannot beat the multiply-adds that it is made of.
     assert rates["float32_flops_per_s"] < 1.05 * rates["vector_flops_per_s"]
+
+
+@pytest.mark.parametrize("name", ["dram_bytes_per_s", "dram_read_bytes_per_s", "bfloat16_flops_per_s"])
+def test_a_ceiling_is_a_plateau(measured: dict[str, Any], name: str) -> None:
+    tried = sorted((row["rate"] for row in measured["tried"][name]), reverse=True)
+    assert tried[0] == measured["rates"][name]
+    assert tried[1] > 0.9 * tried[0], "of two sizes, one alone would have been taken for the ceiling"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_another_number_is_no_new_idea_but_may_be_a_repair() -> None:
     long = KERNEL + "\n".join(
         f"def part_{n}(x):\n    return torch.relu(x) + {n} * torch.exp(x)\n" for n in range(20)
     )
+    long = long.replace("return y", "return " + " + ".join(f"part_{n}(y)" for n in range(20)))
     swept = likeness(long.replace("BLOCK = 128", "BLOCK = 256"), {"first": long})
     assert swept.repeats("speed")
     assert not swept.repeats("repair")
