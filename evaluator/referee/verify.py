@@ -111,7 +111,7 @@ class Checker:
             same_slot=self.same_slot,
             glance=lambda: self._glance(side.process, calls),
         )
-        self._note(side.process, block)
+        self._note(side, block)
         self._watch.after(side)
         self._check_contract(block)
         taken = self._taken(side, block)
@@ -169,8 +169,11 @@ class Checker:
                 running, calls * self._least_call_ns.get(running is self.side.process, 0.0)
             )
 
-    def _note(self, process: RoleProcess, block: Block) -> None:
-        mine, each_ns = process is self.side.process, block.elapsed_ns / block.calls
+    def _note(self, side: Side, block: Block) -> None:
+        # A graph's replay runs none of the candidate's code.
+        if not self.captured:
+            self._watch.got_ready(side, block)
+        mine, each_ns = side.process is self.side.process, block.elapsed_ns / block.calls
         self._least_call_ns[mine] = min(self._least_call_ns.get(mine, each_ns), each_ns)
 
     def _check_rest(self) -> None:
@@ -197,7 +200,7 @@ class Checker:
             same_slot=self.same_slot,
             glance=lambda: self._glance(rival.process, calls),
         )
-        self._note(rival.process, block)
+        self._note(rival, block)
         self._watch.before(rival)
         self._watch.after(rival)
         # As after the candidate's: how long a device has been idle decides how fast its clock is, and what has run since what its
