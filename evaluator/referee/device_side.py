@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from evaluator.content import distributions
@@ -338,13 +339,16 @@ class DeviceSide(Side):
         region = self._slots if address & INPUT_MEMORY else self._memory().outputs
         address &= ~INPUT_MEMORY
         if address + meta.span_bytes > region.length_bytes:
-            self.process.kill()
-            raise ProtocolViolation(
-                "contract_violation",
-                "the claimed output does not lie in the memory that is shared for it",
-                role=self.process.name,
-            )
+            self._claims_wrongly()
         return region.bytes[address : address + meta.span_bytes]
+
+    def _claims_wrongly(self) -> NoReturn:
+        self.process.kill()
+        raise ProtocolViolation(
+            "contract_violation",
+            "the claimed output does not lie in the memory that is shared for it",
+            role=self.process.name,
+        )
 
     def _read(self, metas: tuple[TensorMeta, ...], addresses: tuple[int, ...]) -> list[Any]:
         """Private copies on the device, as bytes; made when this returns, so that nothing changes them any more."""
@@ -391,6 +395,21 @@ class DeviceSide(Side):
     def follows(self, outputs: list[Any], state: int, claimed: int) -> bool:
         """Whether that can be the chain's state after a call with these outputs; its last bits say when the link began."""
         return self._keeper.digest(outputs, state, when_of(claimed)) == claimed
+
+    def broken_links(self, block: Block) -> int:
+        """See :func:`evaluator.referee.links.broken_links`; of all of them."""
+        lengths_bytes = [meta.span_bytes for meta in block.report.metas]
+        lengths = np.array(lengths_bytes, dtype=np.uint64)
+        claimed = np.array(block.report.addresses, dtype=np.uint64)
+        in_slots = claimed & np.uint64(INPUT_MEMORY) != 0
+        offsets = claimed & ~np.uint64(INPUT_MEMORY)
+        outputs = self._memory().outputs
+        most = np.where(in_slots, self._slots.length_bytes, outputs.length_bytes).astype(np.uint64)
+        # A sum alone might begin again at 0.
+        if ((offsets > most) | (offsets + lengths > most)).any():
+            self._claims_wrongly()
+        pointers = offsets + np.where(in_slots, np.uint64(self._slots.pointer), np.uint64(outputs.pointer))
+        return self._keeper.broken(pointers, lengths_bytes, [block.first_state, *block.report.states])
 
 
 class _DeviceDraws:

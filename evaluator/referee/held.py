@@ -144,12 +144,15 @@ class Holding:
         side = self._side
         for kept in all_kept:
             now = side.kept_now(kept.number, kept.block, kept.call, _CALL_SECONDS)
+            # A process that is asked where they are may name another number of them.
             pairs = [
                 (span, then)
-                for index, (span, then) in enumerate(zip(now, kept.spans, strict=True))
+                for index, (span, then) in enumerate(zip(now, kept.spans, strict=False))
                 if index not in self._shape.aliased
             ]
-            if not side.same([span for span, _ in pairs], [then for _, then in pairs]):
+            if len(now) != len(kept.spans) or not side.same(
+                [span for span, _ in pairs], [then for _, then in pairs]
+            ):
                 sentence = (
                     f"at {where(self._shape)} an output of a timed call was overwritten by a later one, while it was still "
                     "held: results must be fresh tensors"

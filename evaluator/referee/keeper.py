@@ -23,6 +23,7 @@ from evaluator.referee.lent_memory import Lender
 from evaluator.roles import device_chain
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.device_chain import States
+from evaluator.roles.frames import Addresses
 
 _BUSY_US = 500.0
 _TRIES = 5
@@ -154,6 +155,10 @@ class Keeper(Lender):
         spans = [(output.data_ptr(), output.numel()) for output in outputs]
         self._states.link(0, spans, None, stream, when)
         return self._states.read(1)[0]
+
+    def broken(self, addresses: Addresses, lengths_bytes: list[int], states: list[int]) -> int:
+        """After how many calls of a block the claimed state does not follow, see :func:`evaluator.roles.device_chain.broken`."""
+        return device_chain.broken(addresses, lengths_bytes, states, _stream())
 
     def link_us(
         self, slots: list[list[tuple[int, int, int, int, int, int]]], outputs_bytes: list[int]

@@ -76,6 +76,7 @@ class Side(KeptCalls):
         self._generator = np.random.default_rng(secrets.randbits(128))
         self.chained = any(tensor.rollable for tensor in tensors)
         self._announced = b""  #: What the process last said when it was ready.
+        self.ready_ns = 0  #: How long it last took to get ready.
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -248,15 +249,16 @@ class Side(KeptCalls):
     ) -> None:
         """Has the process forget the last outputs (all but two with ``keep``) before contents are written.
 
-        Giving memory back takes as long as a short kernel, so it is kept off the clock, and so are some calls of the
-        variant ``warm`` on what the slots still hold: both sides begin a block in the same state, whatever ran between
-        their turns. The process is frozen after.
-
-        Slots are made for ``calls`` or more (how many exactly is said when the clock runs). With ``captured`` (GPU only) the variant's CUDA graph is the next block, and waits for it behind the gate.
+        Giving memory back takes as long as a short kernel, so it is kept off the clock, and so are some calls of the variant ``warm`` on
+        what the slots still hold: both sides begin a block in the same state, whatever ran between their turns. It is frozen after.
+        Slots are made for ``calls`` or more (how many exactly is said when the clock runs). With ``captured`` (GPU only) the variant's
+        CUDA graph is the next block, and waits for it behind the gate.
         """
         token = self._token(captured=captured)
         request = self._readiness(warm, threads, poison, keep=keep, token=token, calls=calls)
+        self.ready_ns = -time.perf_counter_ns()
         self._announced = self.process.request(runner.READY, request, deadline_s)
+        self.ready_ns += time.perf_counter_ns()
         self.process.freeze()
 
     def _token(self, *, captured: bool) -> int:
@@ -368,11 +370,8 @@ class Side(KeptCalls):
     def oracle(self, index: int, kinds: list[dict[str, Any]], deadline_s: float) -> list[list[Any]]:
         """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.
 
-        Args:
-            index: of the slot.
-            kinds: ``tier``, below ``fp32`` to have the operands of products rounded as in it, and ``move``, None or the
-                fields of :class:`evaluator.roles.exact.Move`.
-            deadline_s: for all of them.
+        Kinds say ``tier``, below ``fp32`` to have the operands of products rounded as in it, and ``move``, None or the fields of
+        :class:`evaluator.roles.exact.Move`; the deadline is for all of them.
         """
         request = {"shape": self.key, "slot": index, "kinds": kinds}
         report = self._report(self.process.request(runner.ORACLE, request, deadline_s), len(kinds))

@@ -115,6 +115,19 @@ __device__ unsigned long long part(const unsigned char *data, unsigned long long
     return sum;
 }
 
+/* The state with the digest of one output in it. All threads of a block call this, and each gets the same. */
+__device__ unsigned long long digested(const unsigned char *data, unsigned long long bytes, unsigned long long state) {
+    __shared__ unsigned long long sums[THREADS / 32];
+    unsigned long long sum = part(data, bytes, state);
+    for (int half = 16; half; half >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, half);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < THREADS / 32; ++i) sum += sums[i];
+    __syncthreads();
+    return mix(state, sum);
+}
+
 __device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned long long item_bytes) {
     if (item_bytes == 4) *(unsigned int *)to = *(const unsigned int *)from;
     else if (item_bytes == 2) *(unsigned short *)to = *(const unsigned short *)from;
@@ -125,22 +138,12 @@ __device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned
 extern "C" __global__ CLUSTER void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
                                    const unsigned long long *before, unsigned long long *after,
                                    unsigned long long *word, int given) {
-    __shared__ unsigned long long sums[THREADS / 32];
     unsigned long long state = *before;
     unsigned long long when = given;
     if (given == BY_CLOCK) when = agreed(word, state);
     if (given == GOES_ON) when = state & WHEN_MASK;
     else state = mix(state, when);
-    for (int o = 0; o < outputs_count; ++o) {
-        unsigned long long sum = part(outputs.data[o], outputs.bytes[o], state);
-        for (int half = 16; half; half >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-        __syncthreads();
-        sum = 0;
-        for (int i = 0; i < THREADS / 32; ++i) sum += sums[i];
-        state = mix(state, sum);
-        __syncthreads();
-    }
+    for (int o = 0; o < outputs_count; ++o) state = digested(outputs.data[o], outputs.bytes[o], state);
     if (outputs_count) state = marked(state, when);
     if (blockIdx.x == 0 && threadIdx.x == 0) *after = state;
     for (int e = 0; e < inputs_count; ++e) {
@@ -159,6 +162,20 @@ extern "C" __global__ CLUSTER void kw_link(const outputs_t outputs, int outputs_
         }
     }
     if (given == BY_CLOCK) let_go();
+}
+
+/* The referee's alone: counts the calls of a block whose links do not follow from the states before them. One block of THREADS for
+ * each call; data holds the addresses of a call's outputs, call after call, bytes their lengths, states one more than there are calls. */
+extern "C" __global__ void kw_broken(const unsigned long long *data, const unsigned long long *bytes, int outputs_count,
+                                     const unsigned long long *states, unsigned long long *broken) {
+    const unsigned long long claimed = states[blockIdx.x + 1], when = claimed & WHEN_MASK;
+    unsigned long long state = mix(states[blockIdx.x], when);
+    for (int o = 0; o < outputs_count; ++o) {
+        /* Here the next part of the link began. */
+        if (o && o % PER_LINK == 0) state = marked(state, when);
+        state = digested((const unsigned char *)data[blockIdx.x * outputs_count + o], bytes[o], state);
+    }
+    if (threadIdx.x == 0 && marked(state, when) != claimed) atomicAdd(broken, 1ull);
 }
 
 #define CHUNK_BYTES 32

@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from evaluator.roles.frames import Addresses
 from evaluator.roles.gate import MOST_CALLS
 
 #: As in chain.cu.
@@ -31,7 +33,7 @@ class _Outputs(ctypes.Structure):
     _fields_ = [("data", ctypes.c_uint64 * _PER_LINK), ("bytes", ctypes.c_uint64 * _PER_LINK)]
 
 
-_KERNELS = (b"kw_link", b"kw_fill")
+_KERNELS = (b"kw_link", b"kw_fill", b"kw_broken")
 _loaded: dict[bytes, Any] = {}
 
 
@@ -132,6 +134,11 @@ def row_of(tensor: torch.Tensor, pool: torch.Tensor, stride: int) -> tuple[int, 
     return tensor.data_ptr(), pool.data_ptr(), tensor.element_size(), tensor.numel(), pool.numel(), stride
 
 
+def _grid() -> tuple[int, int]:
+    """Blocks of a link and threads of each, on this device."""
+    return _CLUSTER if torch.cuda.get_device_capability() >= _CLUSTERS_FROM else _SINGLE
+
+
 class States:
     """The chain's states of a block on the device, and the kernel that goes from one to the next.
 
@@ -149,7 +156,7 @@ class States:
         agreed = pointer(self._base + 8 * (calls + 2))
         cells = (_Outputs(), count(), pointer(), count(), pointer(), pointer(), agreed, count())
         self._link = _Launcher(_loaded[b"kw_link"], cells)
-        self._grid = _CLUSTER if torch.cuda.get_device_capability() >= _CLUSTERS_FROM else _SINGLE
+        self._grid = _grid()
 
     def begin(self, state: int) -> None:
         """Sets the state before the first call."""
@@ -213,6 +220,35 @@ class States:
 def block_states() -> States:
     """Memory for the states of any block; making it takes 0.1 to 0.2 ms, so it is kept."""
     return States(MOST_CALLS)
+
+
+def broken(addresses: Addresses, lengths_bytes: list[int], states: list[int], stream: int) -> int:
+    """After how many calls of a block the state does not follow from the one before and from what the call returned.
+
+    Args:
+        addresses: of the outputs, in memory that this process may read.
+        lengths_bytes: of each output of a call.
+        states: the one that the block began with, and those after each call, as unsigned 64-bit numbers.
+        stream: address of the stream.
+    """
+    calls, outputs = addresses.shape
+    parts = ([0], lengths_bytes, states, addresses.reshape(-1))
+    numbers = np.concatenate([np.array(part, dtype=np.uint64) for part in parts])
+    cells = torch.from_numpy(numbers.view(np.int64)).to("cuda")
+    pointer, count_at = ctypes.c_uint64, cells.data_ptr()
+    lengths_at = count_at + 8
+    states_at = lengths_at + 8 * outputs
+    data_at = states_at + 8 * (calls + 1)
+    arguments = (
+        pointer(data_at),
+        pointer(lengths_at),
+        ctypes.c_int(outputs),
+        pointer(states_at),
+        pointer(count_at),
+    )
+    _, threads = _grid()
+    _Launcher(_loaded[b"kw_broken"], arguments)(calls, 1, threads, stream)
+    return int(cells[0])
 
 
 def fill(

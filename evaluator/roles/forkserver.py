@@ -86,7 +86,7 @@ def _preload(settings: dict[str, Any]) -> None:
     if settings["gpu"]:
         _hash_triton()
     chain.load(settings["chain_library"])
-    landmarks.common()
+    landmarks.common(settings["gpu"])
 
 
 def _hash_triton() -> None:

@@ -266,7 +266,43 @@ class ModelNew(nn.Module):
         torch.clamp(x, min=0, out=y)
         return rows
 """
+#: Nothing but what allocates and cuts outputs into rows could be saved here.
+UNBOUND = TaskSource(
+    "rows_unbound", ROWS.source.replace("[torch.relu(row) for row in x]", "list(torch.relu(x).unbind())")
+)
+#: The untimed calls before a block make its outputs, none of which is used twice: 2.1 us instead of 8.6, without the harness.
+READY = """
+import sys
+
+import torch
+from torch import nn
+
+#: As many as a block can have calls.
+_MOST = 1024
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.made = {}
+
+    def forward(self, x):
+        made = self.made.setdefault(x.shape, [])
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name not in ("_warm_up", "block"):
+            frame = frame.f_back
+        if frame is not None and frame.f_code.co_name == "_warm_up":
+            while len(made) < _MOST:
+                y = torch.empty_like(x)
+                made.append((y, list(y)))
+        if not made:
+            return list(torch.relu(x))
+        y, rows = made.pop()
+        torch.clamp(x, min=0, out=y)
+        return rows
+"""
 _CASES = {
+    "makes outputs before the block": (UNBOUND, READY, {"rows": 16, "cols": 64}),
     "returns outputs of a ring": (ROWS, RING, {"rows": 16, "cols": 64}),
     "computes a block ahead": (LINEAR, AHEAD, {"rows": 4, "cols": 2048}),
     "defers what is not looked at": (LINEAR, DEFERS, {"rows": 4, "cols": 2048}),

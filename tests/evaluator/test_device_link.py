@@ -46,13 +46,12 @@ static unsigned long long atomicCAS(unsigned long long *at, unsigned long long s
     std::atomic_ref<unsigned long long>(*at).compare_exchange_strong(seen, mine);
     return seen;
 }
+static void atomicAdd(unsigned long long *at, unsigned long long more) { std::atomic_ref<unsigned long long>(*at) += more; }
 static std::atomic<long long> ticks;
 static long long clock64() { return ticks += 1237; }
 """
 _RUN = """
-extern "C" void run(const int *order, int blocks, const outputs_t *outputs, int outputs_count, const refresh_t *inputs,
-                    int inputs_count, const unsigned long long *before, unsigned long long *after,
-                    unsigned long long *word, int given) {
+template <class Kernel> static void each(const int *order, int blocks, Kernel kernel) {
     for (int at = 0; at < blocks; ++at) {
         std::barrier<> all(THREADS);
         together = &all;
@@ -60,10 +59,19 @@ extern "C" void run(const int *order, int blocks, const outputs_t *outputs, int 
         for (unsigned int t = 0; t < THREADS; ++t)
             threads.emplace_back([=] {
                 threadIdx = {t, 0}, blockIdx = {(unsigned int)order[at], 0}, gridDim = {(unsigned int)blocks, 1};
-                kw_link(*outputs, outputs_count, inputs, inputs_count, before, after, word, given);
+                kernel();
             });
         for (auto &thread : threads) thread.join();
     }
+}
+extern "C" void run(const int *order, int blocks, const outputs_t *outputs, int outputs_count, const refresh_t *inputs,
+                    int inputs_count, const unsigned long long *before, unsigned long long *after,
+                    unsigned long long *word, int given) {
+    each(order, blocks, [=] { kw_link(*outputs, outputs_count, inputs, inputs_count, before, after, word, given); });
+}
+extern "C" void look(const int *order, int calls, const unsigned long long *data, const unsigned long long *bytes,
+                     int outputs_count, const unsigned long long *states, unsigned long long *broken) {
+    each(order, calls, [=] { kw_broken(data, bytes, outputs_count, states, broken); });
 }
 """
 
@@ -126,6 +134,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Any:
         run(numbers, len(order), ctypes.byref(spans), len(outputs), inputs, len(inputs or []), *where, given)
         return words.after
 
+    call.library = library  # type: ignore[attr-defined]
     return call
 
 
@@ -228,3 +237,52 @@ def test_a_refresh_alone_leaves_the_state_as_it_is(link: Any) -> None:
     """As before the first call, and where the referee repeats it."""
     for given, state in itertools.product((_GOES_ON,), (0, 5, (1 << 64) - 3)):
         assert link(Words(before=state), [], given=given, order=[0, 1]) == state
+
+
+def broken(link: Any, rows: list[list[np.ndarray[Any, Any]]], states: list[int]) -> int:
+    """After how many calls, of which these are the outputs, the state does not follow."""
+    lengths = (ctypes.c_uint64 * len(rows[0]))(*[output.nbytes for output in rows[0]])
+    data = (ctypes.c_uint64 * (len(rows) * len(rows[0])))(*[one.ctypes.data for row in rows for one in row])
+    found, order = ctypes.c_uint64(), (ctypes.c_int * len(rows))(*range(len(rows)))
+    claimed = (ctypes.c_uint64 * len(states))(*states)
+    link.library.look(order, len(rows), data, lengths, len(rows[0]), claimed, ctypes.byref(found))
+    return found.value
+
+
+def test_every_link_of_a_block_is_looked_at(link: Any) -> None:
+    """By one that goes on from a state of its own both parts of a block could be computed at a time."""
+    rows = [outputs_of(1 << 15, 40, 7) for _ in range(6)]
+    for number, row in enumerate(rows):
+        row[1][0] = number
+    words = Words(before=1 << 45)
+    states = [words.before]
+    for row in rows:
+        words.before = link(words, row, order=[0])
+        states.append(words.before)
+    assert broken(link, rows, states) == 0
+    # When it began, too, and a word that is looked at.
+    for at, other in ((0, 1 << 46), (3, states[3] ^ 1 << 20), (3, states[3] ^ 1), (6, 0)):
+        forged = [other if number == at else state for number, state in enumerate(states)]
+        assert broken(link, rows, forged) == (1 if at in (0, 6) else 2)
+    rows[4][2][6] ^= 1
+    assert broken(link, rows, states) == 1
+    # A part of its own in the middle, whose links are right among themselves.
+    words.before, own = 5 << 40, [5 << 40]
+    for row in rows[3:]:
+        words.before = link(words, row, order=[0])
+        own.append(words.before)
+    assert broken(link, rows, [*states[:3], *own]) == 1
+
+
+def test_links_of_many_outputs_are_looked_at_part_by_part(link: Any) -> None:
+    rows = [outputs_of(*[20 + number for number in range(18)], 1 << 15) for _ in range(2)]
+    words = Words(before=3 << 33)
+    states = [words.before]
+    for row in rows:
+        for first in range(0, len(row), _PER_LINK):
+            part = row[first : first + _PER_LINK]
+            words.before = link(words, part, given=_GOES_ON if first else _BY_CLOCK, order=[0])
+        states.append(words.before)
+    assert broken(link, rows, states) == 0
+    rows[1][17][0] ^= 1
+    assert broken(link, rows, states) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,24 @@ def test_a_view_of_an_input_may_change(core: RefereeCore) -> None:
     with checked(session, shape, twin(VIEW), calls=4) as checker:
         checker.hold()
         run(checker)
+
+
+@pytest.mark.parametrize("claimed", [0, 2])
+def test_a_process_that_claims_another_number_of_outputs_is_rejected(
+    session: TaskSession, shape: OpenShape, monkeypatch: pytest.MonkeyPatch, claimed: int
+) -> None:
+    """As it can on a GPU, where it is asked what lies in memory of its own."""
+    with checked(session, shape, twin(TASK), calls=4) as checker:
+        honest = checker.side.kept_now
+
+        def forged(*asked: Any) -> list[Any]:
+            return honest(*asked) * claimed
+
+        monkeypatch.setattr(checker.side, "kept_now", forged)
+        checker.hold()
+        with pytest.raises(Rejected) as rejected:
+            run(checker, 1)
+    assert rules(rejected) == ["output_overwritten"]
 
 
 @pytest.mark.gpu

@@ -18,15 +18,16 @@ import torch
 from evaluator.errors import RoleFailure
 from evaluator.referee import landmarks as referee_landmarks
 from evaluator.referee.correctness import Rejected
-from evaluator.roles import blocks, chain, landmarks, module_host, turns, wire
+from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, turns, wire
 from evaluator.sandbox.syscalls import Gatherer
 
 
 class _Harness:
     """A host with its operations, as :func:`evaluator.roles.runner.serve` has them, and what is read of it."""
 
-    def __init__(self, library: str) -> None:
-        self.host = turns.Turns(torch.device("cpu"), library)
+    def __init__(self, library: str, device: str = "cpu") -> None:
+        self.host = turns.Turns(torch.device(device), library)
+        self.library = library
         self.operations: dict[int, Callable[..., bytes]] = {1: self.host.block, 2: self.host.ready}
         payload = landmarks.report(self.host, self.operations, library)
         numbers = struct.unpack(f"<{len(payload) // 8}Q", payload)
@@ -113,6 +114,26 @@ PLANTED: dict[str, Callable[[_Harness], Any]] = {
     "the address of the loop": _other_function_of_c,
     "the chain": lambda at: _in_place_of(at.host, "chain", chain.NumpyChain()),
 }
+
+
+#: Of what a timed block passes through on a GPU. A link that begins when somebody says looks at words that are known beforehand.
+PLANTED_GPU: dict[str, Callable[[], Any]] = {
+    "when a link begins": lambda: _in_place_of(device_chain.States.link, "__defaults__", (0,)),
+    "a link": lambda: _in_place_of(device_chain.States, "link", _impostor),
+    "of how many outputs a link is": lambda: _in_place_of(device_chain, "_PER_LINK", 1),
+    "what launches it": lambda: _in_place_of(device_chain._Launcher, "__call__", _impostor),
+    "what keeps its states": lambda: _in_place_of(device_chain, "block_states", _impostor),
+    "what a gate asks of the driver": lambda: _in_place_of(gate, "_call", _impostor),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED_GPU)
+def test_whatever_is_put_in_its_place_on_a_gpu_is_seen(harness: _Harness, what: str) -> None:
+    on_gpu = _Harness(harness.library, "cuda")
+    assert not on_gpu.changed
+    with PLANTED_GPU[what]():
+        assert on_gpu.changed
+    assert not on_gpu.changed
 
 
 @pytest.mark.parametrize("what", PLANTED)

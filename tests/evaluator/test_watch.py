@@ -9,9 +9,11 @@ import pytest
 
 from evaluator.errors import RoleFailure
 from evaluator.referee import watch
+from evaluator.referee.block import Block
 from evaluator.referee.correctness import Rejected
 from evaluator.referee.keeper import Look
 from evaluator.referee.watch import Watch
+from evaluator.roles.frames import BlockReport
 
 QUIET, BUSY = Look(160.0, busy=False), Look(2400.0, busy=True)
 
@@ -43,6 +45,7 @@ class Device:
 class Turn:
     process: Any
     look: Look | None = None
+    ready_ns: int = 0
 
 
 @pytest.fixture(autouse=True)
@@ -123,4 +126,32 @@ def test_what_may_be_chance_is_not_charged() -> None:
     for wobble_us in (0, 9, 3, 6, 1, 4, 8, 2):
         begin(observed, candidate, 244.0 + wobble_us)
         begin(observed, baseline, 240.0 + wobble_us)
+    assert observed.charge_ns == 0
+
+
+def get_ready(observed: Watch, process: Process, ready_us: float, each_us: float, calls: int = 100) -> None:
+    report = BlockReport((), (), (), 0)  # type: ignore[arg-type]
+    block = Block(report, calls, 0, round(each_us * calls * 1e3), "eager")
+    observed.got_ready(Turn(process, ready_ns=round(ready_us * 1e3)), block)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_what_is_made_in_the_untimed_calls_is_charged(gpu: bool) -> None:
+    candidate, baseline = Process(), Process()
+    observed = Watch(Device() if gpu else None, candidate)  # type: ignore[arg-type]
+    for wobble_us in (0, 9, 3, 6, 1, 4, 8, 2):
+        get_ready(observed, candidate, 200.0 + 16 * 2.0 + 650.0 + wobble_us, 2.0)
+        get_ready(observed, baseline, 200.0 + 16 * 8.0 + wobble_us, 8.0)
+    assert observed.charge_ns == 650_000
+
+
+@pytest.mark.parametrize(("mine_us", "theirs_us"), [(2.0, 9.0), (700.0, 500.0), (45.0, 20.0), (5000.0, 31.0)])
+def test_untimed_calls_that_take_what_calls_take_are_free(mine_us: float, theirs_us: float) -> None:
+    """First calls are a third slower than others, of either side."""
+    candidate, baseline = Process(), Process()
+    observed = Watch(None, candidate)
+    for wobble_us in (0, 9, 3, 6, 1, 4, 8, 2):
+        for process, each_us in ((candidate, mine_us), (baseline, theirs_us)):
+            warm_us = min(16 * 1.3 * each_us, max(500.0, 1.3 * each_us))
+            get_ready(observed, process, 200.0 + warm_us + wobble_us, each_us, max(4, round(2500 / each_us)))
     assert observed.charge_ns == 0
