@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from benchmarks.dispatch_variants import Variant
 
 _BLOCK_S = 0.0015
 _BLOCK_OUTPUT_BYTES = 64 << 20
+#: Several processes may prepare beside each other.
+_MOST_RESERVED_BYTES = 8 << 30
 #: A variant so many times slower than the fastest at a first look is not timed again: it plays no part at that shape.
 _HOPELESS = 8.0
 
@@ -125,11 +128,20 @@ def _bytes(value: Any) -> int:
     return sum(tensor.nbytes for tensor in _tensors(value))
 
 
+def _let_go(device: str) -> None:
+    """Graphs of a shape that is done, with the memory that each of them keeps."""
+    if device == "cuda":
+        gc.collect()
+        if torch.cuda.memory_reserved() > _MOST_RESERVED_BYTES:
+            torch.cuda.empty_cache()
+
+
 def prepare(operation: Timed, count: int, seed: int, device: str) -> None:
     """Have everything compiled that the matrix will need, without timing: several processes may do so beside each other."""
     with torch.no_grad():
         for shape in operation.draw(count, seed):
             _ready(operation, shape, device)
+            _let_go(device)
 
 
 def measure(
@@ -155,6 +167,7 @@ def measure(
             if time.monotonic() > until_s:
                 raise TimeIsUp(f"{operation.name}: {len(samples)} of {len(shapes)} shapes")
             samples.append(time_shape(operation, shape, rounds, device))
+            _let_go(device)
         variants = operation.variants_at(shapes[0], device)
     return {
         "inputs": [list(axes) for axes in operation.inputs],

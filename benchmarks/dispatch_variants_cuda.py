@@ -5,6 +5,7 @@ Every variant and every baseline is replayed as a CUDA graph of twenty calls, so
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -92,16 +93,21 @@ def replayed(call: Call) -> Call:
         if key not in graphs:
             torch.cuda.synchronize()
             graphs.clear()
-            # By hand: torch.cuda.graph collects garbage first, which takes longer than all replays.
+            # By hand: torch.cuda.graph collects garbage first, which takes longer than all replays. What is collected during
+            # a capture is a graph of an earlier shape, whose memory would stay taken for good.
             side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-            with torch.cuda.stream(side):
-                for _ in range(2):
-                    call(*inputs)
-                side.synchronize()
-                graph.capture_begin()
-                for _ in range(_INSIDE):
-                    result = call(*inputs)
-                graph.capture_end()
+            gc.disable()
+            try:
+                with torch.cuda.stream(side):
+                    for _ in range(2):
+                        call(*inputs)
+                    side.synchronize()
+                    graph.capture_begin()
+                    for _ in range(_INSIDE):
+                        result = call(*inputs)
+                    graph.capture_end()
+            finally:
+                gc.enable()
             graphs[key] = graph, result
         graph, result = graphs[key]
         graph.replay()
