@@ -103,6 +103,8 @@ class Study:
             "ci95": [math.exp(middle - _Z975 * error), math.exp(middle + _Z975 * error)],
             "best_baseline": self.names[best],
             "baseline_us": math.exp(medians[best]),
+            # All variants take turns within one process, so what processes differ by is no error here.
+            "pairs": 1,
             "baselines": {
                 "eager" if one == self.reference else self.names[one]: {"median_us": math.exp(medians[one])}
                 for one in self.baselines

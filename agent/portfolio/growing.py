@@ -2,8 +2,10 @@
 
 A leaf uses a member if the lower bound of its speedup over the best baseline, pooled over the leaf's shapes, is above 1 and
 no shape there is confidently more than 2 % slower. Where nobody is that good, something must run all the same: the reference, or
-what is faster than it, be it a mode of the compiler that anybody could have or something that proved it. A question is asked only if what it gains over its shapes is more
-than 1 % and more than twice the noise of that gain (timing noise otherwise makes zigzags). Everything is deterministic.
+what is faster than it, be it a mode of the compiler that anybody could have or something that proved it. A question is asked only
+if what it gains over its shapes is more than 1 % and more than twice the noise of that gain (timing noise otherwise makes
+zigzags). A shape that is confidently slower than what anybody could have counts for more than what it loses. Everything is
+deterministic.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ _LEAST_GAIN = math.log(1.01)
 _NOISE_FACTOR = 2.0
 #: A member is refused where a shape is slower than this with confidence.
 _CONFIDENTLY_SLOWER = math.log(0.98)
+#: What such a shape counts for besides its loss: whoever was promised a fallback is not consoled by as much gained elsewhere.
+_BROKEN_PROMISE = math.log(1.05)
 _Z975 = 1.96
 #: Splits that are looked at with all conditions, after all of them were looked at without.
 _FINALISTS = 12
@@ -38,7 +42,7 @@ class Choice:
 
     Attributes:
         column: of the table; None for the reference.
-        value: weighted mean of its log speedup over the leaf's shapes.
+        value: weighted mean of its log speedup over the leaf's shapes, less what confident losses count for.
         why: what was measured, for a reader.
         faster: whether it is confidently faster than the best baseline.
     """
@@ -75,8 +79,13 @@ class Grower:
         self._values = np.array(
             [[feature.value(point) for feature in features] for point in points], dtype=np.int64
         ).reshape(len(points), len(features))
-        self._filled = np.column_stack([table.reference, table.filled[:, self._members]])
         self._reference_errors = reference_errors(table)
+        gains = np.column_stack([table.reference, table.gains[:, self._members]])
+        errors = np.column_stack([self._reference_errors, table.errors[:, self._members]])
+        slower = gains + _Z975 * errors < _CONFIDENTLY_SLOWER  # false where nothing was timed
+        filled = np.column_stack([table.reference, table.filled[:, self._members]])
+        #: What the reference and each member are worth at each shape.
+        self._worth = filled - _BROKEN_PROMISE * slower
 
     def grow(self) -> Node:
         """The tree; its leaves hold columns of the table."""
@@ -86,15 +95,16 @@ class Grower:
         """What a leaf over these rows of the table uses."""
         table, weights = self._table, self._table.weights[rows]
         total = weights.sum()
-        reference = float(weights @ table.reference[rows] / total)
-        best = Choice(None, reference, self._said(reference, len(rows), "the reference"), False)
+        reference = float(weights @ self._worth[rows, 0] / total)
+        said = self._said(float(weights @ table.reference[rows] / total), len(rows), "the reference")
+        best = Choice(None, reference, said, False)
         second = best
         proved: list[Choice] = []
         for place, column in enumerate(self._members, start=1):
             gains, errors = table.gains[rows, column], table.errors[rows, column]
             if np.isnan(gains).all():
                 continue
-            value = float(weights @ self._filled[rows, place] / total)
+            value = float(weights @ self._worth[rows, place] / total)
             # Where the task has one shape there is no other that it must speak for.
             single = 0.0 if len(table.shapes) == 1 else math.log(1.05)
             mean, low = bounds(gains, errors, weights, single=single)
@@ -182,7 +192,7 @@ class Grower:
     def _hoped(self, rows: Rows) -> Choice:
         """What a leaf would use if nothing had to be proved."""
         weights = self._table.weights[rows]
-        means = weights @ self._filled[rows] / weights.sum()
+        means = weights @ self._worth[rows] / weights.sum()
         place = int(np.argmax(means))
         return Choice(self._members[place - 1] if place else None, float(means[place]), "", False)
 
@@ -205,7 +215,7 @@ class Grower:
 
     def _promising(self, rows: Rows) -> list[tuple[int, int]]:
         """Splits by what the best member on each side would bring if it needed no proof; the simpler ones first among equals."""
-        gains = self._filled[rows] * self._table.weights[rows, None]
+        gains = self._worth[rows] * self._table.weights[rows, None]
         everything = gains.sum(axis=0)
         found: list[tuple[float, int, int, int]] = []
         for place, feature in enumerate(self._features):

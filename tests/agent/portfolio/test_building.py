@@ -105,6 +105,15 @@ def test_a_shape_that_is_confidently_slower_is_not_bought_by_the_others() -> Non
     assert [runs(portfolio, size) for size in SIZES] == ["mixed"] * 2 + ["reference"] + ["mixed"] * 3
 
 
+def test_a_small_but_certain_loss_to_what_anybody_could_have_is_worth_a_question() -> None:
+    own = entry("own", 1.07, speedups=[1.1, 1.1, 1.1, 1.1, 1.1, 0.95])
+    compiled = entry("compiled", 1.0, origin="compiler", order=1)
+    portfolio = built([own, compiled])
+    assert [runs(portfolio, size) for size in SIZES] == ["own"] * 5 + ["compiled"]
+    doubtful = entry("own", 1.07, speedups=[1.1, 1.1, 1.1, 1.1, 1.1, 0.95], error=0.05)
+    assert [runs(built([doubtful, compiled]), size) for size in SIZES] == ["own"] * 6
+
+
 def test_one_shape_needs_a_very_clear_interval_unless_there_is_no_other() -> None:
     one_shape = [{"n": 64}]
     near = entry("near", 1.04, speedups=[1.04], shapes=one_shape, eager=1.0)
