@@ -34,7 +34,11 @@ _KNOWN = (
         "put what it reads into the file, or draw it in get_inputs() and __init__",
     ),
     (
-        r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver",
+        (
+            r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver"
+            # Where the process that it was forked from had looked for GPUs once.
+            r"|Cannot re-initialize CUDA in forked subprocess"
+        ),
         "needs_gpu",
         "it asks for a GPU by itself, without which it fails",
         "leave device= out (inputs and weights are moved to where they are needed), or look at it on a GPU (--device cuda)",

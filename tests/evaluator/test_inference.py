@@ -12,6 +12,7 @@ import pytest
 from benchmarks.inference import compare, declared, hidden
 from evaluator.referee.core import RefereeCore
 from evaluator.shapes.inference import knobs
+from evaluator.shapes.inference.probing import TooSlow, broken_off
 from evaluator.shapes.inference.result import Inferred, from_json, infer
 from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog
@@ -261,6 +262,23 @@ def test_a_recurrent_module_is_probed_with_real_tensors(tools: RefereeCore) -> N
     inferred = infer(tools, text)
     assert {"batch_size", "in_features", "out_features", "size_0"} == set(inferred.space)
     assert any("slower than real ones" in sentence for sentence in inferred.sentences), inferred.sentences
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_what_was_broken_off_is_too_slow_whatever_others_made_of_it(swallows: bool) -> None:
+    """torch turns what a signal raises within its argument parser into a TypeError, and an exporter then has words for that."""
+
+    def work() -> None:
+        try:
+            time.sleep(1.0)
+        except TooSlow as alarm:
+            if not swallows:
+                raise TypeError("failed to unpack") from alarm
+
+    with pytest.raises(TooSlow), broken_off(0.01):
+        work()
+    with pytest.raises(TypeError), broken_off(5.0):
+        raise TypeError("its own")
 
 
 def test_a_long_recurrent_module_is_not_unrolled_for_minutes(tools: RefereeCore) -> None:

@@ -103,6 +103,7 @@ def test_a_marked_task_is_described_with_its_marks(referee: Referee) -> None:
         ("the file declares DIMS, so its space is changed there", "space_not_to_be_had"),
         ("RuntimeError: No CUDA GPUs are available", "needs_gpu"),
         ("RuntimeError: size mismatch", "fails"),
+        ("it fails at n=2: RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use", "needs_gpu"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_its_cause(sentence: str, rule: str) -> None:

@@ -161,9 +161,16 @@ def _bytes(tensors: Sequence[Any]) -> int:
 
 @contextmanager
 def broken_off(seconds: float) -> Iterator[None]:
-    """Raises :class:`TooSlow` after some seconds; in the main thread of a process that is not shared."""
+    """Raises :class:`TooSlow` after some seconds; in the main thread of a process that is not shared.
+
+    Compiled code may make another exception of it, and its caller something to say: after the time the block has been
+    too slow, however it ended.
+    """
+    rang = False
 
     def ring(number: int, frame: object) -> None:
+        nonlocal rang
+        rang = True
         raise TooSlow
 
     started = time.monotonic()
@@ -174,6 +181,13 @@ def broken_off(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, left)
     try:
         yield
+    except Exception as error:
+        if rang:
+            raise TooSlow from error
+        raise
+    else:
+        if rang:
+            raise TooSlow
     finally:
         rest = max(left - (time.monotonic() - started), 1e-3) if left else 0.0
         signal.setitimer(signal.ITIMER_REAL, rest)
