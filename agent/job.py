@@ -27,6 +27,7 @@ from agent.judging import (
     judge_energy,
     judge_further,
     raise_if_stopped,
+    rejected_meanwhile,
     relative_joules,
     restart_referee,
     task_of,
@@ -270,14 +271,16 @@ class _Job:
         With outlines as their verdicts they can be ranked, not delivered.
         """
         entries = []
+        joules = relative_joules(self.store) if self.spec.energy else {}
+        rejected = rejected_meanwhile(self.store) if self.spec.energy else set()
         for order, candidate in enumerate(self.store.candidates()):
+            if candidate.sha256 in rejected:
+                continue
             verdict = (read or self.store.verdict)(candidate.sha256, "validation")
             if verdict is None or verdict["verdict"] != "accepted":
                 continue
             if (verdict.get("summary") or {}).get("geomean_speedup"):
-                entry = Entry(
-                    candidate, order, verdict, relative_joules=relative_joules(self.store, candidate.sha256)
-                )
+                entry = Entry(candidate, order, verdict, relative_joules=joules.get(candidate.sha256))
                 if read is None:
                     entries += with_further(entry, further_verdicts(self.store, candidate.sha256))
                 else:

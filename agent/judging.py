@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.bundle.domain import dims_key
@@ -156,29 +156,61 @@ def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Ca
     if verdict["verdict"] == "not_judged":
         raise_if_stopped(store)
         restart_referee(referee)
-    measured = [
-        row["energy"] for row in verdict.get("shapes") or [] if (row.get("energy") or {}).get("candidate")
-    ]
-    logs = [math.log(one["candidate"]["joules"] / one["baseline"]["joules"]) for one in measured]
+    measured = {
+        dims_key(row["dims"]): row["energy"]
+        for row in verdict.get("shapes") or []
+        if (row.get("energy") or {}).get("candidate")
+    }
+    # By quads of windows in turn, where whole sums would show what the device did meanwhile.
+    ratios = {key: 1 / float(one["ratio"]) for key, one in measured.items()}
     value = {
-        "relative_joules": math.exp(math.fsum(logs) / len(logs)) if logs else None,
+        "verdict": verdict["verdict"],
+        "ratios": ratios,
         "why_not": (verdict.get("energy") or {}).get("why_not")
-        or ("" if logs else verdict.get("reason", "")),
-        "energy": measured,
+        or ("" if ratios else verdict.get("reason", "")),
+        "energy": list(measured.values()),
         "elapsed_s": verdict.get("elapsed_s"),
     }
     store.finish_step(step, value)
-    known = value["relative_joules"]
+    known = _geomean(ratios.values())
     text = f"{candidate.label}: " + (
         f"{known:.2f} times the best baseline's joules" if known else f"{value['why_not']}"
     )
     store.event("candidate.energy", {"sha256": candidate.sha256, "relative_joules": known, "text": text})
 
 
-def relative_joules(store: JobStore, sha256: str) -> float | None:
-    """What `judge_energy` found for a candidate; None where it did not measure."""
-    found = store.step(f"{ENERGY_STEPS}{sha256}")
-    return found.get("relative_joules") if isinstance(found, dict) else None
+def relative_joules(store: JobStore) -> dict[str, float]:
+    """Joules over the best baseline's of the candidates that `judge_energy` measured, by sha256.
+
+    Over the shapes that all of them have: what was measured at others says nothing of who needs less.
+    """
+    found = {sha256: dict(value["ratios"]) for sha256, value in _energy_steps(store) if value["ratios"]}
+    common = set.intersection(*(set(ratios) for ratios in found.values())) if found else set()
+    geomeans = {sha256: _geomean(ratios[key] for key in common) for sha256, ratios in found.items()}
+    return {sha256: known for sha256, known in geomeans.items() if known is not None}
+
+
+def rejected_meanwhile(store: JobStore) -> set[str]:
+    """Candidates that were seen to be wrong, or worse, while their joules were measured."""
+    return {
+        sha256
+        for sha256, value in _energy_steps(store)
+        if value["verdict"] not in ("accepted", "not_judged", "")
+    }
+
+
+def _energy_steps(store: JobStore) -> list[tuple[str, dict[str, Any]]]:
+    """What `judge_energy` stored, by sha256."""
+    return [
+        (step.removeprefix(ENERGY_STEPS), {"verdict": "", "ratios": {}, **value})
+        for step, value in store.steps(ENERGY_STEPS).items()
+        if isinstance(value, dict)
+    ]
+
+
+def _geomean(values: Iterable[float]) -> float | None:
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def progress_events(

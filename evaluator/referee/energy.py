@@ -50,7 +50,7 @@ def measure_energy(
     seconds: float = WINDOW_S,
     lead_s: float = LEAD_S,
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """Energy at the shapes whose calls take longest; the caller holds the device's clock.
+    """Energy at the shapes where the best baseline takes longest; the caller holds the device's clock.
 
     Args:
         session: of the task.
@@ -77,7 +77,8 @@ def measure_energy(
         idle = idle_w(found)
     except EvaluatorError as fault:
         return {"why_not": str(fault)}, {}
-    longest = sorted(todo, key=lambda timed: -pairs.figure(timed.eager).candidate_us)[:MOST_SHAPES]
+    # By the baseline's time, so that all candidates of a task are measured at the same shapes.
+    longest = sorted(todo, key=lambda timed: -pairs.figure(timed.eager).baseline_us)[:MOST_SHAPES]
     each: dict[int, dict[str, Any]] = {}
     with pairs.Pair(session, candidate) as pair:
         pair.open([timed.shape for timed in longest], [timed.outcome for timed in longest])

@@ -284,7 +284,7 @@ def test_joules_are_measured_once_or_it_is_said_why_not(referee: Referee, store:
     spec = small_job.spec("http://127.0.0.1:9")
     judge_energy(spec, store, referee, candidate)
     (told,) = [event["data"] for event in store.events() if event["name"] == "candidate.energy"]
-    known = relative_joules(store, candidate.sha256)
+    known = relative_joules(store).get(candidate.sha256)
     if known is None:
         assert told["relative_joules"] is None and "joules were not measured" in told["text"]
     else:
