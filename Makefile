@@ -49,7 +49,7 @@ serve: $(STAMPS)/run
 
 .PHONY: test
 test: $(STAMPS)/dev
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" --durations=25 --durations-min=5 $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMPS)/dev
