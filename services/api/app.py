@@ -18,7 +18,7 @@ from services.api.gate import Gate
 from services.api.guard import Guard
 from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import Lookout
-from services.dashboard import boards, exports, login, pages
+from services.dashboard import boards, exports, login, pages, problem_pages
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -31,7 +31,7 @@ from services.worker.embedded import EmbeddedWorker
 
 _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in module, with evidence.
 
-`POST /optimize` starts a job, `POST /evaluate` asks the referee alone. Errors are problem documents (RFC 9457).
+`POST /optimize` starts a job, `POST /evaluate` asks the referee alone. Errors are problem documents (RFC 9457); the `type` of each leads to a page that says what to do (`/problems`).
 Requests carry a key, `Authorization: Bearer kw_...`; what one user makes, no other sees. Without any key the service answers
 its own machine alone."""
 
@@ -102,6 +102,6 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)
-    for part in (exports, boards, pages, login, key_pages):
+    for part in (exports, boards, pages, login, key_pages, problem_pages):
         app.include_router(part.router)
     return app

@@ -38,8 +38,8 @@ from services.users.caller import Scope as KeyScope
 from services.users.rates import Rates
 
 CALLER = "kernelwright.caller"
-OPEN = frozenset({"/healthz", "/login", "/favicon.ico"})
-OPEN_BELOW = ("/ui/static/",)
+OPEN = frozenset({"/healthz", "/login", "/favicon.ico", "/problems"})
+OPEN_BELOW = ("/ui/static/", "/problems/")
 ADMIN = ("/keys", "/audit", "/ui/keys", "/metrics")
 UNCOUNTED = "/healthz"
 FIRST_KEY = (
