@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from services.api import problems
+from services.api.compression import Compressed
 from services.api.deps import check_form
 from services.api.gate import Gate
 from services.api.guard import Guard
@@ -52,9 +53,9 @@ class Application(FastAPI):
     """FastAPI with the guard around everything, its own body limit included (which would answer in plain text), and observed."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The observer, the guard, the gate, then FastAPI's own layers."""
+        """The observer, the guard, the gate, compression, then FastAPI's own layers."""
         settings: Settings = self.state.settings
-        gate = Gate(super().build_middleware_stack(), self.state.database, settings)
+        gate = Gate(Compressed(super().build_middleware_stack()), self.state.database, settings)
         guard = Guard(gate, settings.allowed_hosts, settings.max_body_bytes)
         return Observed(guard, self.state.metrics.http)
 

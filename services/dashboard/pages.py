@@ -93,8 +93,10 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
 
 
 @router.get("/ui/candidates/{candidate_id}")
-def candidate_page(session: SessionDep, candidate_id: str, against: str = "reference") -> Response:
-    """One candidate: verdict, findings, measurements, difference, source."""
+def candidate_page(
+    session: SessionDep, candidate_id: str, against: str = "reference", lines: str = ""
+) -> Response:
+    """One candidate: verdict, findings, measurements, difference, source; with `lines=all` the whole of long ones."""
     try:
         candidate = plain(read.get_candidate(session, candidate_id))
         job = plain(read.get_job(session, candidate["job_id"]))
@@ -103,7 +105,8 @@ def candidate_page(session: SessionDep, candidate_id: str, against: str = "refer
     except NotFound as error:
         return _missing(error)
     parent = plain(found) if found else None
-    return render("candidate.html", **contexts.candidate_context(job, candidate, reference, parent, against))
+    context = contexts.candidate_context(job, candidate, reference, parent, against, whole=lines == "all")
+    return render("candidate.html", **context)
 
 
 @router.post("/ui/submit")

@@ -64,6 +64,9 @@
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
       if (!answer.ok) throw new Error(String(answer.status));
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      // The server masks the form token anew in each page; any of them is valid, and alone it changes nothing worth a swap.
+      const token = document.querySelector('input[name="csrf"]')?.getAttribute("value");
+      if (token) for (const field of fresh.querySelectorAll('input[name="csrf"]')) field.setAttribute("value", token);
       swap(fresh);
       return fresh;
     } catch {
