@@ -43,6 +43,8 @@ RULES = {
     "GET /docs/oauth2-redirect": SHARED,
     "GET /redoc": SHARED,
     "GET /readyz": SHARED,
+    "GET /ui/workers": SHARED,
+    "GET /ui/workers/tables/{file}": SHARED,
     "GET /leaderboard": BOARD,
     "GET /leaderboard/{task}": BOARD,
     "GET /leaderboard/{task}/history": BOARD,
@@ -102,6 +104,9 @@ FILES = {
         f"{name}.{ending}" for name in ("findings", "held_out", "validation", "screen") for ending in _BOTH
     ],
     "GET /ui/candidates/{candidate_id}/plots/{file}": ["held_out.svg", "validation.svg", "screen.svg"],
+    "GET /ui/workers/tables/{file}": [
+        f"{name}.{ending}" for name in ("workers", "devices") for ending in _BOTH
+    ],
     "GET /ui/leaderboard/tables/{file}": [f"boards.{ending}" for ending in _BOTH],
     "GET /ui/leaderboard/{task}/tables/{file}": [
         f"{name}.{ending}" for name in ("entries", "history") for ending in _BOTH
