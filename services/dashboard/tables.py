@@ -204,6 +204,11 @@ def firsts(views: Sequence[Json]) -> Table:
     )  # fmt: skip
 
 
+def differences(ids: Sequence[str], rows: Sequence[Any]) -> Table:
+    """What differs between candidates: a column for each, called by its id, with the words of the page."""
+    return Table(("what", *ids), tuple((row.name, *row.values) for row in rows))
+
+
 _WORKER = (
     "id",
     "process",

@@ -44,6 +44,8 @@ RULES = {
     "GET /redoc": SHARED,
     "GET /readyz": SHARED,
     "GET /ui/workers": SHARED,
+    "GET /ui/compare": SHARED,  # with ids: tests/services/test_compare.py
+    "GET /ui/compare/tables/{file}": SHARED,
     "GET /ui/workers/tables/{file}": SHARED,
     "GET /leaderboard": BOARD,
     "GET /leaderboard/{task}": BOARD,
@@ -104,6 +106,7 @@ FILES = {
         f"{name}.{ending}" for name in ("findings", "held_out", "validation", "screen") for ending in _BOTH
     ],
     "GET /ui/candidates/{candidate_id}/plots/{file}": ["held_out.svg", "validation.svg", "screen.svg"],
+    "GET /ui/compare/tables/{file}": [f"{name}.{ending}" for name in ("facts", "shapes") for ending in _BOTH],
     "GET /ui/workers/tables/{file}": [
         f"{name}.{ending}" for name in ("workers", "devices") for ending in _BOTH
     ],

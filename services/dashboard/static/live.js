@@ -37,6 +37,10 @@
         const twin = part.querySelector("#" + CSS.escape(details.id));
         if (twin && details.dataset.touched) { twin.open = details.open; twin.dataset.touched = "yes"; }
       }
+      for (const box of old.querySelectorAll("input[type=checkbox]:checked")) {
+        const twin = part.querySelector(`input[type=checkbox][value="${CSS.escape(box.value)}"]`);
+        if (twin) twin.checked = true;
+      }
       const scrolled = [...old.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
       part.reference = reference;
       old.replaceWith(part);
