@@ -19,7 +19,7 @@ from services.api.gate import Gate
 from services.api.guard import Guard
 from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import Lookout
-from services.dashboard import boards, compare, exports, fleet, login, pages, problem_pages
+from services.dashboard import boards, checks, compare, exports, fleet, login, pages, problem_pages
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -103,6 +103,6 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)
-    for part in (exports, boards, pages, login, key_pages, problem_pages, fleet, compare):
+    for part in (exports, boards, pages, login, key_pages, problem_pages, fleet, compare, checks):
         app.include_router(part.router)
     return app

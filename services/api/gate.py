@@ -53,6 +53,7 @@ _NOTED_STATUSES = (401, 403, 429)
 _ACTIONS = {
     "POST /optimize": "job submitted",
     "POST /ui/submit": "job submitted",
+    "POST /ui/check": "task looked at",
     "POST /evaluate": "evaluation submitted",
     "POST /jobs/{job_id}/candidates": "candidate submitted",
     "POST /jobs/{job_id}/batch": "answers submitted",

@@ -65,6 +65,8 @@ RULES = {
     "POST /optimize": MAKES,
     "POST /evaluate": MAKES,
     "POST /ui/submit": MAKES,
+    "POST /ui/check": MAKES,
+    "GET /ui/checks/{check_id}": OWN,
     "GET /": LIST,
     "GET /jobs": LIST,
     "GET /jobs/{job_id}": OWN,
@@ -345,8 +347,8 @@ def test_what_the_gate_refuses_is_observed(keyed: Keyed) -> None:
 def test_what_is_made_belongs_to_whoever_made_it(keyed: Keyed, rule: str) -> None:
     key = keyed.key(f"maker{of_kind(MAKES).index(rule)}")
     client = keyed.client(key)
-    if rule == "POST /ui/submit":
-        made = client.post("/ui/submit", data={"kind": "task", "task": "softmax"})
+    if rule in ("POST /ui/submit", "POST /ui/check"):
+        made = client.post(rule.split(" ")[1], data={"kind": "task", "task": "softmax"})
     else:
         made = ask(client, rule, {})
     assert made.status_code in (202, 303), made.text
