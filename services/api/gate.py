@@ -216,7 +216,8 @@ class Gate:
             return
         path = getattr(scope.get("route"), "path", None) or "unknown"
         action = f"{scope['method']} {path}"
-        location = Headers(raw=message["headers"]).get("location", "")
+        # without its query, which holds what somebody typed
+        location = Headers(raw=message["headers"]).get("location", "").partition("?")[0]
         target = (
             next(iter(scope.get("path_params", {}).values()), None) or location.rpartition("/")[2] or None
         )

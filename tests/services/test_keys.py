@@ -286,6 +286,7 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
     assert log(keyed) == [
         ("ada", "job submitted", ids["job_id"], 202),
         ("ada", "evaluation submitted", ids["evaluation_id"], 202),
+        ("ada", "task looked at", ids["check_id"], 303),
         ("ada", "job cancelled", ids["job_id"], 202),
         ("ada", "refused: GET at the gate", None, 403),
         (None, "refused: GET at the gate", None, 401),
