@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,12 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def pages(shelf: Shelf) -> dict[str, str]:
-    """Addresses, by name."""
+    return addresses(shelf)
+
+
+@cache
+def addresses(shelf: Shelf) -> dict[str, str]:
+    """Addresses of the pages by name, with something on each."""
     job_id, cheat_id = told_story(shelf)
     ids = [f"{job_id}.{stored.candidate(label, origin)['sha256'][:12]}" for label, origin in (
         ("one pass, streaming stores", "human"), ("torch.compile max-autotune, 2 threads", "compiler"))]  # fmt: skip
