@@ -12,7 +12,7 @@ from services.db.models import Evaluation, Worker
 from services.db.types import epoch_seconds
 from services.jobs.endings import end_evaluation
 from tests.browser import stored
-from tests.browser.conftest import Visit, watch
+from tests.browser.conftest import Visit
 from tests.browser.shelf import Shelf
 from tests.browser.test_in_browser import told_story
 from tests.services.service import TINY_TASK
@@ -78,22 +78,26 @@ def addresses(shelf: Shelf) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "theme"), [("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 390, "light")]
-)
 def test_new_pages_fit_their_window(
-    shelf: Shelf, chromium: Browser, pictures: Path, pages: dict[str, str], name: str, width: int, theme: str
+    shelf: Shelf, visit: Visit, pictures: Path, pages: dict[str, str]
 ) -> None:
-    context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
-    visit = Visit(context.new_page())
-    watch(visit)
+    page = visit.page
     for title, path in pages.items():
-        visit.page.goto(shelf.url + path)
-        visit.page.screenshot(path=pictures / f"{title}-{name}.png", full_page=True)
-        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert visit.page.evaluate(wide) <= 0, f"{title} is wider than a window of {width} px"
+        page.goto(shelf.url + path)
+        for name, width, theme in (
+            ("light", 1280, "light"),
+            ("dark", 1280, "dark"),
+            ("narrow", 390, "light"),
+        ):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            page.screenshot(path=pictures / f"{title}-{name}.png", full_page=True)
+            wide = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert wide <= 0, f"{title} is wider than a window of {width} px"
+        page.set_viewport_size({"width": 1280, "height": 900})
     visit.assert_clean(shelf.url)
-    context.close()
 
 
 def test_ticking_candidates_and_checking_a_module_need_no_script(
