@@ -51,9 +51,11 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         ended_job(keyed.base, 1.1 + number / 100, name=f"a job with a rather long name, number {number}")
     job_id = ended_job(keyed.base, 1.9, task_source=LONG)
     shelf = Shelf(None, keyed.base)  # type: ignore[arg-type]  # nobody serves this one
+    first_id = ""
     for number in range(60):
         made = stored.candidate(f"m-{number} round {number}", "llm", source=f"# {number}\n{LONG[number:]}")
         candidate_id = shelf.propose(job_id, made)
+        first_id = first_id or candidate_id
         for split in ("visible", "validation"):
             body = stored.verdict([1 + (number * step % 17) / 11 for step in range(6)], split=split)
             body["shapes"] = [
@@ -65,7 +67,10 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
     with keyed.base.write() as session:
         job = session.get_one(Job, job_id)
         job.winner_sha256, job.tally = made["sha256"], None
-    yield Heavy(keyed, {"job_id": job_id, "candidate_id": candidate_id, "task": TASK, "kind": "too-many"})
+    look = keyed.client().post("/ui/check", data={"kind": "source", "source": LONG})
+    ids = {"job_id": job_id, "candidate_id": candidate_id, "task": TASK, "kind": "too-many"}
+    others = f"candidate={first_id}&candidate={candidate_id}"
+    yield Heavy(keyed, {**ids, "check_id": look.headers["Location"].rpartition("/")[2], "others": others})
     keyed.close()
 
 
@@ -88,6 +93,7 @@ def test_no_page_and_no_plot_is_heavier_than_fifty_kilobytes(heavy: Heavy) -> No
              "/ui/candidates/{candidate_id}/plots/{file}": ("held_out.svg", "validation.svg", "screen.svg")}  # fmt: skip
     pages = [
         path.format(**ids, file=file, name="style.css")
+        + (f"?{ids['others']}" if path == "/ui/compare" else "")
         for method, path in routes_of(keyed.app)
         if method == "GET" and (path == "/" or path.startswith(("/ui", "/problems")))
         for file in files.get(path, ("",))
