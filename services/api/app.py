@@ -13,12 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from services.api import problems
+from services.api.compression import Compressed
 from services.api.deps import check_form
 from services.api.gate import Gate
 from services.api.guard import Guard
 from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import Lookout
-from services.dashboard import boards, exports, login, pages
+from services.dashboard import boards, checks, compare, exports, fleet, login, pages, problem_pages
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -31,7 +32,7 @@ from services.worker.embedded import EmbeddedWorker
 
 _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in module, with evidence.
 
-`POST /optimize` starts a job, `POST /evaluate` asks the referee alone. Errors are problem documents (RFC 9457).
+`POST /optimize` starts a job, `POST /evaluate` asks the referee alone. Errors are problem documents (RFC 9457); the `type` of each leads to a page that says what to do (`/problems`).
 Requests carry a key, `Authorization: Bearer kw_...`; what one user makes, no other sees. Without any key the service answers
 its own machine alone."""
 
@@ -52,9 +53,9 @@ class Application(FastAPI):
     """FastAPI with the guard around everything, its own body limit included (which would answer in plain text), and observed."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The observer, the guard, the gate, then FastAPI's own layers."""
+        """The observer, the guard, the gate, compression, then FastAPI's own layers."""
         settings: Settings = self.state.settings
-        gate = Gate(super().build_middleware_stack(), self.state.database, settings)
+        gate = Gate(Compressed(super().build_middleware_stack()), self.state.database, settings)
         guard = Guard(gate, settings.allowed_hosts, settings.max_body_bytes)
         return Observed(guard, self.state.metrics.http)
 
@@ -102,6 +103,6 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)
-    for part in (exports, boards, pages, login, key_pages):
+    for part in (exports, boards, pages, login, key_pages, problem_pages, fleet, compare, checks):
         app.include_router(part.router)
     return app

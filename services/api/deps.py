@@ -19,6 +19,7 @@ from services.db.session import Database
 from services.errors import Forbidden
 from services.settings import Settings
 from services.users.caller import Caller
+from services.users.logins import unmasked
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -65,7 +66,7 @@ async def check_form(request: Request, caller: CallerDep) -> None:
     if caller.csrf is None or request.method in _SAFE_METHODS:
         return
     given = request.headers.get("x-csrf-token") or await form_field(request, "csrf")
-    if not hmac.compare_digest(given.encode("utf-8", "replace"), caller.csrf.encode()):
+    if not hmac.compare_digest(unmasked(given), caller.csrf):
         raise Forbidden("this form is not of a page of this login; reload the page and try again")
 
 

@@ -38,8 +38,8 @@ from services.users.caller import Scope as KeyScope
 from services.users.rates import Rates
 
 CALLER = "kernelwright.caller"
-OPEN = frozenset({"/healthz", "/login", "/favicon.ico"})
-OPEN_BELOW = ("/ui/static/",)
+OPEN = frozenset({"/healthz", "/login", "/favicon.ico", "/problems"})
+OPEN_BELOW = ("/ui/static/", "/problems/")
 ADMIN = ("/keys", "/audit", "/ui/keys", "/metrics")
 UNCOUNTED = "/healthz"
 FIRST_KEY = (
@@ -53,6 +53,7 @@ _NOTED_STATUSES = (401, 403, 429)
 _ACTIONS = {
     "POST /optimize": "job submitted",
     "POST /ui/submit": "job submitted",
+    "POST /ui/check": "task looked at",
     "POST /evaluate": "evaluation submitted",
     "POST /jobs/{job_id}/candidates": "candidate submitted",
     "POST /jobs/{job_id}/batch": "answers submitted",
@@ -215,7 +216,8 @@ class Gate:
             return
         path = getattr(scope.get("route"), "path", None) or "unknown"
         action = f"{scope['method']} {path}"
-        location = Headers(raw=message["headers"]).get("location", "")
+        # without its query, which holds what somebody typed
+        location = Headers(raw=message["headers"]).get("location", "").partition("?")[0]
         target = (
             next(iter(scope.get("path_params", {}).values()), None) or location.rpartition("/")[2] or None
         )

@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457): `application/problem+json` with type, title, status, detail, errors.
 
-Untrusted text (a candidate's source, a compiler's message) never becomes part of one: `input` values of validation
-errors are left out on purpose.
+Each `type` leads to a page of ours that says what it means, see `problem_kinds`. Untrusted text (a candidate's source, a
+compiler's message) never becomes part of one: `input` values of validation errors are left out on purpose.
 """
 
 from __future__ import annotations
@@ -18,24 +18,13 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
+from services.api.problem_kinds import OF_STATUS
 from services.db.models import utc_now
 from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceeded, Refused, ServiceError
 
 _log = logging.getLogger(__name__)
 # where a request's parts come from; a client knows its fields by their own names
 _PLACES = ("body", "query", "path", "header")
-_TYPES = {
-    401: "/problems/no-key",
-    403: "/problems/forbidden",
-    404: "/problems/not-found",
-    405: "/problems/method-not-allowed",
-    409: "/problems/conflict",
-    413: "/problems/body-too-large",
-    422: "/problems/invalid-request",
-    429: "/problems/too-many",
-    500: "/problems/internal-fault",
-    503: "/problems/not-ready",
-}
 _STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422, Forbidden: 403, QuotaExceeded: 429}
 
 
@@ -48,7 +37,7 @@ def problem(
 ) -> JSONResponse:
     """A problem document as a response; `errors` names fields: {"field", "message"}, `more` are members of its own."""
     body: dict[str, Any] = {
-        "type": _TYPES.get(status, "about:blank"),
+        "type": OF_STATUS[status].type if status in OF_STATUS else "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,

@@ -50,6 +50,11 @@ def job_context(
     events = [_labelled(event, labels) for event in events]
     told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
     is_final = job["state"] in words.FINAL_STATES
+    diff = listing.unified(reference, candidate["source"]) if candidate else None
+    diff_shown, diff_hidden = listing.beginning(diff or ())
+    reference_lines, reference_hidden = listing.beginning(
+        [] if candidate else listing.highlighted_lines(reference)
+    )
     return {
         "job": job,
         "rows": ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256")),
@@ -78,8 +83,10 @@ def job_context(
         "shown_id": next((one["id"] for one in candidates if one["sha256"] == shown.get("sha256")), ""),
         "optimized": next((one for one in reversed(candidates) if ranking.is_delivery(one)), None),
         "reading": words.reading(_headline_interval(job, shown)),
-        "diff": listing.unified(reference, candidate["source"]) if candidate else None,
-        "reference_lines": [] if candidate else listing.highlighted_lines(reference),
+        "diff": diff if diff is None else diff_shown,
+        "diff_hidden": diff_hidden,
+        "reference_lines": reference_lines,
+        "reference_hidden": reference_hidden,
         "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
         "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
         "events_hidden": max(0, len(told) - EVENTS_SHOWN) + earlier_events,
@@ -155,8 +162,10 @@ def candidate_context(
     reference: str,
     parent: Mapping[str, Any] | None,
     against: str,
+    *,
+    whole: bool = False,
 ) -> dict[str, Any]:
-    """Everything that a candidate's page shows."""
+    """Everything that a candidate's page shows; of long texts the beginning, unless `whole`."""
     against = "parent" if against == "parent" and parent is not None else "reference"
     old = parent["source"] if against == "parent" and parent is not None else reference
     sections: list[dict[str, Any]] = []
@@ -187,6 +196,11 @@ def candidate_context(
                 "narrow": charts.shape_chart(timed, summary=summary, narrow=True, name=f"{phase}-narrow"),
             }
         )
+    diff = listing.unified(old, candidate["source"])
+    diff_shown, diff_hidden = listing.beginning(diff or (), whole=whole)
+    source_lines, source_hidden = listing.beginning(
+        listing.highlighted_lines(candidate["source"]), whole=whole
+    )
     return {
         "job": job,
         "candidate": candidate,
@@ -196,7 +210,9 @@ def candidate_context(
         "detail": next(
             (str(one["verdict"]["detail"]) for one in sections if one["verdict"].get("detail")), ""
         ),
-        "diff": listing.unified(old, candidate["source"]),
-        "source_lines": listing.highlighted_lines(candidate["source"]),
+        "diff": diff if diff is None else diff_shown,
+        "diff_hidden": diff_hidden,
+        "source_lines": source_lines,
+        "source_hidden": source_hidden,
         "environment": ranking.environment_of([candidate]),
     }

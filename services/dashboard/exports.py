@@ -10,6 +10,8 @@
 | `/ui/jobs/{id}/plots/{name}.svg` | `search`, `shapes`, `map` |
 | `/ui/candidates/{id}/plots/{phase}.svg` | `held_out`, `validation`, `screen` |
 | `/ui/leaderboard/{task}/plots/history.svg` | first place over time |
+| `/ui/workers/tables/{name}.csv` | see `fleet` |
+| `/ui/compare/tables/{name}.csv` | `facts`, `shapes` of several `candidate` |
 
 `.json` in place of `.csv` gives the same rows as JSON. Lists that go on say so in a `Link` header, and in `next`.
 """
@@ -49,9 +51,9 @@ def overview_table(
     request: Request, session: SessionDep, file: str, limit: Rows = 100, after: After = None
 ) -> Response:
     """The overview's table."""
-    _, ending = _parts(file, "jobs")
+    _, ending = parts_of(file, "jobs")
     page = page_of(read.list_jobs(session, limit + 1, after), limit)
-    return _answer(request, tables.jobs([plain(view) for view in page.data], page.next), "jobs", ending)
+    return answer_of(request, tables.jobs([plain(view) for view in page.data], page.next), "jobs", ending)
 
 
 @router.get("/ui/jobs/{job_id}/tables/{file}")
@@ -65,7 +67,7 @@ def job_table(
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
 ) -> Response:
     """One of a job's tables."""
-    name, ending = _parts(file, "candidates", "rejected", "shapes", "own_shapes", "costs", "events")
+    name, ending = parts_of(file, "candidates", "rejected", "shapes", "own_shapes", "costs", "events")
     if name == "events":
         read.job_row(session, job_id)
         page = page_of(read.list_events(session, job_id, after, limit + 1), limit)
@@ -83,19 +85,19 @@ def job_table(
             "costs": lambda: tables.costs(contexts.costs(found.verdict, prices)),
         }
         table = made[name]()
-    return _answer(request, table, f"{job_id}-{name}", ending)
+    return answer_of(request, table, f"{job_id}-{name}", ending)
 
 
 @router.get("/ui/candidates/{candidate_id}/tables/{file}")
 def candidate_table(request: Request, session: SessionDep, candidate_id: str, file: str) -> Response:
     """One of a candidate's tables."""
-    name, ending = _parts(file, "findings", *_PHASES)
+    name, ending = parts_of(file, "findings", *_PHASES)
     candidate = plain(read.get_candidate(session, candidate_id))
     if name == "findings":
         table = tables.findings(candidate["findings"])
     else:
         table = tables.shapes(ranking.shapes_of(ranking.verdict_in(candidate, name)))
-    return _answer(request, table, f"{candidate_id}-{name}", ending)
+    return answer_of(request, table, f"{candidate_id}-{name}", ending)
 
 
 @router.get("/ui/leaderboard/tables/{file}")
@@ -103,9 +105,9 @@ def boards_table(
     request: Request, session: SessionDep, file: str, gpu: Text = None, limit: Rows = 200, after: After = None
 ) -> Response:
     """All boards."""
-    _, ending = _parts(file, "boards")
+    _, ending = parts_of(file, "boards")
     found, more = reading.list_boards(session, limit=limit, after=after, **selection(gpu=gpu))
-    return _answer(request, tables.boards([plain(view) for view in found], more), "leaderboard", ending)
+    return answer_of(request, tables.boards([plain(view) for view in found], more), "leaderboard", ending)
 
 
 @router.get("/ui/leaderboard/{task}/tables/{file}")
@@ -122,7 +124,7 @@ def board_table(
     after: After = None,
 ) -> Response:
     """One board, or the history of its first place."""
-    name, ending = _parts(file, "entries", "history")
+    name, ending = parts_of(file, "entries", "history")
     where = selection(gpu=gpu, platform=platform)
     if name == "history":
         table = tables.firsts([plain(view) for view in reading.history(session, task, **where)])
@@ -130,13 +132,13 @@ def board_table(
         who = selection(origin=origin, model=model)
         found = reading.read_board(session, task, limit=limit, after=after, **where, **who)
         table = tables.entries([plain(view) for view in found.data], found.next)
-    return _answer(request, table, f"leaderboard-{task}-{name}", ending)
+    return answer_of(request, table, f"leaderboard-{task}-{name}", ending)
 
 
 @router.get("/ui/jobs/{job_id}/plots/{file}")
 def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
     """One of a job's plots."""
-    name, _ = _parts(file, "search", "shapes", "map", endings=("svg",))
+    name, _ = parts_of(file, "search", "shapes", "map", endings=("svg",))
     found = _Measured(session, job_id)
     if name == "map":
         drawn = contexts.rate_map_of(found.delivered, found.phase, found.verdict)
@@ -153,7 +155,7 @@ def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
 @router.get("/ui/candidates/{candidate_id}/plots/{file}")
 def candidate_plot(session: SessionDep, candidate_id: str, file: str) -> Response:
     """Speedup by shape in one phase of a candidate."""
-    phase, _ = _parts(file, *_PHASES, endings=("svg",))
+    phase, _ = parts_of(file, *_PHASES, endings=("svg",))
     verdict = ranking.verdict_in(plain(read.get_candidate(session, candidate_id)), phase)
     timed, summary = ranking.timed_shapes(verdict), ranking.summary_of(verdict)
     return _svg(plots.svg_file("chart_shapes.svg", charts.shape_chart(timed, summary=summary, name=phase)))
@@ -186,14 +188,20 @@ class _Measured:
         return ranking.leaderboard(self.candidates, (self.job["winner"] or {}).get("sha256"))
 
 
-def _parts(file: str, *names: str, endings: tuple[str, ...] = ("csv", "json")) -> tuple[str, str]:
+def parts_of(file: str, *names: str, endings: tuple[str, ...] = ("csv", "json")) -> tuple[str, str]:
+    """Name and ending of a file that was asked for.
+
+    Raises:
+        NotFound: it is none of these.
+    """
     name, _, ending = file.rpartition(".")
     if name not in names or ending not in endings:
         raise NotFound(f"there is {', '.join(names)}, each as {' or '.join(endings)}")
     return name, ending
 
 
-def _answer(request: Request, table: Table, name: str, ending: str) -> Response:
+def answer_of(request: Request, table: Table, name: str, ending: str) -> Response:
+    """A table as CSV, called `name`, or as JSON."""
     headers = {"Cache-Control": "no-store"}
     if table.next is not None:
         asked = {**request.query_params, "after": table.next}

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from services.dashboard.words import NOT_MEASURED
+from services.dashboard.words import NOT_MEASURED, prefixed
 
 
 def finite(value: object) -> float | None:
@@ -75,10 +75,7 @@ def rate(value: object, unit: str) -> str:
     number = finite(value)
     if number is None or number <= 0:
         return NOT_MEASURED
-    prefix, factor = next(
-        ((prefix, factor) for prefix, factor in (("P", 1e15), ("T", 1e12)) if number >= factor), ("G", 1e9)
-    )
-    return f"{number / factor:.3g} {prefix}{unit}"
+    return prefixed(number, unit)
 
 
 def offset(value_s: float) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from markupsafe import Markup, escape
 from pygments import highlight  # type: ignore[import-untyped]
@@ -15,6 +17,8 @@ from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 HIGHLIGHT_LIMIT_CHARACTERS = 200_000
 DIFF_LIMIT_LINES = 5_000
 CONTEXT_LINES = 3
+# What a page shows unless all of it is asked for, so that no page takes long to load.
+SHOWN_LINES, SHOWN_CHARACTERS = 300, 60_000
 # A source never changes, its page is drawn again every few seconds, and Pygments takes most of that time.
 _KEPT = 128
 
@@ -27,6 +31,21 @@ class DiffLine:
     old: int | None
     new: int | None
     html: Markup
+
+
+Line = TypeVar("Line", Markup, DiffLine)
+
+
+def beginning(lines: Sequence[Line], *, whole: bool = False) -> tuple[list[Line], int]:
+    """The first lines, as many as a page shows, and how many are left out; all of them if `whole`."""
+    shown: list[Line] = []
+    left = SHOWN_CHARACTERS
+    for line in lines:
+        left -= len(line.html if isinstance(line, DiffLine) else line)
+        if not whole and (left < 0 or len(shown) == SHOWN_LINES):
+            break
+        shown.append(line)
+    return shown, len(lines) - len(shown)
 
 
 def highlighted_lines(source: str) -> list[Markup]:

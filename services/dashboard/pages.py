@@ -6,7 +6,7 @@ what to show to `contexts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
@@ -93,8 +93,10 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
 
 
 @router.get("/ui/candidates/{candidate_id}")
-def candidate_page(session: SessionDep, candidate_id: str, against: str = "reference") -> Response:
-    """One candidate: verdict, findings, measurements, difference, source."""
+def candidate_page(
+    session: SessionDep, candidate_id: str, against: str = "reference", lines: str = ""
+) -> Response:
+    """One candidate: verdict, findings, measurements, difference, source; with `lines=all` the whole of long ones."""
     try:
         candidate = plain(read.get_candidate(session, candidate_id))
         job = plain(read.get_job(session, candidate["job_id"]))
@@ -103,7 +105,8 @@ def candidate_page(session: SessionDep, candidate_id: str, against: str = "refer
     except NotFound as error:
         return _missing(error)
     parent = plain(found) if found else None
-    return render("candidate.html", **contexts.candidate_context(job, candidate, reference, parent, against))
+    context = contexts.candidate_context(job, candidate, reference, parent, against, whole=lines == "all")
+    return render("candidate.html", **context)
 
 
 @router.post("/ui/submit")
@@ -112,9 +115,19 @@ def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Re
 
     `services.api.guard` has already refused forms that come from other sites.
     """
+    made = accepted(session, settings, form, submit.create_job)
+    return made if isinstance(made, Response) else RedirectResponse(f"/ui/jobs/{made}", status_code=303)
+
+
+def accepted(
+    session: Session,
+    settings: Settings,
+    form: Mapping[str, Any],
+    make: Callable[[Session, OptimizeRequest, Settings], str],
+) -> str | Response:
+    """The id of what `make` makes of the form, or the form again with what is wrong."""
     try:
-        wanted = OptimizeRequest.model_validate(_wanted(form))
-        job_id = submit.create_job(session, wanted, settings)
+        return make(session, OptimizeRequest.model_validate(_wanted(form)), settings)
     except ValidationError as error:
         found = [
             (_field_name(item["loc"]), str(item["msg"]).removeprefix("Value error, "))
@@ -126,7 +139,6 @@ def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Re
         return _index(session, settings, {**form, "errors": found}, status=422)
     except QuotaExceeded as error:
         return _index(session, settings, {**form, "errors": [("quota", str(error))]}, status=429)
-    return RedirectResponse(f"/ui/jobs/{job_id}", status_code=303)
 
 
 @router.post("/ui/jobs/{job_id}/cancel")
@@ -173,10 +185,17 @@ def _index(
         jobs=shown,
         older=shown[-1]["id"] if len(jobs) > PAGE_SIZE else None,
         any_running=any(job["state"] not in words.FINAL_STATES for job in shown),
-        catalogue=catalog.list_tasks(),
-        devices=sorted(DEVICES, key=lambda device: device != settings.device),
-        form=form,
+        **form_context(settings, form),
     )
+
+
+def form_context(settings: Settings, form: Mapping[str, Any]) -> dict[str, Any]:
+    """What the form for a new job is drawn from."""
+    return {
+        "catalogue": catalog.list_tasks(),
+        "devices": sorted(DEVICES, key=lambda device: device != settings.device),
+        "form": form,
+    }
 
 
 def _wanted(form: Mapping[str, Any]) -> dict[str, Any]:

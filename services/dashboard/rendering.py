@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from services.dashboard import formats, words
 from services.jobs.lines import lines_of_code
 from services.users.caller import current
+from services.users.logins import masked
 
 HERE = Path(__file__).parent
 STATIC_TYPES = {
@@ -86,7 +87,9 @@ def csrf_field() -> Markup:
     """What a form of ours must carry, for whoever is logged in; see `services.api.deps.check_form`."""
     caller = current.get()
     token = caller.csrf if caller is not None else None
-    return Markup('<input type="hidden" name="csrf" value="{}">').format(token) if token else Markup("")
+    return (
+        Markup('<input type="hidden" name="csrf" value="{}">').format(masked(token)) if token else Markup("")
+    )
 
 
 def render(template: str, *, status: int = 200, **context: Any) -> Response:

@@ -204,6 +204,51 @@ def firsts(views: Sequence[Json]) -> Table:
     )  # fmt: skip
 
 
+def differences(ids: Sequence[str], rows: Sequence[Any]) -> Table:
+    """What differs between candidates: a column for each, called by its id, with the words of the page."""
+    return Table(("what", *ids), tuple((row.name, *row.values) for row in rows))
+
+
+_WORKER = (
+    "id",
+    "process",
+    "device",
+    "type",
+    "state",
+    "seen_at",
+    "silent_s",
+    "tier",
+    "held",
+    "attacks",
+    "busy_share",
+    "problem",
+)
+_DEVICE = (
+    "device",
+    "type",
+    "gpu_uuid",
+    "driver",
+    "torch",
+    "triton",
+    "python",
+    "threads",
+    "power_limit_w",
+    "workers",
+)
+
+
+def workers(found: Sequence[Json]) -> Table:
+    """Who judges here. `held` of `attacks`: its own attacks on its sandbox."""
+    return Table(_WORKER, tuple(tuple(one[name] for name in _WORKER) for one in found))
+
+
+def devices(found: Sequence[Json]) -> Table:
+    """Each device; a column for each ceiling that was measured on any of them, in the unit that its name ends with."""
+    rates = sorted({name for one in found for name in one["rates"]})
+    rows = ((*(one[name] for name in _DEVICE), *(one["rates"].get(name) for name in rates)) for one in found)
+    return Table((*_DEVICE, *rates), tuple(rows))
+
+
 def _bounds(interval: Any) -> tuple[Cell, Cell]:
     return (interval[0], interval[1]) if interval else (None, None)
 

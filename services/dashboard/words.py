@@ -166,6 +166,27 @@ def baseline(name: str) -> tuple[str, str]:
     return spaced(what), how
 
 
+_UNITS = (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s"), ("_per_s", "/s"))
+
+
+def ceiling(name: str, value: float) -> tuple[str, str]:
+    """A measured ceiling as (what, how much): ``("dram", "4.26 TB/s")`` from ``dram_bytes_per_s``."""
+    for ending, unit in _UNITS:
+        if name.endswith(ending):
+            return spaced(name.removesuffix(ending)), prefixed(value, unit)
+    if name.endswith("_s"):
+        return spaced(name.removesuffix("_s")), f"{value * 1e6:.3g} µs"
+    return spaced(name), f"{value:,.6g}"
+
+
+def prefixed(value: float, unit: str) -> str:
+    """Three digits and a prefix: ``4.01 TB/s``."""
+    prefix, factor = next(
+        ((prefix, factor) for prefix, factor in (("P", 1e15), ("T", 1e12)) if value >= factor), ("G", 1e9)
+    )
+    return f"{value / factor:.3g} {prefix}{unit}"
+
+
 def reading(bounds: tuple[float, float] | None) -> Word:
     """What an interval of the speedup over the best baseline allows to say of the whole."""
     if bounds is None:

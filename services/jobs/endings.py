@@ -42,11 +42,12 @@ def end_job(
 def end_evaluation(
     session: Session, row: Evaluation, state: str, reason: str, result: dict[str, Any] | None
 ) -> None:
-    """End an evaluation that the caller has locked; `result` is the referee's verdict, if there is one."""
+    """End an evaluation that the caller has locked; `result` is the referee's answer, if there is one."""
     row.state = state
     row.reason = storable_text(reason)
     row.result = storable_json(result) if result else None
-    row.verdict = str(result["verdict"])[:32] if result else None
+    word = result.get("verdict") if result else None
+    row.verdict = str(word)[:32] if word is not None else None
     row.finished_at = utc_now()
     row.lease_owner = row.lease_until = None
     job = events.lock_job(session, row.job_id) if row.job_id else None

@@ -15,6 +15,7 @@ from services.db.ids import is_candidate_id, is_id
 from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
+from services.jobs.submit import LOOK
 from services.jobs.tally import LATEST_FIRST, Tally, latest, tallies
 from services.jobs.views import (
     CandidateView,
@@ -283,6 +284,18 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
         result=row.result,
         urls=EvaluationUrls(self=f"/evaluations/{row.id}"),
     )
+
+
+def look_row(session: Session, evaluation_id: str) -> Evaluation:
+    """The row of a look at a task (`services.jobs.submit.create_look`).
+
+    Raises:
+        NotFound: no such look.
+    """
+    row = session.get(Evaluation, evaluation_id) if is_id(evaluation_id) else None
+    if row is None or row.effort != LOOK:
+        raise NotFound(f"there is no check {evaluation_id[:40]!r}")
+    return row
 
 
 def get_bundle(session: Session, job_id: str) -> tuple[str, bytes]:

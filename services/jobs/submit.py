@@ -31,6 +31,9 @@ from services.users import quotas
 _WORKER_REMEMBERED_S = 24 * 3600.0
 _KEY_LIFETIME = timedelta(hours=24)
 _POLICY_SAMPLES = 4
+#: The effort of an evaluation that only looks at its task.
+LOOK = "look"
+_LOOK_S = 120.0
 _KEY_MAX_CHARACTERS = 200
 
 
@@ -151,6 +154,38 @@ def create_evaluation(
     session.commit()
     bell.set()
     return evaluation_id
+
+
+def create_look(session: Session, request: TaskRequest, settings: Settings) -> str:
+    """Make a queued look at a task, commit, and return its id: lint and the space of shapes, and nothing is started.
+
+    A row among the evaluations, without a candidate and with the effort `LOOK`: leased, private and cancelled as they are.
+    `request` may be of a kind that names a device.
+
+    Raises:
+        Refused: the request asks for something that this service does not have.
+        QuotaExceeded: the session's user has used what it may use.
+    """
+    task = _task(request, getattr(request, "name", None), settings)
+    device = getattr(request, "device", None) or settings.device
+    errors = _device_errors(session, device, settings)
+    if errors:
+        raise Refused(errors)
+    owner_id = owner_of(session)
+    quotas.check(session, owner_id, device)
+    row = _evaluation(
+        new_id(),
+        task,
+        CandidateSource("", label="none"),
+        owner_id=owner_id,
+        device=device,
+        effort=LOOK,
+        deadline_s=_LOOK_S,
+    )
+    session.add(row)
+    session.commit()
+    bell.set()
+    return row.id
 
 
 def add_external_candidate(session: Session, job_id: str, request: CandidateRequest) -> str:

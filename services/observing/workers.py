@@ -44,6 +44,12 @@ def alive(session: Session) -> Sequence[Worker]:
     return session.scalars(select(Worker).where(Worker.seen_at > epoch_seconds() - SEEN_WITHIN_S)).all()
 
 
+def known(session: Session, most: int) -> list[tuple[Worker, float]]:
+    """Rows of the workers that were seen last, silent ones included, and for how many seconds each has been silent."""
+    query = select(Worker, epoch_seconds() - Worker.seen_at).order_by(Worker.seen_at.desc()).limit(most)
+    return [(row[0], max(0.0, float(row[1]))) for row in session.execute(query)]
+
+
 def capabilities(workers: Sequence[Worker]) -> list[Capability]:
     """Workers by what they can judge."""
     groups: dict[tuple[str, str], list[Worker]] = defaultdict(list)
@@ -55,11 +61,13 @@ def capabilities(workers: Sequence[Worker]) -> list[Capability]:
     return [_capability(*key, members) for key, members in sorted(groups.items())]
 
 
+def state_of(worker: Worker) -> str:
+    """What a worker that is alive does: it is `ready`, is `checking` itself, or is `refusing` all work."""
+    return "refusing" if worker.problem is not None else "checking" if worker.tier is None else "ready"
+
+
 def _capability(device: str, type_name: str, members: Sequence[Worker]) -> Capability:
-    states = [
-        "refusing" if one.problem is not None else "checking" if one.tier is None else "ready"
-        for one in members
-    ]
+    states = [state_of(one) for one in members]
     shares = [
         float(share)
         for one in members

@@ -24,6 +24,7 @@ COOKIE = "kernelwright_login"
 FORM_COOKIE = "kernelwright_login_form"
 LIFETIME = timedelta(hours=12)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+_MASKED = re.compile(r"[0-9a-f]{128}")
 
 
 def new_token() -> str:
@@ -70,6 +71,28 @@ def csrf_of(token: str) -> str:
     Another site can make a browser send the cookie but can read neither it nor our pages, so it cannot know this.
     """
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def masked(token: str) -> str:
+    """A token of `csrf_of` under new random bits, for one page: those bits, and the token's exclusive or with them, in hex.
+
+    The same token in page after page could be learnt from how well they compress, see `services.api.compression`.
+    """
+    plain = bytes.fromhex(token)
+    bits = secrets.token_bytes(len(plain))
+    return (bits + _xor(plain, bits)).hex()
+
+
+def unmasked(given: str) -> str:
+    """The token in what a page carried; "" for whatever `masked` did not make."""
+    if not _MASKED.fullmatch(given):
+        return ""
+    both = bytes.fromhex(given)
+    return _xor(both[32:], both[:32]).hex()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(left ^ right for left, right in zip(one, other, strict=True))
 
 
 def safe_next(path: str) -> str:

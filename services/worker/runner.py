@@ -25,7 +25,7 @@ from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
-from services.jobs.submit import job_spec
+from services.jobs.submit import LOOK, job_spec
 from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
@@ -36,6 +36,10 @@ from services.worker.bench import Bench, Seat
 from services.worker.watch import Watch
 
 _log = logging.getLogger(__name__)
+# What is kept of a description: neither the text, which is the row's, nor the shapes that choose a winner.
+_OF_A_LOOK = (
+    "ok", "verdict", "reason", "detail", "lint", "inferred", "dims", "direction", "inputs", "outputs", "parameters"
+)  # fmt: skip
 # What a crash of ours reads like to the person who waits for the job; details are in the log.
 _FAULT = "internal fault ({kind}): {error}"
 
@@ -136,6 +140,12 @@ class Runner:
                 store = SqlJobStore(self._database, spec.job_id, held, self.stopping.is_set)
                 candidate = Candidate(source=row.candidate_source, origin=row.origin, label=row.label)
                 verdict = judge_candidate(spec, store, referee, candidate)
+            elif row.effort == LOOK:
+                task = TaskSource(name=row.task_name, source=row.task_source)
+                found = seat.describe(task, deadline_s=row.deadline_s)
+                shown = {name: value for name, value in found.items() if name in _OF_A_LOOK}
+                shown["shapes"] = {"visible": (found.get("shapes") or {}).get("visible", [])}
+                return "succeeded", str(found.get("reason") or ""), shown
             else:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 source = CandidateSource(row.candidate_source, origin=row.origin, label=row.label)

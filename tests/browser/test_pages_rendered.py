@@ -350,7 +350,8 @@ def test_pages_can_be_read_by_a_screen_reader() -> None:
         labelled = {label.attributes.get("for") for label in page.find("label")}
         for control in (*page.find("select"), *page.find("textarea"), *page.find("input")):
             is_wrapped = control.attributes.get("type") == "radio"
-            assert is_wrapped or control.attributes.get("id") in labelled, control.attributes
+            is_named = is_wrapped or bool(control.attributes.get("aria-label"))
+            assert is_named or control.attributes.get("id") in labelled, control.attributes
         for table in page.find("table"):
             assert all(head.attributes.get("scope") in ("col", "row") for head in table.find("th"))
             assert table.find("th"), "every table has heads"

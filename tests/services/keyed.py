@@ -118,7 +118,10 @@ def whole_job(keyed: Keyed, client: TestClient) -> dict[str, str]:
         session.add(Bundle(job_id=job_id, file_name="b.zip", content=b"PK"))
         events.append(session, job_id, "job.waiting", {})
     evaluation_id = evaluate(client).json()["id"]
-    return {"job_id": job_id, "candidate_id": candidate.id, "evaluation_id": evaluation_id}
+    look = client.post("/ui/check", data={"kind": "source", "source": TINY_TASK, "name": "n/" * 60})
+    check_id = look.headers["Location"].partition("?")[0].rpartition("/")[2]
+    ids = {"job_id": job_id, "candidate_id": candidate.id, "evaluation_id": evaluation_id}
+    return {**ids, "check_id": check_id}
 
 
 def routes_of(app: FastAPI) -> Iterator[tuple[str, str]]:

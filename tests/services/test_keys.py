@@ -286,6 +286,7 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
     assert log(keyed) == [
         ("ada", "job submitted", ids["job_id"], 202),
         ("ada", "evaluation submitted", ids["evaluation_id"], 202),
+        ("ada", "task looked at", ids["check_id"], 303),
         ("ada", "job cancelled", ids["job_id"], 202),
         ("ada", "refused: GET at the gate", None, 403),
         (None, "refused: GET at the gate", None, 401),
@@ -297,7 +298,7 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
     assert [entry["action"] for entry in shown["data"]] == ["key revoked", "key rotated", "key made"]
     assert shown["data"][0]["key_prefix"] == root.row.prefix
     older = admin.get(f"/audit?limit=100&after={shown['last_id']}").json()
-    assert len(older["data"]) == 5
+    assert len(older["data"]) == 6
     text = json.dumps([shown, older])
     assert not any(one in text for one in (made.text, root.text, new["key"], rotated["key"], "class Model"))
 

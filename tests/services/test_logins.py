@@ -28,7 +28,7 @@ def keyed(tmp_path: Path) -> Iterator[Keyed]:
 
 
 def token_in(page: str) -> str:
-    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page)
+    found = re.search(r'name="csrf" value="((?:[0-9a-f]{64}){1,2})"', page)
     assert found is not None, page
     return found[1]
 
@@ -169,7 +169,7 @@ def test_our_own_forms_do(keyed: Keyed) -> None:
     made = browser.post("/ui/submit", data={"kind": "task", "task": "softmax", "csrf": token})
     assert made.status_code == 303, made.text
     page = browser.get(made.headers["Location"])
-    assert token_in(page.text) == token
+    assert logins.unmasked(token_in(page.text)) == logins.unmasked(token)
     cancel = f"{made.headers['Location']}/cancel"
     assert f'action="{cancel}"' in page.text
     assert browser.post(cancel, data={"csrf": token}).status_code == 303

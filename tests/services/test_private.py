@@ -36,11 +36,17 @@ RULES = {
     "POST /login": OPEN,
     "GET /favicon.ico": OPEN,
     "GET /ui/static/{name}": OPEN,
+    "GET /problems": OPEN,
+    "GET /problems/{kind}": OPEN,
     "GET /openapi.json": SHARED,
     "GET /docs": SHARED,
     "GET /docs/oauth2-redirect": SHARED,
     "GET /redoc": SHARED,
     "GET /readyz": SHARED,
+    "GET /ui/workers": SHARED,
+    "GET /ui/compare": SHARED,  # with ids: tests/services/test_compare.py
+    "GET /ui/compare/tables/{file}": SHARED,
+    "GET /ui/workers/tables/{file}": SHARED,
     "GET /leaderboard": BOARD,
     "GET /leaderboard/{task}": BOARD,
     "GET /leaderboard/{task}/history": BOARD,
@@ -59,6 +65,8 @@ RULES = {
     "POST /optimize": MAKES,
     "POST /evaluate": MAKES,
     "POST /ui/submit": MAKES,
+    "POST /ui/check": MAKES,
+    "GET /ui/checks/{check_id}": OWN,
     "GET /": LIST,
     "GET /jobs": LIST,
     "GET /jobs/{job_id}": OWN,
@@ -100,6 +108,10 @@ FILES = {
         f"{name}.{ending}" for name in ("findings", "held_out", "validation", "screen") for ending in _BOTH
     ],
     "GET /ui/candidates/{candidate_id}/plots/{file}": ["held_out.svg", "validation.svg", "screen.svg"],
+    "GET /ui/compare/tables/{file}": [f"{name}.{ending}" for name in ("facts", "shapes") for ending in _BOTH],
+    "GET /ui/workers/tables/{file}": [
+        f"{name}.{ending}" for name in ("workers", "devices") for ending in _BOTH
+    ],
     "GET /ui/leaderboard/tables/{file}": [f"boards.{ending}" for ending in _BOTH],
     "GET /ui/leaderboard/{task}/tables/{file}": [
         f"{name}.{ending}" for name in ("entries", "history") for ending in _BOTH
@@ -138,7 +150,7 @@ def hers(keyed: Keyed) -> dict[str, str]:
     """The ids of all that Ada has."""
     key = keyed.key("ada")
     ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id, label="m-1 #1")
-    names = {"name": "style.css", "task": TASK}
+    names = {"name": "style.css", "task": TASK, "kind": "no-key"}
     return {**whole_job(keyed, keyed.client(key)), "key_id": key.row.id, "ranked_id": ranked, **names}
 
 
@@ -238,7 +250,7 @@ def test_a_key_that_may_read_changes_nothing(keyed: Keyed, hers: dict[str, str],
 @pytest.mark.parametrize("rule", of_kind(SHARED))
 def test_what_is_shared_shows_nothing_of_anybody_s(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
     text = ask(keyed.client(keyed.key("mallory")), rule, hers).text
-    assert not any(value in text for name, value in hers.items() if name not in ("name", "task"))
+    assert not any(value in text for name, value in hers.items() if name not in ("name", "task", "kind"))
 
 
 @pytest.mark.parametrize("rule", of_kind(BOARD))
@@ -317,7 +329,7 @@ def test_no_spelling_of_a_path_is_a_way_around(keyed: Keyed, hers: dict[str, str
     asyncio.run(keyed.app(scope, receive, send))
     body = b"".join(message.get("body", b"") for message in sent).decode()
     assert sent[0]["status"] in (401, 404)
-    assert not any(value in body for name, value in hers.items() if name not in ("name", "task"))
+    assert not any(value in body for name, value in hers.items() if name not in ("name", "task", "kind"))
 
 
 def test_what_the_gate_refuses_is_observed(keyed: Keyed) -> None:
@@ -335,8 +347,8 @@ def test_what_the_gate_refuses_is_observed(keyed: Keyed) -> None:
 def test_what_is_made_belongs_to_whoever_made_it(keyed: Keyed, rule: str) -> None:
     key = keyed.key(f"maker{of_kind(MAKES).index(rule)}")
     client = keyed.client(key)
-    if rule == "POST /ui/submit":
-        made = client.post("/ui/submit", data={"kind": "task", "task": "softmax"})
+    if rule in ("POST /ui/submit", "POST /ui/check"):
+        made = client.post(rule.split(" ")[1], data={"kind": "task", "task": "softmax"})
     else:
         made = ask(client, rule, {})
     assert made.status_code in (202, 303), made.text
@@ -383,7 +395,7 @@ def test_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None
         key = keyed.key("ada")
         ada, mallory = keyed.client(key), keyed.client(keyed.key("mallory"))
         ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id)
-        ids = {**whole_job(keyed, ada), "name": "style.css", "task": TASK}
+        ids = {**whole_job(keyed, ada), "name": "style.css", "task": TASK, "kind": "no-key"}
         for rule in of_kind(OWN):
             assert ask(mallory, rule, ids).status_code == 404, rule
             if rule.startswith("GET") and rule not in WITHOUT_ONE:

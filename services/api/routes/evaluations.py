@@ -52,7 +52,10 @@ async def evaluate(
 
 @router.get("/evaluations/{evaluation_id}")
 def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
-    """One evaluation; `result` is the referee's whole verdict once `state` is `succeeded`."""
+    """One evaluation; `result` is the referee's whole verdict once `state` is `succeeded`.
+
+    With the effort `look` it is what the form of the pages asks for before a job: the task's description and lint.
+    """
     return _look(database, evaluation_id)
 
 

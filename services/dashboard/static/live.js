@@ -37,6 +37,10 @@
         const twin = part.querySelector("#" + CSS.escape(details.id));
         if (twin && details.dataset.touched) { twin.open = details.open; twin.dataset.touched = "yes"; }
       }
+      for (const box of old.querySelectorAll("input[type=checkbox]:checked")) {
+        const twin = part.querySelector(`input[type=checkbox][value="${CSS.escape(box.value)}"]`);
+        if (twin) twin.checked = true;
+      }
       const scrolled = [...old.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
       part.reference = reference;
       old.replaceWith(part);
@@ -64,6 +68,9 @@
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
       if (!answer.ok) throw new Error(String(answer.status));
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      // The server masks the form token anew in each page; any of them is valid, and alone it changes nothing worth a swap.
+      const token = document.querySelector('input[name="csrf"]')?.getAttribute("value");
+      if (token) for (const field of fresh.querySelectorAll('input[name="csrf"]')) field.setAttribute("value", token);
       swap(fresh);
       return fresh;
     } catch {

@@ -1,0 +1,108 @@
+"""A look at a task before anything is started: ``POST /ui/check`` asks a worker for it, ``/ui/checks/{check_id}`` shows what it found.
+
+The task runs in a worker's sandbox and never here. The page has the form again, with everything that was typed, so that what
+was looked at is started with one more click.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import RedirectResponse
+
+from evaluator.shapes.inference.declaring import told
+from kernelbench_tasks import catalog
+from services.api.deps import SessionDep, SettingsDep
+from services.dashboard import formats, pages, words
+from services.dashboard.pages import FormDep
+from services.dashboard.rendering import render
+from services.dashboard.words import Word
+from services.db.models import FINAL_STATES
+from services.errors import NotFound
+from services.jobs import read, submit
+
+_SIZES_SHOWN = 8
+SEVERITIES = {
+    "error": Word("error", "bad", "The task is refused for this."),
+    "warning": Word("warning", "warn", "The task is judged, and marked with this."),
+}
+
+router = APIRouter(include_in_schema=False)
+Text = Annotated[str, Query(max_length=400)]
+
+
+@router.post("/ui/check")
+def check_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
+    """The form's other button: 303 to the page of the look, or the form again with what is wrong."""
+    made = pages.accepted(session, settings, form, submit.create_look)
+    if isinstance(made, Response):
+        return made
+    carried = urlencode({name: form[name].strip() for name in ("name", "seconds") if form[name].strip()})
+    return RedirectResponse(f"/ui/checks/{made}{'?' if carried else ''}{carried}", status_code=303)
+
+
+@router.get("/ui/checks/{check_id}")
+def check_page(
+    session: SessionDep, settings: SettingsDep, check_id: str, name: Text = "", seconds: Text = ""
+) -> Response:
+    """What was found, and the form to start the job."""
+    try:
+        row = read.look_row(session, check_id)
+    except NotFound as error:
+        return render("error.html", status=404, title="Not found", detail=str(error))
+    from_catalog = catalog.find_by_sha256(row.task_sha256)
+    form = {
+        **pages.blank_form(),
+        "kind": "source" if from_catalog is None else "task",
+        "source": row.task_source if from_catalog is None else "",
+        "task": row.task_name if from_catalog is None else from_catalog.name,
+        "device": row.device,
+        "name": name,
+        "seconds": seconds,
+    }
+    return render(
+        "check.html",
+        look=row,
+        task_name=name or form["task"],
+        is_final=row.state in FINAL_STATES,
+        report=_report(row.result) if row.result else None,
+        severities=SEVERITIES,
+        **pages.form_context(settings, form),
+    )
+
+
+def _report(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Referee.describe` found, in words."""
+    lint, inferred = result.get("lint") or {}, result.get("inferred")
+    sizes = (result.get("shapes") or {}).get("visible") or []
+    return {
+        "ok": bool(result.get("ok")),
+        "verdict": words.verdict(result.get("verdict") or "accepted"),
+        "reason": str(result.get("reason") or ""),
+        "detail": str(result.get("detail") or ""),
+        "findings": [one for one in lint.get("findings") or [] if isinstance(one, Mapping)],
+        "inferred": inferred is not None,
+        "space": told(inferred) if inferred else [_dim(*one) for one in (result.get("dims") or {}).items()],
+        "sizes": [formats.dims(one) for one in sizes[:_SIZES_SHOWN]],
+        "more_sizes": max(0, len(sizes) - _SIZES_SHOWN),
+        "inputs": [_tensor(one) for one in result.get("inputs") or []],
+        "outputs": [_tensor(one) for one in result.get("outputs") or []],
+        "parameters": result.get("parameters"),
+        "direction": str(result.get("direction") or ""),
+    }
+
+
+def _dim(name: str, dim: Mapping[str, Any]) -> str:
+    if "choices" in dim:
+        return f"{name} is one of {', '.join(map(str, dim['choices']))}"
+    step = dim.get("multiple_of") or 1
+    return f"{name} is {dim.get('min')} to {dim.get('max')}" + (f", multiples of {step}" if step > 1 else "")
+
+
+def _tensor(one: Mapping[str, Any]) -> str:
+    if "shape" in one:
+        return f"{one.get('dtype')} {' × '.join(map(str, one['shape'])) or 'scalar'}"
+    return "a value that is no tensor"
