@@ -20,14 +20,19 @@ _NOTES = _FOLDER.parent / "knowledge" / "notes"
 _MARK_CHARACTERS = 24
 
 
-def fill(name: str, **values: object) -> str:
+def fill(name: str, *, folder: Path = _FOLDER, **values: object) -> str:
     """The prompt `name`.md.j2 with its placeholders replaced.
+
+    Args:
+        name: of the template.
+        folder: where it is, if not here; it may include the parts that are here.
+        values: what stands for its placeholders.
 
     Raises:
         jinja2.UndefinedError: if a placeholder has no value.
         jinja2.TemplateNotFound: if there is no such prompt.
     """
-    return _environment().get_template(f"{name}{_SUFFIX}").render(values).strip() + "\n"
+    return _environment(folder).get_template(f"{name}{_SUFFIX}").render(values).strip() + "\n"
 
 
 def data(text: object, what: str) -> str:
@@ -48,10 +53,10 @@ def prompts_sha256() -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(folder: Path) -> Environment:
     # Plain text for a model: there is no HTML to escape.
     environment = Environment(  # noqa: S701
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader([folder, _FOLDER]),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
