@@ -20,19 +20,19 @@ _NOTES = _FOLDER.parent / "knowledge" / "notes"
 _MARK_CHARACTERS = 24
 
 
-def fill(name: str, *, folder: Path = _FOLDER, **values: object) -> str:
+def fill(name: str, **values: object) -> str:
     """The prompt `name`.md.j2 with its placeholders replaced.
-
-    Args:
-        name: of the template.
-        folder: where it is, if not here; it may include the parts that are here.
-        values: what stands for its placeholders.
 
     Raises:
         jinja2.UndefinedError: if a placeholder has no value.
         jinja2.TemplateNotFound: if there is no such prompt.
     """
-    return _environment(folder).get_template(f"{name}{_SUFFIX}").render(values).strip() + "\n"
+    return fill_from(_FOLDER, name, **values)
+
+
+def fill_from(folder: Path, template: str, /, **values: object) -> str:
+    """The same for a template in another folder, which may include the parts that are here."""
+    return _environment(folder).get_template(f"{template}{_SUFFIX}").render(values).strip() + "\n"
 
 
 def data(text: object, what: str) -> str:

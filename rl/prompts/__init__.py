@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.prompts import fill
+from agent.prompts import fill, fill_from
 from agent.proposers.extraction import extract
 from agent.providers.base import Message
 from agent.strategy.conversation import DEVICES
@@ -65,9 +65,9 @@ def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str]
         for one in draw.shown
         if not holds_markers(one.exemplar.source, tokens)
     ]
-    prompt = fill(
+    prompt = fill_from(
+        _FOLDER,
         "contrastive",
-        folder=_FOLDER,
         device_name=DEVICES.get(task.device, task.device),
         task_source=task.source,
         dims=task.dims,
