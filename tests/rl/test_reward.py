@@ -227,3 +227,4 @@ def test_one_outlier_among_eight_is_worth_no_more_than_the_clip() -> None:
     assert found[-1] == 1.5
     assert found[0] == pytest.approx(-0.378, abs=0.001)
     assert normalized([1.0, 1.005, None], RewardPart()) == [0.0, 0.0, None]
+    assert normalized([1.0, 1.0], RewardPart(least_spread=0)) == [0.0, 0.0]
