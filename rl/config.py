@@ -95,7 +95,6 @@ class FleetPart(Part):
         tries: how often an evaluation that failed for reasons of ours is begun.
         step_s: how long all rewards of a step may take together; what has not come then is None.
         dead_steps: steps in a row without any verdict after which training stops, to be resumed.
-        alternate: trainer and evaluators share one GPU, so that training rests while candidates are timed.
     """
 
     url: str | None = None
@@ -107,7 +106,6 @@ class FleetPart(Part):
     tries: Annotated[int, Field(ge=1, le=10), BeforeValidator(_number)] = 3
     step_s: Positive = 1800.0
     dead_steps: Count = 3
-    alternate: bool = False
 
     @model_validator(mode="after")
     def _patient_enough(self) -> FleetPart:
