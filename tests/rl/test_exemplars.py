@@ -191,3 +191,13 @@ def test_a_record_that_makes_no_sense_is_told(tmp_path: Path) -> None:
         journal.append([{"snapshot": 2, "added": []}])
     with pytest.raises(JournalError, match="makes no sense: snapshot 2 follows 0"):
         ExemplarDatabase(tmp_path / "e")
+
+
+def test_going_back_forgets_what_was_looked_up_meanwhile(tmp_path: Path) -> None:
+    with ExemplarDatabase(tmp_path / "e") as database:
+        database.advance([success(1, 1.0)])
+        database.advance([success(2, 2.0)])
+        assert database.record("t", H200) == pytest.approx(2.0)
+        database.rewind(1)
+        database.advance([success(3, 3.0)])
+        assert [round(one.speedup) for one in database.members("t", H200)] == [3, 1]
