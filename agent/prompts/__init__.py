@@ -27,7 +27,12 @@ def fill(name: str, **values: object) -> str:
         jinja2.UndefinedError: if a placeholder has no value.
         jinja2.TemplateNotFound: if there is no such prompt.
     """
-    return _environment().get_template(f"{name}{_SUFFIX}").render(values).strip() + "\n"
+    return fill_from(_FOLDER, name, **values)
+
+
+def fill_from(folder: Path, template: str, /, **values: object) -> str:
+    """The same for a template in another folder, which may include the parts that are here."""
+    return _environment(folder).get_template(f"{template}{_SUFFIX}").render(values).strip() + "\n"
 
 
 def data(text: object, what: str) -> str:
@@ -48,10 +53,10 @@ def prompts_sha256() -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(folder: Path) -> Environment:
     # Plain text for a model: there is no HTML to escape.
     environment = Environment(  # noqa: S701
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader([folder, _FOLDER]),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,

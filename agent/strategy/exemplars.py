@@ -55,13 +55,39 @@ class Exemplars:
     failure: Judged | None
 
 
-def buckets(judged: Sequence[Judged]) -> dict[int, list[Judged]]:
-    """Accepted and timed candidates by bucket of log speedup."""
-    found: dict[int, list[Judged]] = {}
-    for one in judged:
-        if one.speedup > 0:
-            found.setdefault(math.floor(math.log(one.speedup) / BUCKET), []).append(one)
+def buckets(speedups: Sequence[float], width: float = BUCKET) -> dict[int, list[int]]:
+    """Places in `speedups`, all above 0, by bucket of log speedup."""
+    found: dict[int, list[int]] = {}
+    for place, speedup in enumerate(speedups):
+        found.setdefault(math.floor(math.log(speedup) / width), []).append(place)
     return found
+
+
+def apart(
+    speedups: Sequence[float],
+    generator: random.Random,
+    count: int = 2,
+    *,
+    tau: float = TAU,
+    width: float = BUCKET,
+) -> list[int]:
+    """Places of at most `count` candidates from different buckets, as the module says, in the order drawn.
+
+    Args:
+        speedups: of the candidates, all above 0.
+        generator: decides.
+        count: how many, if there are so many buckets.
+        tau: temperature over the buckets' mean speedups.
+        width: of a bucket in log speedup.
+    """
+    left = buckets(speedups, width)
+    chosen: list[int] = []
+    while left and len(chosen) < count:
+        keys = sorted(left)
+        means = [sum(speedups[place] for place in left[key]) / len(left[key]) for key in keys]
+        key = generator.choices(keys, softmax(means, tau))[0]
+        chosen.append(generator.choice(left.pop(key)))
+    return chosen
 
 
 def draw(
@@ -76,13 +102,8 @@ def draw(
         count: how many successes.
     """
     short = [one for one in judged if len(one.candidate.source) <= LONGEST_SHOWN_CHARACTERS]
-    left = buckets([one for one in short if one.candidate.sha256 not in leave_out])
-    chosen: list[Judged] = []
-    while left and len(chosen) < count:
-        keys = sorted(left)
-        means = [sum(one.speedup for one in left[key]) / len(left[key]) for key in keys]
-        key = generator.choices(keys, softmax(means, TAU))[0]
-        chosen.append(generator.choice(left.pop(key)))
+    left = [one for one in short if one.candidate.sha256 not in leave_out and one.speedup > 0]
+    chosen = [left[place] for place in apart([one.speedup for one in left], generator, count)]
     failures = [
         one
         for one in short

@@ -62,17 +62,17 @@ def likeness(source: str, tried: Mapping[str, str]) -> Likeness:
         source: the proposal.
         tried: source by sha256.
     """
-    mine, my_triples = _marks(source)
+    mine, my_triples = marks(source)
     best = Likeness("", 0.0)
     for sha256, other in tried.items():
-        theirs, their_triples = _marks(other)
+        theirs, their_triples = marks(other)
         share = 1.0 if mine == theirs else min(_jaccard(my_triples, their_triples), 0.9999)
         if share > best.share:
             best = Likeness(sha256, share)
     return best
 
 
-def _marks(source: str) -> tuple[str, frozenset[int]]:
+def marks(source: str) -> tuple[str, frozenset[int]]:
     """What a file is compared by: its fingerprint and its token triples, as numbers of this process."""
     return (_kept_marks if len(source) <= _KEPT_CHARACTERS else _new_marks)(source)
 

@@ -1,0 +1,361 @@
+"""What a run does, read from YAML: one file a stage, or a file that lists the stages' files in their order.
+
+Whatever is left out has the default that stands here, so a config shows what is particular about a run. A wrong setting is one
+sentence that names it, what it may be, and the nearest name there is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from rl.errors import ConfigError
+
+_MOST_BYTES = 1 << 16
+_SHOWN_CHARACTERS = 60
+
+
+def _number(value: Any) -> Any:
+    """YAML's `yes` is no 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_number)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_number)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_number)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Part(BaseModel):
+    """Base of all parts: frozen, and nothing unknown in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelPart(Part):
+    """The model to begin with: exactly one of a checkpoint and a fresh model.
+
+    Attributes:
+        path: a checkpoint's folder, or a name on a hub; a stage of a list may leave it to the stage before it.
+        fresh: settings of a model that is made from nothing, as transformers' config classes take them, with `model_type`.
+        train: all weights, or low-rank adapters beside them.
+        lora_rank: of the adapters.
+        precision: of weights and arithmetic.
+    """
+
+    path: Name | None = None
+    fresh: dict[str, Any] | None = None
+    train: Literal["full", "lora"] = "lora"
+    lora_rank: Annotated[int, Field(ge=1, le=1024), BeforeValidator(_number)] = 16
+    precision: Literal["bf16", "fp32"] = "bf16"
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> ModelPart:
+        if self.path is not None and self.fresh is not None:
+            raise ValueError("has both `path` and `fresh`; give one")
+        if self.fresh is not None and not isinstance(self.fresh.get("model_type"), str):
+            raise ValueError("has a `fresh` without `model_type`, for example qwen3")
+        return self
+
+
+class OptimizerPart(Part):
+    """How weights move. The rate's default is for adapters; of all weights it is 1e-6 (rl.md section 1.7)."""
+
+    learning_rate: Annotated[Positive, Field(le=1)] = 1e-5
+    warmup_steps: Annotated[int, Field(ge=0), BeforeValidator(_number)] = 0
+    max_gradient_norm: Positive = 1.0
+
+
+class FleetPart(Part):
+    """Who judges.
+
+    Attributes:
+        url: a service that evaluates; without it referees of this machine do.
+        local_referees: how many of those.
+        device: what candidates are timed on.
+        width: how many evaluations are under way at once; as many as there are evaluators.
+        deadline_s: of one evaluation, for the evaluator.
+        patience_s: how long a verdict is waited for, waiting for a turn among others not counted.
+        tries: how often an evaluation that failed for reasons of ours is begun.
+        step_s: how long all rewards of a step may take together; what has not come then is None.
+        dead_steps: steps in a row without any verdict after which training stops, to be resumed.
+    """
+
+    url: str | None = None
+    local_referees: Annotated[int, Field(ge=1, le=64), BeforeValidator(_number)] = 1
+    device: Literal["cpu", "cuda"] = "cuda"
+    width: Annotated[int, Field(ge=1, le=4096), BeforeValidator(_number)] = 1
+    deadline_s: Annotated[float, Field(ge=5, le=3600, allow_inf_nan=False), BeforeValidator(_number)] = 120.0
+    patience_s: Positive = 300.0
+    tries: Annotated[int, Field(ge=1, le=10), BeforeValidator(_number)] = 3
+    step_s: Positive = 1800.0
+    dead_steps: Count = 3
+
+    @model_validator(mode="after")
+    def _patient_enough(self) -> FleetPart:
+        if self.patience_s < self.deadline_s:
+            raise ValueError(f"has a `patience_s` below its `deadline_s` of {self.deadline_s:g}")
+        if self.step_s < self.patience_s:
+            raise ValueError(f"has a `step_s` below its `patience_s` of {self.patience_s:g}")
+        return self
+
+
+class RewardPart(Part):
+    """How a verdict becomes a number, see `rl.reward`.
+
+    Attributes:
+        shaping: what is paid for.
+        most_speedup: more than this is paid like this.
+        slower_penalty: taken off where visible shapes are slower than the baseline.
+        clip: normalized rewards end here.
+        least_spread: groups whose scores differ by less teach nothing: above the timer's noise.
+        suspicious_speedup: above it a candidate is measured again.
+        suspicious_jump: and above so many times the task's record.
+        agreement: the two measurements may differ by this share.
+    """
+
+    shaping: Literal["clipped", "log", "levels", "marginal"] = "log"
+    most_speedup: Annotated[Positive, Field(gt=1)] = 8.0
+    slower_penalty: NotNegative = 0.2
+    clip: Positive = 1.5
+    least_spread: NotNegative = 0.01
+    suspicious_speedup: Annotated[Positive, Field(gt=1)] = 3.0
+    suspicious_jump: Annotated[Positive, Field(gt=1)] = 2.0
+    agreement: Share = 0.1
+
+
+class ExemplarPart(Part):
+    """What prompts show, see `rl.exemplars`.
+
+    Attributes:
+        draw: `buckets` is the method; the others are what it is compared with.
+        count: how many are shown.
+        bucket: width in log speedup.
+        tau: temperature of the draw over the buckets' means, in units of speedup.
+        dropout: share of prompts that show none.
+        best: how many of the fastest are kept for each task.
+        reservoir: how many of the others.
+    """
+
+    draw: Literal["buckets", "random", "shuffled", "none"] = "buckets"
+    count: Annotated[int, Field(ge=1, le=4), BeforeValidator(_number)] = 2
+    bucket: Positive = 0.15
+    tau: Positive = 0.3
+    dropout: Share = 0.0
+    best: Count = 64
+    reservoir: Count = 64
+
+
+class HackPart(Part):
+    """How likeness to known hacks is judged, see `rl.hacks`: from `alike` on a candidate is measured again and not paid for speed."""
+
+    alike: Annotated[Share, Field(gt=0)] = 0.9
+
+
+class Stage(Part):
+    """What all stages have.
+
+    Attributes:
+        name: of the run.
+        output: folder of checkpoints, databases and reports.
+        seed: where all draws begin.
+        steps: optimizer steps.
+        save_every: steps between checkpoints.
+        tasks: names of tasks of the catalogue, or paths of task files, to train on.
+        held_out: those that the run is evaluated on; never trained on.
+    """
+
+    name: Name
+    output: Path
+    seed: Annotated[int, Field(ge=0, lt=2**53), BeforeValidator(_number)] = 0
+    steps: Count
+    save_every: Count = 50
+    tasks: tuple[Name, ...] = ()
+    held_out: tuple[Name, ...] = ()
+    model: ModelPart = ModelPart()
+    optimizer: OptimizerPart = OptimizerPart()
+
+    @model_validator(mode="after")
+    def _apart(self) -> Stage:
+        both = sorted(set(self.tasks) & set(self.held_out))
+        if both:
+            raise ValueError(f"has {both[0]!r} both in `tasks` and in `held_out`")
+        return self
+
+
+class SftStage(Stage):
+    """Supervised fine-tuning on verified pairs."""
+
+    stage: Literal["sft"]
+    data: Path
+    batch: Count = 32
+    max_tokens: Count = 4096
+
+
+class SelfsupStage(Stage):
+    """Sample, judge, keep what was accepted, fine-tune on it, repeat."""
+
+    stage: Literal["selfsup"]
+    rounds: Count = 4
+    samples: Count = 8
+    batch: Count = 32
+    temperature: Positive = 1.0
+    max_tokens: Count = 4096
+    fleet: FleetPart = FleetPart()
+    hacks: HackPart = HackPart()
+
+
+class ContrastiveStage(Stage):
+    """GRPO on rewards of the referee, with scored exemplars in the prompt. Defaults: rl.md section 1.7."""
+
+    stage: Literal["contrastive"]
+    group: Annotated[int, Field(ge=2, le=256), BeforeValidator(_number)] = 8
+    tasks_a_step: Count = 32
+    temperature: Positive = 1.0
+    max_tokens: Count = 4096
+    beta: NotNegative = 0.0
+    epsilon: Annotated[Share, Field(gt=0, lt=1)] = 0.2
+    epsilon_high: Annotated[Positive, Field(lt=1)] = 0.28
+    entropy: NotNegative = 0.0
+    exemplars: ExemplarPart = ExemplarPart()
+    reward: RewardPart = RewardPart()
+    fleet: FleetPart = FleetPart()
+    hacks: HackPart = HackPart()
+
+    @model_validator(mode="after")
+    def _clips(self) -> ContrastiveStage:
+        if self.epsilon_high < self.epsilon:
+            raise ValueError(f"has an `epsilon_high` below its `epsilon` of {self.epsilon:g}")
+        return self
+
+
+AnyStage = SftStage | SelfsupStage | ContrastiveStage
+_STAGES: dict[str, type[SftStage] | type[SelfsupStage] | type[ContrastiveStage]] = {
+    "sft": SftStage,
+    "selfsup": SelfsupStage,
+    "contrastive": ContrastiveStage,
+}
+
+
+def load(path: Path) -> tuple[AnyStage, ...]:
+    """The stages of a file in their order: its own one, or those of the files that its `pipeline` lists.
+
+    Paths in a `pipeline` are relative to the file; those in a stage are as they stand, from where the program runs.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    document = _read(path)
+    if "pipeline" not in document:
+        return (parse(document, str(path)),)
+    others = sorted(set(document) - {"pipeline"})
+    listed = document["pipeline"]
+    if others:
+        raise ConfigError(f"{path}: `{others[0]}` stands beside `pipeline`; a file lists stages or is one")
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, str) for one in listed):
+        raise ConfigError(f"{path}: `pipeline` must be a list of the stages' files")
+    files = [path.parent / one for one in listed]
+    return tuple(parse(_read(file), str(file)) for file in files)
+
+
+def parse(document: Mapping[str, Any], where: str) -> AnyStage:
+    """One stage.
+
+    Args:
+        document: what the YAML says.
+        where: begins the sentence of an error.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    stage = document.get("stage")
+    if not isinstance(stage, str) or stage not in _STAGES:
+        named = "no `stage` is named" if stage is None else f"there is no stage {_shown(stage)}"
+        raise ConfigError(f"{where}: {named}; stages are {', '.join(_STAGES)}{_meant(str(stage), _STAGES)}")
+    kind = _STAGES[stage]
+    try:
+        return kind.model_validate(dict(document))
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_sentence(kind, error)}") from None
+
+
+def _sentence(kind: type[Part], error: ValidationError) -> str:
+    # An unknown name is told first: the setting that is missed may be the one that is misspelled.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    place = ".".join(str(step) for step in first["loc"])
+    if first["type"] == "extra_forbidden":
+        *above, last = (str(step) for step in first["loc"])
+        known = _names(kind, above)
+        return f"`{place}` is no setting{_meant(last, known) or '; there are ' + ', '.join(sorted(known))}"
+    if first["type"] == "missing":
+        return f"`{place}` is missing"
+    said = str(first["msg"]).removeprefix("Value error, ")
+    if said.startswith("has "):
+        return f"`{place}` {said}" if place else f"the stage {said}"
+    # pydantic's own words, as the end of a sentence: "Input should be less than 1"
+    rule = said.removeprefix("Input ").removeprefix("should ").removeprefix("must ")
+    return f"`{place}` is {_shown(first['input'])}; it must {rule}"
+
+
+def _names(kind: type[Part], above: list[str]) -> list[str]:
+    """The settings of a part of a stage."""
+    part: type[BaseModel] = kind
+    for step in above:
+        inside = part.model_fields[step].annotation
+        candidates = [inside, *get_args(inside)]
+        part = next(one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel))
+    return list(part.model_fields)
+
+
+def _meant(given: str, known: Any) -> str:
+    near = difflib.get_close_matches(given, list(known), 1, 0.5)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as it is meant: a key that stands there twice is an error, not the second one's victory."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"`{twice}` stands there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"{path}: larger than {_MOST_BYTES} bytes, which no config is")
+        found = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+    try:
+        return TypeAdapter(dict[str, Any]).validate_python(found, strict=True)
+    except ValidationError:
+        raise ConfigError(f"{path}: must be settings, a name and a value each") from None

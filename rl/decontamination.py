@@ -1,0 +1,100 @@
+"""Whether data to train on holds the tasks that the model will be evaluated on.
+
+Two modules are the same here when their normal forms share nearly all token triples: what `Model` reaches is compared, with locals
+renamed and without comments, shapes and inputs, so neither another file name nor other sizes hide a copy.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.strategy.novelty import likeness
+from rl.errors import RLError
+
+#: From this share of common triples on two modules are one. A copy with other imports keeps 0.9 of a small module, and two tasks of the
+#: catalogue that differ in one operation share up to 0.86: rather a row too many is left out than one too few.
+SAME = 0.8
+_MODEL = re.compile(r"\bModel\b")
+_NAMED = 5
+_ABOUT_CALLS = frozenset(
+    {"get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "PRECISION", "TRAFFIC", "redraw", "oracle"}
+)
+
+
+class ContaminatedError(RLError):
+    """A data set holds modules that the model is evaluated on."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A row of a data set and the evaluation task that it is like."""
+
+    row: str
+    task: str
+    share: float
+
+
+def overlaps(rows: Mapping[str, str], evaluated: Mapping[str, str], same: float = SAME) -> list[Overlap]:
+    """Rows that are like a task.
+
+    Args:
+        rows: module files to train on, by a name for people.
+        evaluated: task files by name.
+        same: likeness from which on two are the same, 0 to 1.
+    """
+    tasks = {name: _module(source) for name, source in evaluated.items()}
+    found = []
+    for row, source in rows.items():
+        nearest = likeness(_module(source), tasks)
+        if nearest.sha256 and nearest.share >= same:
+            found.append(Overlap(row, nearest.sha256, nearest.share))
+    return found
+
+
+def refuse_overlaps(rows: Mapping[str, str], evaluated: Mapping[str, str], same: float = SAME) -> None:
+    """Let clean data pass.
+
+    Raises:
+        ContaminatedError: with the rows and tasks, in one sentence.
+    """
+    found = overlaps(rows, evaluated, same)
+    if found:
+        raise ContaminatedError(_sentence(found, len(rows)))
+
+
+def _sentence(found: Iterable[Overlap], rows: int) -> str:
+    every = list(found)
+    named = ", ".join(f"{one.row} is {one.share:.0%} like {one.task}" for one in every[:_NAMED])
+    more = f", and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return (
+        f"{len(every)} of {rows} rows are tasks that the model is evaluated on: {named}{more}; leave them out"
+    )
+
+
+def _module(source: str) -> str:
+    """The module as if it were a candidate: the normal form keeps what a candidate's class reaches, and nothing else.
+
+    What says only how it is called is taken out first: a normal form gives up on files that look names up at run time, as
+    inputs of several dtypes do.
+    """
+    text = _MODEL.sub("ModelNew", source)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
+    tree.body = [one for one in tree.body if not _is_about_calls(one)]
+    return ast.unparse(tree)
+
+
+def _is_about_calls(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.FunctionDef(name=name):
+            return name in _ABOUT_CALLS
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name in _ABOUT_CALLS
+        case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="kernelbench_tasks"):
+            return True
+    return False

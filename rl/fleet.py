@@ -1,0 +1,408 @@
+"""The referee as a reward: one asynchronous function that a trainer calls with the completions of a step.
+
+It never holds training up and never guesses: what was not judged (an evaluator that died, a verdict that did not come) is None,
+and says why in the log and in the step's report. Where nothing at all is judged for several steps, training stops, to be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.strategy.novelty import fingerprint
+from evaluator.fingerprint import type_of
+from evaluator.sources import TaskSource
+from rl import hacks as hacks_module
+from rl.config import FleetPart, RewardPart
+from rl.errors import FleetLost, GroupError
+from rl.exemplars import Success
+from rl.hacks import HackDatabase, Opinion
+from rl.judges import Judge, Unjudged
+from rl.prompts import Answer, read_answer
+from rl.reward import FAULTS, Score, measured_again, normalized, score, shaping
+
+_log = logging.getLogger(__name__)
+
+_KEPT_VERDICTS = 4096
+_FIRST_PAUSE_S = 0.25
+_MOST_REASONS = 5
+
+
+@dataclass
+class Sample:
+    """One completion of a step and what it got.
+
+    Attributes:
+        task: name of the task.
+        answer: what the model wrote, taken apart.
+        score: before the comparison with its group.
+        reward: after it; None for what was not judged.
+        verdict: the referee's, None without one.
+        doubts: of databases and judges.
+    """
+
+    task: str
+    answer: Answer
+    score: Score
+    reward: float | None
+    verdict: Mapping[str, Any] | None
+    doubts: tuple[Opinion, ...] = ()
+
+
+@dataclass
+class Report:
+    """What happened in one step.
+
+    Attributes:
+        samples: in the order of the completions.
+        judged: verdicts that were asked for and came.
+        repeated: completions that were answered by another one's verdict, of this step or before.
+        missing: reasons of completions without a reward, with how many.
+    """
+
+    samples: list[Sample] = field(default_factory=list)
+    judged: int = 0
+    repeated: int = 0
+    missing: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Found:
+    score: Score
+    verdict: Mapping[str, Any] | None
+    doubts: tuple[Opinion, ...] = ()
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a reward depends on besides the verdict, all as of the step's snapshot.
+
+    Attributes:
+        record: the highest speedup known of a task (its digest) on the machine.
+        portfolio: verdicts of a task's accepted candidates; for the shaping `marginal` alone.
+        hacks: the database of hacks; None without one.
+        judges: asked where a reward jumps, see `rl.hacks.Judge`.
+        learns: whether this process writes to `hacks`: the first rank alone.
+    """
+
+    record: Callable[[str], float | None] = lambda _: None
+    portfolio: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
+    hacks: HackDatabase | None = None
+    judges: Sequence[hacks_module.Judge] = ()
+    learns: bool = True
+
+
+class Fleet:
+    """Rewards from evaluators.
+
+    Args:
+        judge: who judges.
+        tasks: by the name that the trainer's column `task` holds.
+        machine: type of machine that rewards are for (`evaluator.fingerprint.type_of`); None takes that of the first verdict.
+            What was measured on another is None: times of two types are not compared.
+        group: completions of one prompt.
+        fleet: width, patience, tries.
+        reward: how verdicts are paid.
+        knowledge: what else a reward depends on.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        tasks: Mapping[str, TaskSource],
+        *,
+        group: int,
+        machine: str | None = None,
+        fleet: FleetPart | None = None,
+        reward: RewardPart | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        self._judge = judge
+        self._tasks = dict(tasks)
+        self.machine = machine
+        self._group = group
+        self._settings = fleet or FleetPart()
+        self._reward = reward or RewardPart()
+        self._knowledge = knowledge or Knowledge()
+        self._kept: OrderedDict[tuple[str, str], Mapping[str, Any]] = OrderedDict()
+        self._confirmed: set[tuple[str, str]] = set()
+        self._dead_steps = 0
+        self.report = Report()
+
+    async def rewards(
+        self, prompts: Sequence[Any], completions: Sequence[Any], task: Sequence[str], **_: Any
+    ) -> list[float | None]:
+        """Rewards of a step's completions, as GRPO wants them: one each, whole groups, in order.
+
+        A method and not `__call__`, since a trainer recognizes an asynchronous function by looking at it, and names the
+        reward after it.
+
+        Args:
+            prompts: of each completion.
+            completions: texts, or conversations that end with one.
+            task: name of each one's task.
+
+        Raises:
+            GroupError: the completions are not whole groups of one prompt each.
+            FleetLost: nothing was judged for several steps in a row.
+            JournalError: the database of hacks cannot be extended.
+        """
+        check_group_order(prompts, task, self._group)
+        unknown = next((one for one in task if one not in self._tasks), None)
+        if unknown is not None:
+            raise GroupError(f"no task is called {unknown!r}; the reward knows {len(self._tasks)} tasks")
+        self.report = report = Report()
+        answers = [read_answer(text_of(one)) for one in completions]
+        keys = [
+            None if answer.source is None else (name, fingerprint(answer.source))
+            for name, answer in zip(task, answers, strict=True)
+        ]
+        step = _Step(self._settings)
+        first: dict[tuple[str, str], asyncio.Task[_Found]] = {}
+        for key, name, answer in zip(keys, task, answers, strict=True):
+            if key is None or answer.source is None:
+                continue
+            if key in first:
+                report.repeated += 1
+            else:
+                first[key] = asyncio.create_task(self._found(step, self._tasks[name], answer.source, key))
+        await self._all(first.values())
+        floor = shaping(self._reward).floor
+        for key, name, answer in zip(keys, task, answers, strict=True):
+            if key is None:
+                found = _Found(Score(floor, None, "", f"no candidate: {answer.problem}"), None)
+            else:
+                found = self._result(first[key])
+            if found.score.value is None:
+                report.missing[found.score.why] += 1
+            report.samples.append(Sample(name, answer, found.score, None, found.verdict, found.doubts))
+        for begin in range(0, len(answers), self._group):
+            members = report.samples[begin : begin + self._group]
+            for sample, value in zip(
+                members, normalized([one.score.value for one in members], self._reward), strict=True
+            ):
+                sample.reward = value
+        self._tell(step, bool(first))
+        return [sample.reward for sample in report.samples]
+
+    def successes(self) -> list[Success]:
+        """What the last step found for the exemplar database: accepted, timed, and doubted by nobody."""
+        found = {}
+        for one in self.report.samples:
+            clean = all(doubt.word == "nothing" for doubt in one.doubts)
+            if one.answer.source is not None and one.score.value is not None and one.score.speedup and clean:
+                task = self._tasks[one.task].sha256
+                success = Success(task, self.machine or "", one.answer.source, one.score.speedup)
+                found[one.task, fingerprint(one.answer.source)] = success
+        return list(found.values())
+
+    async def _all(self, tasks: Any) -> None:
+        """Wait for all, as long as a step may take; what is late is cancelled, and its evaluators are let go."""
+        if not tasks:
+            return
+        _, late = await asyncio.wait(list(tasks), timeout=self._settings.step_s)
+        for one in late:
+            one.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    def _result(self, task: asyncio.Task[_Found]) -> _Found:
+        if task.cancelled():
+            why = f"no verdict within the step's {self._settings.step_s:g} s"
+            return _Found(Score(None, None, "", why), None)
+        return task.result()
+
+    async def _found(self, step: _Step, task: TaskSource, source: str, key: tuple[str, str]) -> _Found:
+        knowledge, settings = self._knowledge, self._reward
+        verdict, why = await self._verdict(step, task, source, key)
+        if verdict is None:
+            return _Found(self._unjudged(why), None)
+        scored = self._score(task, verdict)
+        doubts: list[Opinion] = []
+        if scored.again and key not in self._confirmed:
+            again, why = await self._verdict(step, task, source, None)
+            second = self._unjudged(why) if again is None else self._score(task, again)
+            if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
+                verdict = again  # the lower one, or the rejection, is what counts
+            scored = measured_again(scored, second, settings)
+            self._keep(key, None if scored.value is None else verdict)
+            if scored.value is not None:
+                self._confirmed.add(key)
+            if scored.speedup is not None:
+                doubts += await self._judges(source)
+        # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
+        if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
+            doubts.append(Opinion("caught", f"the referee's finding: {own[0]}"))
+        if knowledge.hacks is not None and scored.speedup is not None:
+            doubts.append(knowledge.hacks.opinion(source))
+        if knowledge.hacks is not None and knowledge.learns:
+            knowledge.hacks.learn(source, verdict)
+        return _Found(hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts))
+
+    async def _judges(self, source: str) -> list[Opinion]:
+        """What judges say of a candidate whose speed jumped and was confirmed."""
+        known = self._knowledge
+        hits = known.hacks.alike(source) if known.hacks is not None and known.judges else []
+        return [await _asked(judge, source, hits, self._settings.patience_s) for judge in known.judges]
+
+    def _score(self, task: TaskSource, verdict: Mapping[str, Any]) -> Score:
+        known = self._knowledge
+        if verdict.get("verdict") == "accepted":
+            environment = verdict.get("environment")
+            measured_on = type_of(environment) if isinstance(environment, Mapping) else ""
+            if self.machine is None:
+                self.machine = measured_on
+            if measured_on != self.machine:
+                return Score(
+                    None, None, "", f"measured on {measured_on or 'nobody knows what'}, not {self.machine}"
+                )
+        return score(verdict, self._reward, known.record(task.sha256), known.portfolio(task.sha256))
+
+    def _unjudged(self, why: str) -> Score:
+        if why.startswith(_OWN_FAULT):
+            return Score(shaping(self._reward).floor, None, "", why)
+        return Score(None, None, "", why)
+
+    async def _verdict(
+        self, step: _Step, task: TaskSource, source: str, key: tuple[str, str] | None
+    ) -> tuple[Mapping[str, Any] | None, str]:
+        """A verdict, or None and why; a key's earlier one if there is any."""
+        if key is not None and key in self._kept:
+            self._kept.move_to_end(key)
+            self.report.repeated += 1
+            return self._kept[key], ""
+        why = ""
+        for tried in range(self._settings.tries):
+            if tried:
+                await asyncio.sleep(_FIRST_PAUSE_S * 2 ** (tried - 1))
+            async with step.turn:
+                if step.gone:
+                    return None, step.gone
+                try:
+                    async with asyncio.timeout(self._settings.patience_s):
+                        verdict = await self._judge.judge(task, source)
+                except TimeoutError:
+                    return None, f"no verdict within {self._settings.patience_s:g} s"
+                except Unjudged as error:
+                    why = str(error)
+                    step.failed(error)
+                    if error.own_fault:
+                        return None, f"{_OWN_FAULT}: {why}"
+                    if error.again:
+                        continue
+                    return None, why
+            step.answered()
+            self.report.judged += 1
+            why = f"not judged: {str(verdict.get('reason'))[:200]}"
+            if verdict.get("verdict") not in FAULTS:
+                self._keep(key, verdict)
+                return verdict, ""
+            if verdict.get("verdict") == "task_rejected":
+                return None, why
+        return None, why
+
+    def _keep(self, key: tuple[str, str] | None, verdict: Mapping[str, Any] | None) -> None:
+        if key is None:
+            return
+        if verdict is None:
+            self._kept.pop(key, None)
+            self._confirmed.discard(key)
+            return
+        self._kept[key] = verdict
+        if len(self._kept) > _KEPT_VERDICTS:
+            self._confirmed.discard(self._kept.popitem(last=False)[0])
+
+    def _tell(self, step: _Step, asked: bool) -> None:
+        report = self.report
+        missing = sum(report.missing.values())
+        if missing:
+            reasons = "; ".join(f"{count}x {why}" for why, count in report.missing.most_common(_MOST_REASONS))
+            _log.warning("%d of %d completions have no reward: %s", missing, len(report.samples), reasons)
+        if not asked:
+            return
+        alive = any(one.answer.source is not None and one.score.value is not None for one in report.samples)
+        self._dead_steps = 0 if alive else self._dead_steps + 1
+        if self._dead_steps >= self._settings.dead_steps:
+            why = next(iter(report.missing), step.gone or "no reason is known")
+            raise FleetLost(
+                f"no verdict came in {self._dead_steps} steps in a row ({why}). Nothing is lost: bring the evaluators back and "
+                "resume from the last checkpoint"
+            )
+
+
+_OWN_FAULT = "cannot be submitted"
+
+
+class _Step:
+    """One step's turns among the evaluators, and whether they seem to be gone."""
+
+    def __init__(self, settings: FleetPart) -> None:
+        self.turn = asyncio.Semaphore(settings.width)
+        self.gone = ""
+        self._in_a_row = 0
+        self._enough = settings.tries * settings.width
+
+    def answered(self) -> None:
+        self._in_a_row = 0
+
+    def failed(self, error: Unjudged) -> None:
+        """After as many failures in a row as all evaluators together may have, nobody else is asked in this step."""
+        self._in_a_row = self._in_a_row + 1 if error.gone else 0
+        if self._in_a_row >= self._enough and not self.gone:
+            self.gone = f"the evaluators are gone: {error}"
+
+
+def check_groups(*, per_device: int, steps_per_generation: int, group: int) -> None:
+    """Whether every rank generates whole groups; TRL does not look, and compares halves of different prompts.
+
+    Raises:
+        GroupError: it does not.
+    """
+    made = per_device * steps_per_generation
+    if made % group:
+        fitting = -(-made // group) * group
+        raise GroupError(
+            f"each rank generates {per_device} x {steps_per_generation} = {made} completions at a time, which is no multiple of "
+            f"the group of {group}: a group would be spread over ranks; make it {fitting}"
+        )
+
+
+def check_group_order(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:
+    """Whether completions stand in whole groups of one prompt and one task each.
+
+    Raises:
+        GroupError: they do not.
+    """
+    if len(prompts) != len(tasks) or len(prompts) % group:
+        raise GroupError(f"{len(prompts)} completions of {len(tasks)} tasks are not whole groups of {group}")
+    for begin in range(0, len(prompts), group):
+        block = slice(begin, begin + group)
+        if any(one != prompts[begin] for one in prompts[block]) or len(set(tasks[block])) > 1:
+            raise GroupError(
+                f"completions {begin} to {begin + group - 1} are one group and have different prompts"
+            )
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion: itself, or the last turn of a conversation."""
+    if isinstance(completion, str):
+        return completion
+    last = completion[-1] if isinstance(completion, Sequence) and completion else {}
+    said = last.get("content") if isinstance(last, Mapping) else None
+    return said if isinstance(said, str) else ""
+
+
+async def _asked(
+    judge: hacks_module.Judge, source: str, hits: Sequence[hacks_module.Hit], patience_s: float
+) -> Opinion:
+    """A judge's opinion. One that fails has none: the referee stays the gate."""
+    try:
+        async with asyncio.timeout(patience_s):
+            return await asyncio.to_thread(judge, source, hits)
+    except Exception as error:  # noqa: BLE001 - somebody else's program, over a network
+        _log.warning("a judge of rewards failed: %s", error)
+        return Opinion("nothing")

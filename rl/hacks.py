@@ -1,0 +1,253 @@
+"""The growing database of hacks: what the referee caught, to recognize what is like it.
+
+The referee is the gate. This is a second look at what passed it: a candidate that says the same as a caught one (the same normal
+form) gets what the caught one got, and one that is more like a caught one than like anything that was cleared is not paid for speed
+until somebody clears it. Likeness is the share of common token triples of the normal forms (`agent.strategy.novelty`), so other
+names, comments, layout and order of definitions change nothing. An optional judge (an LLM, or a person) is asked where a reward jumps.
+
+All of them can only lower a reward: `Opinion` carries no other word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.strategy.novelty import marks
+from rl.config import HackPart, RewardPart
+from rl.errors import JournalError
+from rl.journal import Journal
+from rl.reward import Score, lowered, shaping, unpaid
+
+_KIND = "kernelwright.hacks/1"
+_SHOWN_CHARACTERS = 300
+#: A source longer than this is not learned from: one file shall not fill the database.
+_MOST_CHARACTERS = 60_000
+#: Rules of warnings that tell of a hack though the candidate was accepted: its own kernels do not compute the answer.
+_TELLING = frozenset({"decoy_kernel"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file in the database.
+
+    Attributes:
+        kind: caught, or cleared: looked at and found honest.
+        rule: of the referee's finding, or who cleared it.
+        evidence: in words; holds untrusted text.
+        source: the file; untrusted.
+    """
+
+    kind: Literal["caught", "cleared"]
+    rule: str
+    evidence: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A case that is like a candidate; `share` is 1 for the same normal form."""
+
+    case: Case
+    share: float
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What is thought of a candidate; "caught" pays the floor, "suspect" pays no speed, "nothing" changes nothing."""
+
+    word: Literal["nothing", "suspect", "caught"]
+    why: str = ""
+
+
+#: Asked where a reward jumps: the candidate's source and the most alike cases. What it raises or cannot answer counts as "nothing".
+Judge = Callable[[str, Sequence[Hit]], Opinion]
+
+
+class HackDatabase:
+    """Cases by likeness; a context manager.
+
+    Args:
+        path: the file.
+        settings: from which likeness on.
+        write: False for ranks that follow the one that writes.
+
+    Raises:
+        JournalError: see `rl.journal.Journal`.
+    """
+
+    def __init__(self, path: Path, settings: HackPart | None = None, *, write: bool = True) -> None:
+        self._settings = settings or HackPart()
+        self._journal = Journal(path, _KIND, write=write)
+        self._forget()
+        try:
+            self._apply(self._journal.records)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def __enter__(self) -> HackDatabase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._cases)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._journal.close()
+
+    @property
+    def position(self) -> int:
+        """How many records the file has; it belongs into a checkpoint."""
+        return len(self._journal.records)
+
+    def learn(self, source: str, verdict: Mapping[str, Any]) -> bool:
+        """Add a candidate that the referee caught; whether it was one, and new."""
+        found = caught(verdict)
+        return found is not None and self._add(Case("caught", *found, source))
+
+    def clear(self, source: str, by: str, why: str) -> bool:
+        """Note that a file was looked at and is honest, for example confirmed by the referee in fresh processes.
+
+        A file that was caught stays caught.
+        """
+        return self._add(Case("cleared", by, why[:_SHOWN_CHARACTERS], source))
+
+    def follow(self) -> None:
+        """Take in what the writing process has added since."""
+        self._apply(self._journal.follow())
+
+    def rewind(self, position: int) -> None:
+        """Go back to a checkpoint's position, so that the same steps see the same cases again.
+
+        Raises:
+            ValueError: there is no such position.
+        """
+        if not 0 <= position <= self.position:
+            raise ValueError(f"there is no position {position}; the newest is {self.position}")
+        if position != self.position:
+            record = {"rewound": position}
+            self._journal.append([record])
+            self._apply([record])
+
+    def alike(self, source: str, most: int = 3) -> list[Hit]:
+        """The most alike cases, best first, nothing that shares no token triple."""
+        form, triples = marks(source)
+        common: Counter[int] = Counter()
+        for triple in triples:
+            common.update(self._places.get(triple, ()))
+        hits = []
+        for number, shared in common.items():
+            share = shared / (len(triples) + self._sizes[number] - shared)
+            hits.append((min(share, 0.9999), number))
+        if form in self._forms:
+            number = self._forms[form]
+            hits = [(1.0, number), *(hit for hit in hits if hit[1] != number)]
+        hits.sort(key=lambda hit: (-hit[0], hit[1]))
+        return [Hit(self._cases[number], share) for share, number in hits[:most]]
+
+    def opinion(self, source: str) -> Opinion:
+        """What its likeness to known cases says of a candidate that the referee accepted."""
+        hits = self.alike(source, len(self._cases))
+        bad = next((hit for hit in hits if hit.case.kind == "caught"), None)
+        good = next((hit for hit in hits if hit.case.kind == "cleared"), None)
+        if bad is None or bad.share < self._settings.alike:
+            return Opinion("nothing")
+        if bad.share == 1:
+            return Opinion("caught", f"says the same as a file that was caught ({bad.case.rule})")
+        # A hack is mostly an honest kernel: whoever is nearer to an honest one is no suspect.
+        if good is not None and good.share >= bad.share:
+            return Opinion("nothing")
+        return Opinion("suspect", f"{bad.share:.0%} like a file that was caught ({bad.case.rule})")
+
+    def _add(self, case: Case) -> bool:
+        if len(case.source) > _MOST_CHARACTERS:
+            return False
+        known = self._forms.get(marks(case.source)[0])
+        if known is not None and (self._cases[known].kind == "caught" or case.kind == "cleared"):
+            return False
+        record = {"kind": case.kind, "rule": case.rule, "evidence": case.evidence, "source": case.source}
+        self._journal.append([record])
+        self._apply([record])
+        return True
+
+    def _apply(self, records: Sequence[Mapping[str, Any]]) -> None:
+        try:
+            for record in records:
+                if "rewound" not in record:
+                    self._take(_case(record))
+                    continue
+                self._forget()
+                for case in self._until(record["rewound"]):
+                    self._take(case)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise JournalError(
+                f"{self._journal.path} holds a record that makes no sense: {error!r}"
+            ) from None
+
+    def _until(self, position: int) -> list[Case]:
+        """The cases that counted when the file had so many records."""
+        found = []
+        while position > 0:
+            record = self._journal.records[position - 1]
+            if "rewound" in record and not 0 <= record["rewound"] < position:
+                raise ValueError(f"record {position} goes back to record {record['rewound']}")
+            if "rewound" in record:
+                position = record["rewound"]
+            else:
+                found.append(_case(record))
+                position -= 1
+        return found[::-1]
+
+    def _take(self, case: Case) -> None:
+        form, triples = marks(case.source)
+        known = self._forms.get(form)
+        if known is not None:  # cleared before, and caught since
+            self._cases[known] = case
+            return
+        number = len(self._cases)
+        self._cases.append(case)
+        self._forms[form] = number
+        self._sizes.append(len(triples))
+        for triple in triples:
+            self._places.setdefault(triple, []).append(number)
+
+    def _forget(self) -> None:
+        self._cases: list[Case] = []
+        self._sizes: list[int] = []
+        self._places: dict[int, list[int]] = {}
+        self._forms: dict[str, int] = {}
+
+
+def _case(record: Mapping[str, Any]) -> Case:
+    if record["kind"] not in ("caught", "cleared"):
+        raise ValueError(record["kind"])
+    return Case(record["kind"], str(record["rule"]), str(record["evidence"]), str(record["source"]))
+
+
+def caught(verdict: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Rule and evidence of what the referee found in a candidate, if that is a hack."""
+    findings = [one for one in verdict.get("findings") or [] if isinstance(one, Mapping)]
+    for one in findings:
+        telling = one.get("severity") == "cheat" or (
+            one.get("severity") == "warning" and one.get("rule") in _TELLING
+        )
+        if telling:
+            return str(one.get("rule"))[:_SHOWN_CHARACTERS], str(one.get("evidence"))[:_SHOWN_CHARACTERS]
+    if verdict.get("verdict") == "cheating":
+        return "cheating", str(verdict.get("reason"))[:_SHOWN_CHARACTERS]
+    return None
+
+
+def doubted(scored: Score, opinions: Iterable[Opinion], settings: RewardPart) -> Score:
+    """A score after what databases and judges think of its candidate; never higher than before."""
+    limits = {"caught": shaping(settings).floor, "suspect": unpaid(settings), "nothing": None}
+    for one in opinions:
+        scored = lowered(scored, limits[one.word], one.why)
+    return scored

@@ -1,0 +1,188 @@
+"""Where verdicts come from: a service over HTTP, or referees of this machine. Both turn one candidate into one verdict, or say why not.
+
+A judge says no verdict itself. What it cannot have judged raises `Unjudged`, which says whether asking again may help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from evaluator.client import Referee
+from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
+from evaluator.sources import CandidateSource, TaskSource
+from rl.config import FleetPart
+from rl.errors import RLError
+from services.client import (
+    Client,
+    ClientError,
+    EvaluateRequest,
+    Problem,
+    ServiceFault,
+    TooLarge,
+    TooMany,
+    Unreachable,
+    WaitedTooLong,
+)
+
+
+class Unjudged(RLError):
+    """There is no verdict.
+
+    Attributes:
+        again: whether asking again may help.
+        gone: whether nobody answered at all, as when the fleet is dead.
+        own_fault: whether the candidate itself cannot be submitted, so that it is rejected and not let off.
+    """
+
+    def __init__(self, why: str, *, again: bool, gone: bool = False, own_fault: bool = False) -> None:
+        super().__init__(why)
+        self.again = again
+        self.gone = gone
+        self.own_fault = own_fault
+
+
+class Judge(Protocol):
+    """One evaluation at a time for each of its evaluators; `rl.fleet` asks no more at once."""
+
+    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        """The verdict on a candidate, as `evaluator.verdict` defines it. Measures anew each time.
+
+        Raises:
+            Unjudged: there is none.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up whatever is held."""
+        ...
+
+
+class ServiceJudge:
+    """A service, which queues evaluations for its workers. The key is the environment's, see `services.client`.
+
+    Args:
+        url: where it is.
+        settings: width and times.
+    """
+
+    def __init__(self, url: str, settings: FleetPart) -> None:
+        self._client = Client(url, timeout_s=min(30.0, settings.patience_s))
+        self._settings = settings
+        self._threads = ThreadPoolExecutor(settings.width, thread_name_prefix="fleet")
+
+    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        """See `Judge.judge`."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, task, source)
+
+    def close(self) -> None:
+        """Ask nothing more; requests under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _ask(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        settings = self._settings
+        try:
+            request = EvaluateRequest(
+                source=task.source, candidate=source, device=settings.device, deadline_s=settings.deadline_s
+            )
+        except ValidationError as error:
+            named = error.errors()[0]
+            own = "candidate" in named["loc"]
+            raise Unjudged(f"{named['loc'][0]} {named['msg']}", again=False, own_fault=own) from None
+        try:
+            view = self._client.evaluate(
+                request, seconds=settings.patience_s, idempotency_key=uuid.uuid4().hex
+            )
+        except WaitedTooLong as error:
+            raise Unjudged(str(error), again=False) from None
+        except TooLarge as error:
+            raise Unjudged(str(error), again=False, own_fault=True) from None
+        except Unreachable as error:
+            raise Unjudged(str(error), again=True, gone=True) from None
+        except (ServiceFault, TooMany) as error:
+            raise Unjudged(f"the service refused: {error}", again=True, gone=True) from None
+        except Problem as error:
+            raise Unjudged(f"the service refused: {error}", again=False, gone=True) from None
+        except (ClientError, RuntimeError) as error:  # a client that was closed meanwhile is a RuntimeError
+            raise Unjudged(str(error), again=False) from None
+        if view.state != "succeeded" or view.result is None:
+            raise Unjudged(f"the evaluation {view.state}: {view.reason or 'no reason given'}", again=True)
+        return view.result
+
+
+class LocalJudge:
+    """Referees of this machine, each with a thread of its own, since what a referee starts ends with the thread that started it.
+
+    Args:
+        settings: how many, on which device, and times.
+        work_dir: for compile caches; the referee's own default without it.
+
+    Raises:
+        SandboxUnavailable: nothing here isolates untrusted code.
+    """
+
+    def __init__(self, settings: FleetPart, work_dir: Path | None = None) -> None:
+        self._settings = settings
+        self._threads: dict[Referee, ThreadPoolExecutor] = {}
+        self._free: list[Referee] = []
+        count = settings.local_referees
+        for _ in range(count):
+            threads = ThreadPoolExecutor(1, thread_name_prefix="referee")
+            try:
+                referee = threads.submit(Referee, settings.device, work_dir=work_dir, referees=count).result()
+            except BaseException:
+                threads.shutdown()
+                self.close()
+                raise
+            self._threads[referee] = threads
+            self._free.append(referee)
+
+    async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+        """See `Judge.judge`. When it is cancelled, the referee that was at it is killed and begins anew."""
+        while not self._free:
+            await asyncio.sleep(0.01)
+        referee = self._free.pop()
+        running = asyncio.get_running_loop().run_in_executor(
+            self._threads[referee], self._ask, referee, task, source
+        )
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            referee.kill()
+            running.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    def close(self) -> None:
+        """End the referees."""
+        for referee, threads in self._threads.items():
+            referee.kill()
+            threads.submit(referee.close).result()
+            threads.shutdown()
+        self._threads.clear()
+
+    def _ask(self, referee: Referee, task: TaskSource, source: str) -> Mapping[str, Any]:
+        try:
+            if not referee.alive:
+                referee.restart()
+            candidate = CandidateSource(source, origin="policy")
+            return referee.evaluate(task, candidate, deadline_s=self._settings.deadline_s, submitted=True)
+        except SandboxUnavailable as error:
+            raise Unjudged(str(error), again=False, gone=True) from None
+        except RefereeLost as error:
+            raise Unjudged(str(error), again=True, gone=True) from None
+        except EvaluatorError as error:
+            raise Unjudged(str(error), again=True) from None
+        finally:
+            self._free.append(referee)
+
+
+def judge_of(settings: FleetPart, work_dir: Path | None = None) -> Judge:
+    """The judge that the settings name."""
+    return ServiceJudge(settings.url, settings) if settings.url else LocalJudge(settings, work_dir)

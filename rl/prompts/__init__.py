@@ -1,0 +1,134 @@
+"""The contrastive prompt, and how its answer is taken apart.
+
+The task, the rules and the protection against what strangers wrote are the agent's own (`agent.prompts`), so that a model is
+trained on what it will be asked. New is what is shown (earlier files with their speeds) and the form of the answer: analysis,
+design, code (CUDA-L1, arXiv 2507.14111, table 3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.prompts import fill, fill_from
+from agent.proposers.extraction import extract
+from agent.providers.base import Message
+from agent.strategy.conversation import DEVICES
+from rl.exemplars import Draw
+from rl.markers import holds_markers
+
+_FOLDER = Path(__file__).parent
+_HEADINGS = ("analysis", "design", "code")
+_HEADING = re.compile(r"^#{1,6}[ \t]*(analysis|design|code)[ \t]*:?[ \t]*$", re.IGNORECASE)
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
+
+
+@dataclass(frozen=True)
+class TaskText:
+    """What a prompt says of a task.
+
+    Attributes:
+        source: the task file; untrusted.
+        dims: its space, a line a dimension.
+        shapes: visible shapes, a line each, with the time to beat where it is known.
+        device: "cpu" or "cuda".
+    """
+
+    source: str
+    dims: str
+    shapes: str
+    device: str
+
+
+def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str] = ()) -> list[Message]:
+    """The conversation's beginning for a task and the exemplars that were drawn for it.
+
+    An exemplar with a prompt's own joints in it (`rl.markers`) is not shown: none should be here, since the database takes none,
+    but another run's tokenizer may have other special tokens.
+
+    Args:
+        task: what to make faster.
+        draw: from `rl.exemplars`.
+        special_tokens: of the tokenizer.
+
+    Raises:
+        ValueError: the task itself holds such joints; it cannot be trained on.
+    """
+    tokens = tuple(special_tokens)
+    for what in (task.source, task.dims, task.shapes):
+        if holds_markers(what, tokens):
+            raise ValueError("the task holds text that means something to the model's chat format")
+    shown = [
+        {"speedup": one.speedup, "source": one.exemplar.source}
+        for one in draw.shown
+        if not holds_markers(one.exemplar.source, tokens)
+    ]
+    prompt = fill_from(
+        _FOLDER,
+        "contrastive",
+        device_name=DEVICES.get(task.device, task.device),
+        task_source=task.source,
+        dims=task.dims,
+        shapes=task.shapes,
+        device_notes=fill("device_cuda" if task.device == "cuda" else "device_cpu"),
+        shown=shown,
+    )
+    return [Message("system", fill("system")), Message("user", prompt)]
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    """The prompt for a model without a chat format."""
+    return "\n\n".join(message.content for message in messages)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer taken apart.
+
+    Attributes:
+        analysis: its first part, "" where it is missing.
+        design: its second part.
+        source: the candidate file, or None.
+        problem: why there is none, see `agent.proposers.extraction.Extraction`.
+        in_form: whether the three parts were there, in order, with the code in the third.
+    """
+
+    analysis: str
+    design: str
+    source: str | None
+    problem: str
+    in_form: bool
+
+
+def read_answer(text: str, *, finished: bool = True) -> Answer:
+    """Take an answer apart. A file is found wherever it stands; the headings count outside of code blocks alone.
+
+    Args:
+        text: what the model wrote.
+        finished: whether it came to its end by itself, and not at the token limit.
+    """
+    found = extract(text, "stop" if finished else "length")
+    parts, order = _parts(text)
+    in_form = order == _HEADINGS and found.source is not None and "class ModelNew" in parts["code"]
+    return Answer(parts["analysis"], parts["design"], found.source, found.problem, in_form)
+
+
+def _parts(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The text under each heading, and the headings in the order in which they stand."""
+    parts: dict[str, list[str]] = {name: [] for name in _HEADINGS}
+    order: list[str] = []
+    fence = ""
+    for line in text.rpartition("</think>")[2].replace("\r\n", "\n").split("\n"):
+        mark = _FENCE.match(line)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
+        elif not fence and (heading := _HEADING.match(line)):
+            order.append(heading[1].lower())
+            continue
+        if order:
+            parts[order[-1]].append(line)
+    return {name: "\n".join(lines).strip() for name, lines in parts.items()}, tuple(order)

@@ -1,0 +1,268 @@
+"""From a verdict to a number to learn from. Pure functions: no clock, no file, no network.
+
+1. *Word.* What the referee rejected, cheating among it, gets the shaping's floor. What it could not judge gets None: a fault of
+   ours teaches nothing. Only accepted candidates get more, and each of them gets more than the floor.
+2. *Speed.* Paired timings at the visible shapes alone count, their geometric mean rounded to two decimals towards 1, so that noise
+   around 1 pays nothing. Shapes that are slower than the baseline take a penalty off, so that giving up some shapes for others
+   does not pay.
+3. *Suspicion.* Far above what is known, a speed is measured again, and the lower one counts if both agree; else neither.
+4. *Group.* Scores of one prompt are compared with each other and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
+   not scale them again.
+
+Whatever is left out of a shaping is in the exemplar database: there the plain geometric mean stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.candidates import Candidate
+from agent.portfolio.cover import cover
+from agent.portfolio.entries import Entry, eager_speedups
+from agent.portfolio.table import tabulate
+from agent.strategy.clusters import visible_rows
+from evaluator.verdict import WORDS
+from rl.config import RewardPart
+
+#: Words that say nothing about the candidate: a fault of ours, or the task's.
+FAULTS = frozenset({"not_judged", "task_rejected"})
+REJECTIONS = frozenset(WORDS) - FAULTS - {"accepted"}
+#: A shape counts as slower when the referee is sure, or when it lost more than this, sure or not: a candidate whose times jump
+#: about shall gain nothing by that.
+_LOST = 0.95
+#: Below this an accepted candidate is paid like this.
+_LEAST_SPEEDUP = 0.25
+#: Over eager or the best baseline, for a level.
+_LEVEL = 1.05
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a verdict says of an accepted candidate's speed at visible shapes.
+
+    Attributes:
+        geomean: of the speedups over the best baseline, rounded towards 1.
+        over_eager: the same over the plain reference.
+        slower: share of shapes that are slower than the best baseline.
+        shapes: how many there are.
+    """
+
+    geomean: float
+    over_eager: float
+    slower: float
+    shapes: int
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """One way to pay.
+
+    Attributes:
+        floor: of what was rejected.
+        least: of what was accepted; above the floor.
+        most: of what was accepted.
+        pay: from speed and from what the candidate would add to a portfolio, in log speedup.
+    """
+
+    floor: float
+    least: float
+    most: float
+    pay: Callable[[Speed, float], float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one candidate gets before it is compared with its group.
+
+    Attributes:
+        value: None for what could not be judged.
+        speedup: rounded geometric mean; None where nothing was accepted and timed.
+        again: why it has to be measured again before it counts, "" where not.
+        why: one sentence.
+    """
+
+    value: float | None
+    speedup: float | None
+    again: str
+    why: str
+
+
+def rounded_towards_one(speedup: float) -> float:
+    """Two decimals towards 1: 1.118 is 1.11 and 0.992 is 1.00."""
+    # In hundredths; a millionth keeps 1.11, which is 111.00000000000001 or 110.99999999999999 of them, where it is.
+    hundredths = speedup * 100
+    return (math.floor(hundredths + 1e-6) if speedup >= 1 else math.ceil(hundredths - 1e-6)) / 100
+
+
+def speed_of(verdict: Mapping[str, Any]) -> Speed | None:
+    """The speed of an accepted candidate; None where no visible shape was timed, or a figure makes no sense."""
+    rows = visible_rows(verdict)
+    speedups = [row["speedup"] for row in rows]
+    if not rows or not all(_is_speed(one) for one in speedups):
+        return None
+    eager = [found for row in rows if (found := _over_eager(verdict, row)) is not None]
+    geomean = rounded_towards_one(_geomean(speedups))
+    return Speed(
+        geomean=geomean,
+        over_eager=rounded_towards_one(_geomean(eager)) if len(eager) == len(rows) else geomean,
+        slower=sum(_is_slower(row) for row in rows) / len(rows),
+        shapes=len(rows),
+    )
+
+
+def shaping(settings: RewardPart) -> Shaping:
+    """The way to pay that the settings name.
+
+    clipped: the speedup itself, up to a limit.
+    log: its logarithm, so that twice as fast is as good as half as fast is bad.
+    levels: 1 correct, 2 more than 5 % over eager, 3 over the best baseline too (CUDA Agent, arXiv 2602.24286).
+    marginal: what a portfolio of the task's exemplars would gain by it, so that being best at a few shapes pays.
+    """
+    limit = settings.most_speedup
+    lowest = math.log(_LEAST_SPEEDUP)
+    ways = {
+        "clipped": Shaping(0.0, 0.1, limit, lambda speed, _: speed.geomean),
+        "log": Shaping(lowest - 0.25, lowest, math.log(limit), lambda speed, _: math.log(speed.geomean)),
+        "levels": Shaping(-1.0, 0.0, 3.0, lambda speed, _: _level(speed)),
+        "marginal": Shaping(-0.5, -0.25, math.log(limit), lambda _, gain: gain),
+    }
+    return ways[settings.shaping]
+
+
+def score(
+    verdict: Mapping[str, Any],
+    settings: RewardPart,
+    record: float | None = None,
+    portfolio: Sequence[Mapping[str, Any]] = (),
+) -> Score:
+    """What a verdict is worth.
+
+    Args:
+        verdict: the referee's.
+        settings: how to pay.
+        record: the highest speedup known of the task on this type of machine.
+        portfolio: verdicts of the accepted candidates that a portfolio has already; for `marginal` alone.
+    """
+    way = shaping(settings)
+    word = verdict.get("verdict")
+    if word in REJECTIONS:
+        return Score(way.floor, None, "", f"rejected: {word}")
+    if word != "accepted":
+        fault = word if word in FAULTS else f"the unknown verdict {str(word)[:40]!r}"
+        return Score(None, None, "", f"not judged: {fault}")
+    speed = speed_of(verdict)
+    if speed is None:
+        return Score(None, None, "", "accepted, but no visible shape was timed")
+    gain = marginal_gain(verdict, portfolio) if settings.shaping == "marginal" else 0.0
+    # Half for the first shape that is slower, the other half by their share.
+    penalty = settings.slower_penalty * (0.5 + 0.5 * speed.slower) if speed.slower else 0.0
+    value = min(max(min(way.pay(speed, gain), way.most) - penalty, way.least), way.most)
+    return Score(value, speed.geomean, _suspicion(speed.geomean, settings, record), f"{speed.geomean:.2f}x")
+
+
+def measured_again(first: Score, second: Score, settings: RewardPart) -> Score:
+    """What counts after a second measurement, which ran elsewhere or later: the lower of two that agree.
+
+    A rejection in either counts; a second one that could not be made, or that differs, leaves the candidate without a score.
+    """
+    if second.speedup is None:
+        return Score(second.value, None, "", f"measured again: {second.why}")
+    if first.value is None or first.speedup is None:
+        return Score(None, None, "", "the first measurement is missing")
+    low, high = sorted((first.speedup, second.speedup))
+    if high > low * (1 + settings.agreement):
+        return Score(
+            None, None, "", f"two measurements differ: {first.speedup:.2f}x and {second.speedup:.2f}x"
+        )
+    lower = min(first, second, key=lambda one: (one.value is None, one.value))
+    return Score(lower.value, low, "", f"measured twice: {first.speedup:.2f}x and {second.speedup:.2f}x")
+
+
+def lowered(scored: Score, limit: float | None, why: str) -> Score:
+    """A score under somebody's doubt: never higher than it was, never None where it was a number.
+
+    Args:
+        scored: before.
+        limit: more is not paid; None leaves it as it is.
+        why: the doubt.
+    """
+    if scored.value is None or limit is None or not math.isfinite(limit) or limit >= scored.value:
+        return scored
+    return Score(limit, scored.speedup, scored.again, f"{scored.why}; {why}")
+
+
+def unpaid(settings: RewardPart) -> float:
+    """What a correct candidate is worth that is no faster than the baseline."""
+    way = shaping(settings)
+    return min(max(way.pay(Speed(1.0, 1.0, 0.0, 1), 0.0), way.least), way.most)
+
+
+def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[float | None]:
+    """Scores of one group as distances from their mean in standard deviations, clipped; None stays None.
+
+    A group whose scores lie closer together than the timer's noise is all zeros: its differences mean nothing.
+    """
+    known = [one for one in scores if one is not None]
+    if not known:
+        return [None] * len(scores)
+    mean = math.fsum(known) / len(known)
+    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in known) / len(known))
+    if max(known) - min(known) < settings.least_spread or spread == 0:
+        return [None if one is None else 0.0 for one in scores]
+    clip = settings.clip
+    return [None if one is None else min(max((one - mean) / spread, -clip), clip) for one in scores]
+
+
+def marginal_gain(verdict: Mapping[str, Any], portfolio: Sequence[Mapping[str, Any]]) -> float:
+    """What the geometric mean over visible shapes gains, as a log ratio, when a portfolio may use this candidate too.
+
+    The reference is always a member, so a candidate that is nowhere faster gains nothing.
+    """
+    every = [*portfolio, verdict]
+    entries = [
+        Entry(Candidate(str(number), "policy", ""), number, {**one, "shapes": visible_rows(one)})
+        for number, one in enumerate(every)
+    ]
+    table = tabulate(entries)
+    if not table.shapes:
+        return 0.0
+    members = range(len(portfolio))
+    return cover(table, most=len(every) + 1, always=members).marginal[-1]
+
+
+def _suspicion(speedup: float, settings: RewardPart, record: float | None) -> str:
+    if speedup > settings.suspicious_speedup:
+        return f"{speedup:.2f}x is above {settings.suspicious_speedup:g}x"
+    if record is not None and speedup > settings.suspicious_jump * record:
+        return f"{speedup:.2f}x is above {settings.suspicious_jump:g} times the record of {record:.2f}x"
+    return ""
+
+
+def _level(speed: Speed) -> float:
+    if speed.over_eager <= _LEVEL:
+        return 1.0
+    return 3.0 if speed.geomean > _LEVEL else 2.0
+
+
+def _is_slower(row: Mapping[str, Any]) -> bool:
+    speedup = float(row["speedup"])
+    return row.get("decision") == "slower" or speedup < _LOST
+
+
+def _over_eager(verdict: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+    """The row's speedup over the plain reference, None where that was not timed."""
+    found = list(eager_speedups({**verdict, "shapes": [row]}).values())
+    return float(row["speedup"]) / found[0] if found and _is_speed(found[0]) else None
+
+
+def _is_speed(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    )
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))

@@ -1,0 +1,87 @@
+"""Rewards from the real referee: through a service's queue, and from referees of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from evaluator.fingerprint import type_of
+from evaluator.sources import TaskSource
+from rl.config import FleetPart, RewardPart
+from rl.exemplars import ExemplarDatabase
+from rl.fleet import Fleet
+from rl.judges import Judge, LocalJudge, ServiceJudge
+from rl.reward import shaping
+from tests.services.service import CORRECT, ENDLESS, TINY_TASK, WRONG, Service, wait_until
+
+pytestmark = pytest.mark.slow
+
+TASK = TaskSource("tiny", TINY_TASK)
+FLOOR = shaping(RewardPart()).floor
+
+
+def fleet(judge: Judge, settings: FleetPart) -> Fleet:
+    return Fleet(judge, {"tiny": TASK}, group=2, fleet=settings)
+
+
+def step(of: Fleet, *sources: str) -> list[float | None]:
+    completions = [f"```python\n{source}```" for source in sources]
+    return asyncio.run(of.rewards(["p"] * len(sources), completions, task=["tiny"] * len(sources)))
+
+
+def skip_if_noisy(of: Fleet) -> None:
+    told = " ".join(of.report.missing)
+    if "noisy" in told or "quiet" in told:
+        pytest.skip(f"nothing can be timed here now: {told}")
+
+
+def test_a_service_judges_for_rewards_and_dies_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    settings = FleetPart(device="cpu", width=2, tries=1, deadline_s=120, patience_s=120)
+    with Service(tmp_path / "service") as service:
+        judge = ServiceJudge(service.url, settings)
+        of = fleet(judge, settings)
+        right, wrong = step(of, CORRECT, WRONG)
+        skip_if_noisy(of)
+        assert right is not None
+        assert wrong is not None
+        assert right > wrong
+        assert of.report.samples[1].score.value == FLOOR
+        verdict = of.report.samples[0].verdict
+        assert verdict is not None
+        assert of.machine == type_of(verdict["environment"])
+        assert {row["split"] for row in verdict["shapes"]} <= {"visible", "adversarial"}
+        (found,) = of.successes()
+        with ExemplarDatabase(tmp_path / "exemplars") as database:
+            database.advance([found])
+            assert database.members(TASK.sha256, of.machine)[0].source == CORRECT
+
+        results: list[list[float | None]] = []
+        training = threading.Thread(target=lambda: results.append(step(of, ENDLESS, CORRECT)))
+        training.start()
+        wait_until(lambda: service.get("/metrics").text.count("running") > 0, 20, service.log_tail)
+        service.kill()
+        training.join(60)
+        assert results == [[None, 0.0]]  # the second is known from before
+        assert "no service answers" in next(iter(of.report.missing))
+        judge.close()
+
+
+def test_referees_of_this_machine_judge_and_one_that_hangs_is_begun_anew(tmp_path: Path) -> None:
+    settings = FleetPart(device="cpu", tries=1, deadline_s=200, patience_s=200)
+    judge = LocalJudge(settings, tmp_path)
+    try:
+        of = fleet(judge, settings)
+        step(of, CORRECT, WRONG)
+        skip_if_noisy(of)
+        assert of.report.samples[0].score.speedup is not None
+        assert of.report.samples[1].score.value == FLOOR
+        hasty = fleet(judge, settings.model_copy(update={"patience_s": 1.0}))
+        assert step(hasty, ENDLESS, "no code") == [None, 0.0]
+        again = fleet(judge, settings)
+        assert step(again, WRONG, "no code") == [0.0, 0.0]
+        assert again.report.samples[0].verdict is not None
+    finally:
+        judge.close()
