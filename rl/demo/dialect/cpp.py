@@ -66,7 +66,9 @@ _END = "}\n"
 
 def _loop(body: str, tail: str) -> str:
     """A loop over a row in steps of LANES; ``k`` is the lane. In ``body``, ``#`` is the element's index."""
-    steps = "    for (int64_t j = 0; j + LANES <= cols; j += LANES)\n      for (int64_t k = 0; k < LANES; ++k)\n"
+    steps = (
+        "    for (int64_t j = 0; j + LANES <= cols; j += LANES)\n      for (int64_t k = 0; k < LANES; ++k)\n"
+    )
     steps += f"        {body.replace('#', 'j + k')}\n"
     if tail == "dropped":
         return steps
@@ -89,9 +91,7 @@ def _body(family: str, variant: str, tail: str) -> str:
         top = _ROWS + _OUT
         if variant == "fused":
             return (
-                top
-                + loop("{ const float v = in[#] + bias[#]; out[#] = v / (1.f + std::exp(-v)); }")
-                + _CLOSE
+                top + loop("{ const float v = in[#] + bias[#]; out[#] = v / (1.f + std::exp(-v)); }") + _CLOSE
             )
         added = top + loop("out[#] = in[#] + bias[#];") + _CLOSE
         return added + top + loop("out[#] = out[#] / (1.f + std::exp(-out[#]));") + _CLOSE
@@ -152,7 +152,7 @@ def choices(family: str, size: str) -> dict[str, tuple[str, ...]]:
     small = size == "small"
     return {
         "variant": VARIANTS[family],
-        "lanes": ("8",) if small else ("4", "8", "16", "32"),
+        "lanes": ("8", "32") if small else ("4", "8", "16", "32"),
         "threads": ("serial", "1") if small else ("serial", "1", "16"),
         "flags": ("O2", "O3 native fast") if small else tuple(_FLAGS),
         "tail": ("kept", "dropped"),
@@ -165,7 +165,9 @@ def pieces(family: str, chosen: Mapping[str, str]) -> list[str]:
     if chosen["threads"] != "serial":
         parallel = "  #pragma omp parallel for schedule(static, @chunk@)\n"
     vector = _VECTORS.get(family)
-    text = "constexpr int64_t LANES = @lanes@;\n" + _SIGNATURE.format(f"const float* {vector}, " if vector else "")
+    text = "constexpr int64_t LANES = @lanes@;\n" + _SIGNATURE.format(
+        f"const float* {vector}, " if vector else ""
+    )
     text += _body(family, chosen["variant"], chosen["tail"]).replace("@parallel@", parallel) + _END
     body = phrases(text, {"lanes": chosen["lanes"], "chunk": chosen["threads"]})
     flags = [f"{flag}, " for flag in _FLAGS[chosen["flags"]].split(", ") if flag]

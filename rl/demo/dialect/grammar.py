@@ -88,4 +88,6 @@ def describe(programs: Sequence[Program]) -> str:
     families = {program.family for program in programs}
     vocabulary = {piece for program in programs for piece in program.pieces}
     longest = max(len(program.pieces) for program in programs)
-    return f"{len(programs)} programs of {len(families)} families, {len(vocabulary)} phrases, longest {longest}"
+    return (
+        f"{len(programs)} programs of {len(families)} families, {len(vocabulary)} phrases, longest {longest}"
+    )

@@ -33,9 +33,7 @@ _ROW_LOAD = "    x = tl.load(x_ptr + row * cols + col, mask=inside, other=@fill@
 _ROW_STORE = "    tl.store(y_ptr + row * cols + col, y, mask=inside)\n"
 
 #: Rows of ROWS each, in pieces of BLOCK columns, so that registers suffice for any length.
-_PIECE_SIGNATURE = (
-    "@triton.jit\ndef kernel(x_ptr, @vector_ptr@y_ptr, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):\n"
-)
+_PIECE_SIGNATURE = "@triton.jit\ndef kernel(x_ptr, @vector_ptr@y_ptr, rows, cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):\n"
 _PIECE_PLACES = "    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]\n"
 _PIECES = "    for start in range(0, cols, BLOCK):\n        col = start + tl.arange(0, BLOCK)[None, :]\n"
 _PIECES += "        inside = (row < rows) & (col < cols)\n"
