@@ -249,6 +249,11 @@ def write_table(table: Table, path: Path) -> None:
     beside.replace(path)
 
 
+def _cell(row: Sequence[Any]) -> Cell:
+    task, program, word, speedup, ci95, candidate_us, baseline_us = row
+    return Cell(task, program, word, speedup, tuple(ci95) if ci95 else None, candidate_us, baseline_us)
+
+
 def read_table(path: Path) -> Table:
     """Reads what :func:`write_table` wrote.
 
@@ -259,7 +264,7 @@ def read_table(path: Path) -> Table:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA or data["columns"] != list(Cell.__dataclass_fields__):
             raise TableUnusable(f"{path} is a table of another kind: {data['schema']!r}")
-        cells = tuple(Cell(*row[:4], tuple(row[4]) if row[4] else None, *row[5:]) for row in data["cells"])
+        cells = tuple(_cell(row) for row in data["cells"])
         return Table(
             data["device"],
             data["size"],

@@ -121,7 +121,7 @@ def sample(policy: Policy, prompts: Sequence[str], seed: int) -> Samples:
         torch.cumsum(ends, dim=1) - ends.long() == 0
     )  # the first end counts as a token, what follows is padding
     texts = [
-        policy.tokenizer.decode(row[keep & ~end])
+        str(policy.tokenizer.decode(row[keep & ~end]))
         for row, keep, end in zip(completions, before, ends, strict=True)
     ]
     return Samples(texts, whole, torch.cat([mask, before.long()], dim=1), start)

@@ -153,8 +153,8 @@ def choices(family: str, size: str) -> dict[str, tuple[str, ...]]:
     return {
         "variant": VARIANTS[family],
         "lanes": ("8", "32") if small else ("4", "8", "16", "32"),
-        "threads": ("serial", "1") if small else ("serial", "1", "16"),
-        "flags": ("O2", "O3 native fast") if small else tuple(_FLAGS),
+        "threads": ("serial",) if small else ("serial", "1", "16"),
+        "flags": tuple(_FLAGS),
         "tail": ("kept", "dropped"),
     }
 
