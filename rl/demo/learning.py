@@ -40,13 +40,16 @@ class GrpoSettings:
         samples: completions per question, a group.
         learning_rate: of AdamW.
         entropy: weight of the mean entropy per token, without which a small model soon writes one program only.
+        entropy_target: nats per token above which entropy is not paid: where all samples fail there is no other
+            gradient, and it would take the policy to noise.
         clip: bound of a sample's advantage, in standard deviations of its group.
     """
 
     steps: int = 100
     samples: int = 8
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     entropy: float = 0.03
+    entropy_target: float = 0.2
     clip: float = 1.5
 
 

@@ -93,7 +93,9 @@ class OwnLearner:
             entropy = (entropies * counts).sum() / counts.sum()
             # Every token of every sample weighs the same, however long its sample is (TRL's "dapo").
             gain_column = torch.tensor(gains, device=logits.device)[:, None]
-            loss = -(gain_column * chosen * counts).sum() / counts.sum() - settings.entropy * entropy
+            loss = -(gain_column * chosen * counts).sum() / counts.sum()
+            if entropy.item() < settings.entropy_target:
+                loss = loss - settings.entropy * entropy
             _update(policy, optimizer, loss)
             known = [reward for reward in rewards if reward is not None]
             records.append(StepRecord(step, statistics.fmean(known) if known else 0.0, entropy.item()))

@@ -122,12 +122,15 @@ VARIANTS = {
     "row_sum": ("whole", "pieces"),
     "transpose": ("rows first", "columns first"),
 }
-_TILES = {"bias_silu": ("256", "1024", "4096"), "transpose": ("16", "32", "64")}
+_TILES = {
+    "bias_silu": ("256", "1024", "512", "2048", "4096"),
+    "transpose": ("16", "32", "8", "64", "128"),
+}
 
 
 def choices(family: str, size: str) -> dict[str, tuple[str, ...]]:
     """What a program of a family chooses; ``small`` is a part of ``full``."""
-    tiles = _TILES.get(family, ("1", "4", "16"))
+    tiles = _TILES.get(family, ("1", "4", "2", "8", "16"))
     small = size == "small"
     return {
         "variant": VARIANTS[family],
