@@ -157,8 +157,12 @@ def report(console: Console, outcomes: list[Outcome]) -> None:
             )
     console.print(printed)
     for claim in claims(outcomes):
+        found = (
+            "no ratio" if claim.value is None else f"{claim.value:.3f} [{claim.low:.3f}, {claim.high:.3f}]"
+        )
         console.print(
-            f"{claim.name} {claim.measure}: {claim.value:.3f} [{claim.low:.3f}, {claim.high:.3f}] {'holds' if claim.holds else 'does not hold'}"
+            f"{claim.name} {claim.measure}: {found}, {'holds' if claim.holds else 'does not hold'}",
+            markup=False,
         )
 
 

@@ -21,13 +21,16 @@ _LEAST = 1e-2
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim's name and measure in words, its value with the interval, and whether it holds by the rule written down."""
+    """A claim's name and measure in words, its value with the interval, and whether it holds by the rule written down.
+
+    Without a value where it would be a ratio to nothing: the other arm had no success at all. Then it does not hold.
+    """
 
     name: str
     measure: str
-    value: float
-    low: float
-    high: float
+    value: float | None
+    low: float | None
+    high: float | None
     holds: bool
 
 
@@ -70,14 +73,20 @@ def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
     def bests(arm: str) -> NDArray[np.float64]:
         return grid(outcomes, arm, max)
 
-    def claim(name: str, measure: str, interval: Interval, holds: bool) -> Claim:
+    def claim(name: str, measure: str, interval: Interval | None, least: float, surely_above: float) -> Claim:
+        if interval is None:
+            return Claim(name, measure, None, None, None, False)
+        holds = interval.value >= least and interval.low > surely_above
         return Claim(name, measure, interval.value, interval.low, interval.high, holds)
 
-    first = ratio_of_means(means("contrastive"), means("sft"))
+    def ratio(after: NDArray[np.float64], before: NDArray[np.float64]) -> Interval | None:
+        return ratio_of_means(after, before) if before.mean() > 0 else None
+
+    first = ratio(means("contrastive"), means("sft"))
     share = mean_of(bests("contrastive") / bests("optimum"))
     found = [
-        claim("P1", "mean, contrastive over sft", first, first.value >= P1_RATIO and first.low > 1),
-        claim("P2", "best over the optimum, contrastive", share, share.value >= P2_SHARE),
+        claim("P1", "mean, contrastive over sft", first, P1_RATIO, 1.0),
+        claim("P2", "best over the optimum, contrastive", share, P2_SHARE, -math.inf),
     ]
     ratios = [
         ("P3", "best, contrastive over sft_longer", bests, "sft_longer"),
@@ -88,6 +97,5 @@ def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
         ("S5", "best, contrastive over random_valid", bests, "random_valid"),
     ]
     for name, measure, of, other in ratios:
-        ratio = ratio_of_means(of("contrastive"), of(other))
-        found.append(claim(name, measure, ratio, ratio.low > 1))
+        found.append(claim(name, measure, ratio(of("contrastive"), of(other)), 1.0, 1.0))
     return found

@@ -18,6 +18,22 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
+class _Prompts:
+    """A dataset's transform: each row's prompt as the practice would ask it now."""
+
+    def __init__(self, practice: Practice) -> None:
+        self._practice = practice
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        asked = {step: self._practice.questions(step) for step in set(batch["step"])}
+        texts = [asked[step][place].prompt for step, place in zip(batch["step"], batch["place"], strict=True)]
+        return {**batch, "prompt": texts}
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        # Pickled only for a fingerprint of the dataset, which need not follow everything that was measured.
+        return dict, ()
+
+
 class TrlLearner:
     """Implements :class:`rl.demo.learning.Learner`.
 
@@ -49,8 +65,8 @@ class TrlLearner:
         self, policy: Policy, rows: Callable[[int], list[tuple[str, str]]], settings: SftSettings
     ) -> list[float]:
         """See :class:`rl.demo.learning.Learner`."""
-        from datasets import Dataset
-        from trl import SFTConfig, SFTTrainer
+        from datasets import Dataset  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from trl import SFTConfig, SFTTrainer  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         pairs = [pair for step in range(settings.steps) for pair in rows(step)]
         config = SFTConfig(
@@ -69,18 +85,11 @@ class TrlLearner:
         self, policy: Policy, practice: Practice, settings: GrpoSettings, seed: int
     ) -> list[StepRecord]:
         """See :class:`rl.demo.learning.Learner`. Advantages are made in the reward, since TRL has no bound for them."""
-        from datasets import Dataset
-        from trl import GRPOConfig, GRPOTrainer
+        from datasets import Dataset  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         places = len(practice.questions(0))
         means: list[float] = []
-
-        def prompts(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            asked = {step: practice.questions(step) for step in set(batch["step"])}
-            texts = [
-                asked[step][place].prompt for step, place in zip(batch["step"], batch["place"], strict=True)
-            ]
-            return {**batch, "prompt": texts}
 
         def worth(
             completions: Sequence[str], step: Sequence[int], place: Sequence[int], **_: Any
@@ -105,7 +114,7 @@ class TrlLearner:
             for place in range(places)
         ]
         dataset = Dataset.from_list(rows)
-        dataset.set_transform(prompts)
+        dataset.set_transform(_Prompts(practice))
         config = GRPOConfig(
             **self._options(policy, settings.steps, settings.learning_rate),
             per_device_train_batch_size=places * settings.samples,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,6 +176,13 @@ def test_claims_hold_where_they_should_and_fail_where_they_should() -> None:
     assert by_name["S1"]
     assert not by_name["P1"]
     assert not by_name["P2"]
+    hopeless = [
+        replace(one, scores={"task0": [0.0]} if one.arm == "sft" else {"task0": [1.0]})
+        for one in outcomes(1.9)
+    ]
+    without = next(claim for claim in claims(hopeless) if claim.name == "P1")
+    assert without.value is None
+    assert not without.holds
     equal = {claim.name: claim.holds for claim in claims(outcomes(0.99))}
     assert not any(equal.values())
 
