@@ -1,0 +1,330 @@
+"""All arms of exhibit A, replayed on a table of measured cells: no referee runs, every reward was measured before.
+
+What an arm writes is looked up. A text that is no program of the grammar has no cell and counts as a failure; how many such there were is reported. All arms
+of a seed start from the same random weights and learn from the same supervised rows, with or without exemplars in them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from rl.demo import seen
+from rl.demo.cells import Table
+from rl.demo.dialect.tasks import Task
+from rl.demo.dialect.tokenizer import build_tokenizer, check
+from rl.demo.learning import GrpoSettings, Learner, Question, SftSettings
+from rl.demo.model import REPLAY, ModelSize, Policy, build_policy, sample
+from rl.demo.prompts import prompt
+from rl.demo.seen import Choice, Seen
+
+#: Judged candidates per held-out task, in rounds: later rounds may show what earlier ones found.
+CANDIDATES, ROUNDS = 8, 4
+_HIGHEST_REWARD = 8.0
+_LOWEST_SCORE = 0.05
+#: Rounds of eight after which the supervised policy's search with a larger budget is ended, however little new it writes.
+_MOST_ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What an arm shows in its prompts, in supervised training, in reinforcement and when it is tested; and whether it is reinforced."""
+
+    choice: Choice
+    reinforced: bool
+
+
+ARMS = {
+    "sft": Arm(seen.none, False),
+    "plain": Arm(seen.none, True),
+    "contrastive": Arm(seen.contrastive, True),
+    "random_exemplars": Arm(seen.uniform, True),
+    "shuffled_scores": Arm(seen.shuffled, True),
+    "frozen": Arm(seen.contrastive, False),
+}
+#: What needs no model.
+REFERENCES = ("random_valid", "optimum")
+SHAPINGS: dict[str, Callable[[float], float]] = {
+    "raw": lambda speedup: min(speedup, _HIGHEST_REWARD),
+    "log": lambda speedup: math.log(max(min(speedup, _HIGHEST_REWARD), _LOWEST_SCORE)),
+}
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Of a replay; everything else is in the table.
+
+    Attributes:
+        model, sft, grpo: see there.
+        tasks_per_step: questions of a step of reinforcement.
+        dropout: share of prompts without exemplars, in training.
+        drawn: programs drawn for a supervised row; the best is its target, the two in the middle are what it shows.
+        shaping: from a speedup to a reward.
+    """
+
+    model: ModelSize = REPLAY
+    sft: SftSettings = field(default_factory=SftSettings)
+    grpo: GrpoSettings = field(default_factory=GrpoSettings)
+    tasks_per_step: int = 16
+    dropout: float = 0.25
+    drawn: int = 4
+    shaping: str = "raw"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An arm at a seed.
+
+    Attributes:
+        scores: speedups by held-out task, in the order they were judged; failures 0.
+        outside: share of these that were no program of the grammar.
+        trained_on: distinct (task, text) pairs judged in reinforcement.
+        judged: distinct pairs judged in all.
+        rewards: mean reward by step.
+        entropies: by step.
+    """
+
+    arm: str
+    seed: int
+    scores: dict[str, list[float]]
+    outside: float
+    trained_on: int = 0
+    judged: int = 0
+    rewards: list[float] = field(default_factory=list)
+    entropies: list[float | None] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class World:
+    """A table made ready to be asked.
+
+    Raises:
+        TableUnusable: see :meth:`rl.demo.cells.Table.scores`.
+        NotExact: the tokenizer does not give back the grammar's programs.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.grammar = table.grammar
+        self.train, self.held_out = table.tasks()
+        self._scores = table.scores()
+        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(self.grammar)
+        check(self.tokenizer, [(program.pieces, program.source) for program in self.grammar.programs])
+        #: Tokens of the longest program, its end included.
+        self.longest = 1 + max(len(program.pieces) for program in self.grammar.programs)
+
+    def score(self, task: Task, text: str) -> float:
+        """The measured speedup; 0 for failures and for what is no program of the task's family."""
+        return self._scores.get((task.name, text), 0.0)
+
+    def inside(self, task: Task, text: str) -> bool:
+        """Whether a text has a cell."""
+        return (task.name, text) in self._scores
+
+    def accepted(self, task: Task) -> list[tuple[str, float]]:
+        """(source, speedup) of all accepted programs, in the grammar's order."""
+        sources = [program.source for program in self.grammar.of_family(task.family)]
+        return [(source, self.score(task, source)) for source in sources if self.score(task, source) > 0]
+
+
+def supervised_rows(
+    world: World, choice: Choice, settings: ReplaySettings, seed: int, step: int
+) -> list[tuple[str, str]]:
+    """(prompt, program) pairs of a step. Tasks, programs and targets do not depend on the arm, only what prompts show does."""
+    rows = []
+    for place in range(settings.sft.batch):
+        generator = random.Random(f"sft {seed} {step} {place}")  # noqa: S311 - draws that can be repeated
+        task = generator.choice(world.train)
+        accepted = world.accepted(task)
+        drawn = sorted(
+            generator.sample(accepted, min(settings.drawn, len(accepted))), key=lambda pair: pair[1]
+        )
+        middle = drawn[-3:-1] if generator.random() >= settings.dropout else []
+        if choice is seen.none:
+            middle = []
+        elif choice is seen.shuffled and middle:
+            dealt = generator.sample([score for _, score in drawn], len(middle))
+            middle = [(source, score) for (source, _), score in zip(middle, dealt, strict=True)]
+        rows.append((prompt(task, middle), drawn[-1][0]))
+    return rows
+
+
+class TablePractice:
+    """Implements :class:`rl.demo.learning.Practice` on measured cells."""
+
+    def __init__(self, world: World, choice: Choice, settings: ReplaySettings, seed: int) -> None:
+        self._world = world
+        self._choice = choice
+        self._settings = settings
+        self._seed = seed
+        self._seen = Seen()
+        self._shape = SHAPINGS[settings.shaping]
+        self.judged: set[tuple[str, str]] = set()
+
+    def questions(self, step: int) -> list[Question]:
+        """Tasks drawn for the step, each with its exemplars."""
+        generator = random.Random(f"tasks {self._seed} {step}")  # noqa: S311
+        count = min(self._settings.tasks_per_step, len(self._world.train))
+        asked = []
+        for task in generator.sample(self._world.train, count):
+            own = random.Random(f"exemplars {self._seed} {step} {task.name}")  # noqa: S311
+            bare = own.random() < self._settings.dropout
+            shown = [] if bare else self._choice(self._seen.of(task.name), own)
+            asked.append(Question(task, prompt(task, shown)))
+        return asked
+
+    def reward(self, tasks: Sequence[Task], completions: Sequence[str]) -> list[float | None]:
+        """Shaped speedups; what was accepted may be shown from now on."""
+        rewards: list[float | None] = []
+        for task, text in zip(tasks, completions, strict=True):
+            speedup = self._world.score(task, text)
+            self.judged.add((task.name, text))
+            self._seen.add(task.name, text, speedup)
+            rewards.append(self._shape(speedup))
+        return rewards
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a policy wrote for held-out tasks: texts and scores by task, in order."""
+
+    texts: dict[str, list[str]]
+    scores: dict[str, list[float]]
+
+
+def examine(world: World, policy: Policy, choice: Choice, seed: int, rounds: int = ROUNDS) -> Examined:
+    """Candidates for every held-out task; in each round two, shown what earlier rounds found at the same task."""
+    memory = Seen()
+    texts: dict[str, list[str]] = {task.name: [] for task in world.held_out}
+    scores: dict[str, list[float]] = {task.name: [] for task in world.held_out}
+    for number in range(rounds):
+        asked = []
+        for task in world.held_out:
+            own = random.Random(f"examine {seed} {number} {task.name}")  # noqa: S311
+            question = prompt(task, choice(memory.of(task.name), own))
+            asked += [(task, question)] * (CANDIDATES // ROUNDS)
+        written = sample(policy, [question for _, question in asked], seed * 7_919 + number).texts
+        for (task, _), text in zip(asked, written, strict=True):
+            speedup = world.score(task, text)
+            texts[task.name].append(text)
+            scores[task.name].append(speedup)
+            memory.add(task.name, text, speedup)
+    return Examined(texts, scores)
+
+
+def _distinct(examined: Examined) -> int:
+    return sum(len(set(texts)) for texts in examined.texts.values())
+
+
+def _outside(world: World, examined: Examined) -> float:
+    flags = [not world.inside(task, text) for task in world.held_out for text in examined.texts[task.name]]
+    return sum(flags) / len(flags)
+
+
+def run_arm(
+    world: World, name: str, learner: Learner, settings: ReplaySettings, seed: int, supervised: dict[str, Any]
+) -> tuple[Outcome, Policy]:
+    """Trains and tests an arm.
+
+    Args:
+        world: the table.
+        name: of :data:`ARMS`.
+        learner: whose trainer is used.
+        settings: as they are.
+        seed: of weights, rows, draws and samples.
+        supervised: weights after supervised training, by what its rows showed; filled here, so that arms of a seed share them.
+    """
+    arm = ARMS[name]
+    policy = build_policy(world.tokenizer, settings.model, world.longest, seed)
+    # Exemplars of rows are the two in the middle, whether an arm later draws contrasting or random ones.
+    shown = arm.choice if arm.choice in (seen.none, seen.shuffled) else seen.contrastive
+    if shown.__name__ not in supervised:
+        learner.imitate(
+            policy, lambda step: supervised_rows(world, shown, settings, seed, step), settings.sft
+        )
+        supervised[shown.__name__] = {key: value.clone() for key, value in policy.model.state_dict().items()}
+    policy.model.load_state_dict(supervised[shown.__name__])
+    records = []
+    practice = TablePractice(world, arm.choice, settings, seed)
+    if arm.reinforced:
+        records = learner.reinforce(policy, practice, settings.grpo, seed)
+    examined = examine(world, policy, arm.choice, seed)
+    outcome = Outcome(
+        name,
+        seed,
+        examined.scores,
+        _outside(world, examined),
+        len(practice.judged),
+        len(practice.judged) + _distinct(examined),
+        [record.reward for record in records],
+        [record.entropy for record in records],
+    )
+    return outcome, policy
+
+
+def search_longer(world: World, policy: Policy, seed: int, budget: int) -> Outcome:
+    """The supervised policy's samples for held-out tasks until as many distinct candidates were judged as by another arm in all.
+
+    Repeats cost nothing, there as here. A policy that has nothing new to write stops after a bounded number of rounds.
+    """
+    texts: dict[str, list[str]] = {task.name: [] for task in world.held_out}
+    for number in range(_MOST_ROUNDS):
+        more = examine(world, policy, seen.none, seed + 101 * (number + 1))
+        for name, found in more.texts.items():
+            texts[name] += found
+        if sum(len(set(found)) for found in texts.values()) >= budget:
+            break
+    scores = {task.name: [world.score(task, text) for text in texts[task.name]] for task in world.held_out}
+    whole = Examined(texts, scores)
+    return Outcome("sft_longer", seed, scores, _outside(world, whole), judged=_distinct(whole))
+
+
+def reference(world: World, name: str, seed: int) -> Outcome:
+    """An arm without a model: ``random_valid`` draws accepted programs without repeats, ``optimum`` tries them all."""
+    scores = {}
+    for task in world.held_out:
+        accepted = [speedup for _, speedup in world.accepted(task)]
+        generator = random.Random(f"{name} {seed} {task.name}")  # noqa: S311
+        scores[task.name] = (
+            [max(accepted)]
+            if name == "optimum"
+            else generator.sample(accepted, min(CANDIDATES, len(accepted)))
+        )
+    return Outcome(name, seed, scores, 0.0, judged=sum(map(len, scores.values())))
+
+
+def replay_seed(
+    table: Table,
+    learner: Learner,
+    settings: ReplaySettings,
+    seed: int,
+    arms: Sequence[str] = tuple(ARMS),
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Outcome]:
+    """All arms at a seed, the supervised policy with the budget of plain GRPO, and the references."""
+    world = World(table)
+    supervised: dict[str, Any] = {}
+    outcomes: list[Outcome] = []
+    for name in dict.fromkeys(["sft", *arms]):
+        outcome, _ = run_arm(world, name, learner, settings, seed, supervised)
+        outcomes.append(outcome)
+        say(f"seed {seed}, {name}: mean {mean_score(outcome):.3f}, outside {outcome.outside:.2f}")
+    budget = max(outcome.judged for outcome in outcomes)
+    policy = build_policy(world.tokenizer, settings.model, world.longest, seed)
+    policy.model.load_state_dict(supervised[seen.none.__name__])
+    outcomes.append(search_longer(world, policy, seed, budget))
+    outcomes += [reference(world, name, seed) for name in REFERENCES]
+    return outcomes
+
+
+def mean_score(outcome: Outcome) -> float:
+    """Mean speedup of all samples, failures 0."""
+    every = [score for scores in outcome.scores.values() for score in scores]
+    return sum(every) / len(every)

@@ -1,0 +1,200 @@
+"""The replay on a planted table: what exemplars show, that learning learns, and that claims can fail."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rl.demo import seen
+from rl.demo.arms import (
+    Outcome,
+    ReplaySettings,
+    TablePractice,
+    World,
+    mean_score,
+    reference,
+    run_arm,
+    search_longer,
+    supervised_rows,
+)
+from rl.demo.dialect.tasks import Task
+from rl.demo.findings import claims
+from rl.demo.intervals import ratio_of_means
+from rl.demo.learning import GrpoSettings, SftSettings, advantages
+from rl.demo.model import ModelSize, build_policy, sample
+from rl.demo.own_learner import OwnLearner
+from rl.demo.prompts import ANSWER, SEEN
+from tests.rl.demo.planted import planted_table
+
+SETTINGS = ReplaySettings(
+    model=ModelSize(layers=1, width=48, heads=4),
+    sft=SftSettings(steps=150, batch=16, learning_rate=4e-3),
+    grpo=GrpoSettings(steps=25, learning_rate=2e-3),
+    tasks_per_step=6,
+)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(planted_table(("row_sum",)))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+PROGRAMS = [("a", 0.5), ("b", 0.51), ("c", 1.0), ("d", 2.0)]
+
+
+def test_contrastive_exemplars_are_from_two_buckets_and_the_better_is_last() -> None:
+    drawn = [seen.contrastive(PROGRAMS, random.Random(index)) for index in range(300)]
+    assert all(len(shown) == 2 and shown[0][1] < shown[1][1] for shown in drawn)
+    assert not any({source for source, _ in shown} == {"a", "b"} for shown in drawn)
+    best = sum(shown[1][0] == "d" for shown in drawn)
+    assert best > 240  # at a temperature of 0.3 the bucket of 2.0 is nearly always one of the two
+    assert seen.contrastive(PROGRAMS[:2], random.Random(0)) == []
+
+
+def test_shuffled_scores_are_scores_of_the_task_on_the_wrong_programs() -> None:
+    own = dict(PROGRAMS)
+    drawn = [pair for index in range(200) for pair in seen.shuffled(PROGRAMS, random.Random(index))]
+    assert {score for _, score in drawn} == set(own.values())
+    assert 0.1 < sum(own[source] == score for source, score in drawn) / len(drawn) < 0.5
+
+
+def test_failures_are_shown_to_nobody() -> None:
+    memory = seen.Seen()
+    memory.add("t", "wrong", 0.0)
+    memory.add("t", "right", 1.5)
+    assert memory.of("t") == [("right", 1.5)]
+
+
+def test_advantages_are_clipped_and_a_lost_reward_counts_for_nothing() -> None:
+    found = advantages([0.0] * 7 + [8.0], 1.5)
+    assert max(found) == 1.5
+    assert advantages([1.0, None, 3.0], 1.5) == [-1.0, 0.0, 1.0]
+    assert advantages([2.0, 2.0], 1.5) == advantages([None, None], 1.5) == [0.0, 0.0]
+
+
+def test_arms_learn_from_the_same_rows(world: World) -> None:
+    bare = supervised_rows(world, seen.none, SETTINGS, 0, 3)
+    shown = supervised_rows(world, seen.contrastive, SETTINGS, 0, 3)
+    dealt = supervised_rows(world, seen.shuffled, SETTINGS, 0, 3)
+    assert (
+        [program for _, program in bare]
+        == [program for _, program in shown]
+        == [program for _, program in dealt]
+    )
+    assert not any(SEEN in prompt for prompt, _ in bare)
+    with_exemplars = [prompt.count(SEEN) for prompt, _ in shown]
+    assert set(with_exemplars) == {0, 2}
+    held_out = {task.name for task in world.held_out}
+    assert not held_out & {task.name for task in world.train}
+
+
+def test_asking_twice_asks_the_same_and_leaves_nothing_behind(world: World) -> None:
+    practice = TablePractice(world, seen.contrastive, SETTINGS, 0)
+    asked = practice.questions(0)
+    sources = [source for source, _ in world.accepted(asked[0].task)]
+    for question in asked:
+        practice.reward([question.task] * len(sources), sources)
+    later = practice.questions(1)
+    assert later == practice.questions(1)
+    assert any(SEEN in question.prompt for question in later)
+    assert not any(SEEN in question.prompt for question in asked)
+
+
+def test_samples_end_and_stay_within_their_bound(world: World) -> None:
+    policy = build_policy(world.tokenizer, SETTINGS.model, 7, 0)
+    samples = sample(policy, [ANSWER, ANSWER + ANSWER], 0)
+    assert samples.ids.shape[1] <= samples.start + 7
+    again = sample(policy, [ANSWER, ANSWER + ANSWER], 0)
+    assert samples.texts == again.texts
+    with torch.no_grad():  # a head that wants nothing but the end
+        policy.model.lm_head.weight.zero_()
+    ended = sample(policy, [ANSWER] * 400, 0)
+    assert "" in ended.texts  # chance of the end: one in the vocabulary, at the first token already
+    assert (ended.mask[:, ended.start :].sum(1) <= 7).all()
+
+
+class Perverse(TablePractice):
+    """Pays for slowness: what a sign error in the reward would do."""
+
+    def reward(self, tasks: Sequence[Task], completions: Sequence[str]) -> list[float | None]:
+        return [None if reward is None else -reward for reward in super().reward(tasks, completions)]
+
+
+def test_reinforcement_finds_what_is_fast_and_a_planted_sign_error_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervised: dict[str, object] = {}
+    before, policy = run_arm(world, "sft", OwnLearner(), SETTINGS, 0, supervised)
+    after, _ = run_arm(world, "plain", OwnLearner(), SETTINGS, 0, supervised)
+    assert before.outside < 0.5
+    assert mean_score(after) > 1.1 * mean_score(before)
+    assert after.trained_on > 0
+    assert before.judged < after.judged
+    longer = search_longer(world, policy, 0, before.judged + 20)
+    assert longer.judged > before.judged
+    assert mean_score(reference(world, "optimum", 0)) == 3.0
+
+    monkeypatch.setattr("rl.demo.arms.TablePractice", Perverse)
+    perverse, _ = run_arm(world, "plain", OwnLearner(), SETTINGS, 0, supervised)
+    assert mean_score(perverse) < mean_score(before)
+
+
+def outcomes(contrastive: float, spread: float = 0.02) -> list[Outcome]:
+    found = []
+    for seed in range(5):
+        generator = random.Random(seed)
+        levels = {"contrastive": contrastive, "optimum": 2.0}
+        for arm in (
+            "sft",
+            "plain",
+            "random_exemplars",
+            "shuffled_scores",
+            "frozen",
+            "sft_longer",
+            "random_valid",
+        ):
+            levels[arm] = 1.0
+        for arm, level in {**levels, "contrastive": contrastive, "optimum": 2.0}.items():
+            scores = {f"task{t}": [level * generator.uniform(1 - spread, 1 + spread)] * 2 for t in range(6)}
+            found.append(Outcome(arm, seed, scores, 0.0))
+    return found
+
+
+def test_claims_hold_where_they_should_and_fail_where_they_should() -> None:
+    assert all(claim.holds for claim in claims(outcomes(1.95)))
+    by_name = {claim.name: claim.holds for claim in claims(outcomes(1.3))}
+    assert by_name["S1"]
+    assert not by_name["P1"]
+    assert not by_name["P2"]
+    hopeless = [
+        replace(one, scores={"task0": [0.0]} if one.arm == "sft" else {"task0": [1.0]})
+        for one in outcomes(1.9)
+    ]
+    without = next(claim for claim in claims(hopeless) if claim.name == "P1")
+    assert without.value is None
+    assert not without.holds
+    equal = {claim.name: claim.holds for claim in claims(outcomes(0.99))}
+    assert not any(equal.values())
+
+
+def test_an_interval_covers_what_was_planted() -> None:
+    generator = np.random.default_rng(1)
+    covered = 0
+    for _ in range(60):
+        before = generator.lognormal(0, 0.3, (5, 15))
+        after = 1.2 * before * generator.lognormal(0, 0.1, (5, 15)) / np.exp(0.005)
+        interval = ratio_of_means(after, before, 400)
+        covered += interval.low <= 1.2 <= interval.high
+    assert covered >= 50
+    with pytest.raises(ValueError, match="not the same"):
+        ratio_of_means(np.ones((5, 3)), np.ones((5, 4)))
