@@ -7,10 +7,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 MAX_SHAPES_PER_SPLIT = 64
 MAX_MODELS = 8
+MAX_DIMS = 64
+# What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
+_LARGEST_SIZE = 2**53
+# A year; beyond some hundreds of years clocks and waits overflow.
+_LONGEST_S = 366 * 24 * 3600.0
 
 
 def _encodable(text: str) -> str:
@@ -43,12 +56,15 @@ def _model_by_name(value: Any) -> Any:
 def _size(value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("is neither a whole number nor a word")
+    if isinstance(value, int) and abs(value) > _LARGEST_SIZE:
+        raise ValueError(f"is beyond {_LARGEST_SIZE}")
     return value if isinstance(value, int) else _one_line(value)
 
 
-Source = Annotated[str, AfterValidator(_source)]
+Source = Annotated[str, Field(min_length=1), AfterValidator(_source)]
 Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
-Size = Annotated[Any, AfterValidator(_size)]
+Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
+Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
 Device = Literal["cpu", "cuda"]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
 
@@ -63,13 +79,17 @@ class BudgetRequest(Request):
     """Upper limits of a job; leave one out for no limit."""
 
     usd: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="US dollars for model calls"
+        default=None, ge=0, le=1e9, allow_inf_nan=False, description="US dollars for model calls"
     )
     seconds: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="wall-clock seconds of the job"
+        default=None,
+        gt=0,
+        le=_LONGEST_S,
+        allow_inf_nan=False,
+        description="wall-clock seconds of the job",
     )
     gpu_seconds: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="seconds of judging on a GPU"
+        default=None, gt=0, le=_LONGEST_S, allow_inf_nan=False, description="seconds of judging on a GPU"
     )
     tokens: int | None = Field(default=None, ge=0, le=2**53, description="prompt plus completion tokens")
     candidates: int | None = Field(
@@ -110,7 +130,7 @@ class TaskRequest(Request):
 class TrafficRow(Request):
     """A shape that the user's program really has, and how often."""
 
-    dims: dict[Line, Size]
+    dims: Dims
     weight: float = Field(
         gt=0, lt=1e18, allow_inf_nan=False, description="number of calls, or in proportion to it"
     )
@@ -162,8 +182,8 @@ class OptimizeRequest(TaskRequest):
     )
     gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
     precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
-    shapes: dict[Split, Annotated[list[dict[Line, Size]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = (
-        Field(default=None, description="own shapes per split; by default they are sampled")
+    shapes: dict[Split, Annotated[list[Dims], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = Field(
+        default=None, description="own shapes per split; by default they are sampled"
     )
     traffic: list[TrafficRow] | None = Field(
         default=None,

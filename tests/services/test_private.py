@@ -38,8 +38,6 @@ RULES = {
     "GET /ui/static/{name}": OPEN,
     "GET /openapi.json": SHARED,
     "GET /docs": SHARED,
-    "GET /docs/oauth2-redirect": SHARED,
-    "GET /redoc": SHARED,
     "GET /readyz": SHARED,
     "GET /leaderboard": BOARD,
     "GET /leaderboard/{task}": BOARD,
