@@ -69,6 +69,37 @@ Device = Literal["cpu", "cuda"]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
 
 
+_TASK = """\
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1.0
+
+
+def get_inputs():
+    return [torch.randn(256, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+_CANDIDATE = """\
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x).add_(1.0)
+"""
+
+
+def _examples(*found: dict[str, Any]) -> ConfigDict:
+    """Bodies that the OpenAPI document shows."""
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": list(found)})
+
+
 class Request(BaseModel):
     """Base of the request bodies."""
 
@@ -176,6 +207,16 @@ class StrategyRequest(Request):
 class OptimizeRequest(TaskRequest):
     """Body of POST /optimize."""
 
+    model_config = _examples(
+        {"task": "layernorm_relu_add", "device": "cpu", "budget": {"seconds": 600}},
+        {
+            "source": _TASK,
+            "name": "relu and one",
+            "origins": ["compiler"],
+            "budget": {"seconds": 600, "candidates": 20},
+        },
+    )
+
     name: Line | None = Field(default=None, description="what to call the job")
     device: Device | None = Field(
         default=None, description="where to judge; the server's own device by default"
@@ -227,6 +268,8 @@ class OptimizeRequest(TaskRequest):
 class BatchAnswers(Request):
     """Body of POST /jobs/{id}/batch."""
 
+    model_config = _examples({"answers": '{"custom_id": "0-0", "response": {"body": {}}}\n', "more": True})
+
     answers: Source = Field(
         description="lines of the Batch API's output or error file: a JSON object with a custom_id each"
     )
@@ -238,6 +281,8 @@ class BatchAnswers(Request):
 class EvaluateRequest(TaskRequest):
     """Body of POST /evaluate."""
 
+    model_config = _examples({"source": _TASK, "candidate": _CANDIDATE, "device": "cpu"})
+
     candidate: Source = Field(description="a candidate file: class ModelNew")
     device: Device | None = None
     effort: Literal["screen", "confirm"] = "screen"
@@ -248,6 +293,8 @@ class EvaluateRequest(TaskRequest):
 
 class CandidateRequest(Request):
     """Body of POST /jobs/{id}/candidates."""
+
+    model_config = _examples({"candidate": _CANDIDATE, "label": "in place"})
 
     candidate: Source = Field(description="a candidate file: class ModelNew")
     label: Line | None = Field(default=None, description="a short name for tables")
