@@ -1,0 +1,40 @@
+"""An application on a port of this process: real sockets and the server's own protocol, without the wait for a process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from services.api.patience import PatientProtocol
+
+
+@contextmanager
+def serving(app: FastAPI, *, most: int | None = None) -> Iterator[str]:
+    """The address at which `app` is served, as `kernelwright serve` does it.
+
+    Args:
+        app: a whole application, without its life span: nothing is ever run.
+        most: how many connections it takes.
+    """
+    config = uvicorn.Config(
+        app, http=PatientProtocol, ws="none", lifespan="off", log_config=None, limit_concurrency=most
+    )
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        thread.join()
+        listener.close()
