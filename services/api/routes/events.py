@@ -91,12 +91,12 @@ async def _stream(
     seen: int,
     lookout: Lookout,
     stopping: asyncio.Event,
-    whose: str,
+    whose: str = "",
 ) -> AsyncIterator[bytes]:
-    yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
     spoken = asked = time.monotonic()
     looks = True
     with lookout.watching(job_id, seen, whose) as watcher:
+        yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
         while not stopping.is_set():
             if key_id is not None and time.monotonic() - asked >= _KEY_ASKED_EVERY_S:
                 asked = time.monotonic()
