@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S = 10.0
 _FILES_KEPT_BACK = 128
 _MOST_CONNECTIONS = 4096
 
@@ -26,6 +25,7 @@ class PatientProtocol(H11Protocol):
     It also holds a head to 64 KiB, which uvicorn's other protocol, taken where `httptools` is installed, does not.
     """
 
+    head_seconds = 10.0
     _head_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -47,7 +47,7 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        self._head_due = self.loop.call_later(HEAD_S, self._give_up)
+        self._head_due = self.loop.call_later(self.head_seconds, self._give_up)
 
     def _head_came(self) -> None:
         if self._head_due is not None:
@@ -58,6 +58,11 @@ class PatientProtocol(H11Protocol):
         self._head_due = None
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.close()
+
+
+def patient(head_seconds: float) -> type[PatientProtocol]:
+    """The protocol that waits so long for a head."""
+    return type("PatientProtocol", (PatientProtocol,), {"head_seconds": head_seconds})
 
 
 def timed(receive: Receive, seconds: float) -> Receive:

@@ -87,7 +87,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     import uvicorn
 
     from services.api.app import create_app
-    from services.api.patience import PatientProtocol, most_connections
+    from services.api.patience import most_connections, patient
     from services.observing.logs import dress
     from services.observing.requests import ACCESS_LOG
     from services.settings import get_settings
@@ -126,7 +126,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
 
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=patient(settings.head_seconds),
         ws="none",
         limit_concurrency=most_connections(),
         log_config=None,

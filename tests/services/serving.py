@@ -11,19 +11,27 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from services.api.patience import PatientProtocol
+from services.api.patience import patient
 
 
 @contextmanager
-def serving(app: FastAPI, *, most: int | None = None) -> Iterator[str]:
+def serving(app: FastAPI, *, most: int | None = None, head_seconds: float = 10.0) -> Iterator[str]:
     """The address at which `app` is served, as `kernelwright serve` does it.
 
     Args:
         app: a whole application, without its life span: nothing is ever run.
         most: how many connections it takes.
+        head_seconds: how long it waits for a request's head.
     """
+    http = patient(head_seconds)
     config = uvicorn.Config(
-        app, http=PatientProtocol, ws="none", lifespan="off", log_config=None, limit_concurrency=most
+        app,
+        http=http,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        server_header=False,
+        limit_concurrency=most,
     )
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
