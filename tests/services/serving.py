@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -46,3 +47,21 @@ def serving(app: FastAPI, *, most: int | None = None, head_seconds: float = 10.0
         server.force_exit = True
         thread.join()
         listener.close()
+
+
+def connected(url: str) -> socket.socket:
+    """A connection to a server on which nothing was said yet."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    return socket.create_connection((parts.hostname, parts.port or 80))
+
+
+def spoken(url: str, said: bytes, *, wait_s: float) -> bytes:
+    """What a server answers to some bytes until it hangs up; TimeoutError if it does not."""
+    with connected(url) as client:
+        client.settimeout(wait_s)
+        client.sendall(said)
+        found = b""
+        while piece := client.recv(65_536):
+            found += piece
+        return found
