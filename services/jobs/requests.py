@@ -5,7 +5,7 @@ Every text ends up in a database and in the referee's JSON, so text that cannot 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,7 +13,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -104,6 +106,15 @@ class Request(BaseModel):
     """Base of the request bodies."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic takes true for 1 where a number belongs; whoever sends it means something else."""
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and wanted is not bool and bool not in get_args(wanted):
+            raise ValueError("is true or false, which does not belong here")
+        return value
 
 
 class BudgetRequest(Request):
