@@ -14,6 +14,8 @@
 | `KERNELWRIGHT_POLICY` | unset | our fine-tuned model: a checkpoint's folder, or its name at `KERNELWRIGHT_POLICY_BASE_URL` |
 | `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
+| `KERNELWRIGHT_HEAD_SECONDS`, `_BODY_SECONDS` | 10, 60 | a connection on which no request's head comes for so long is closed; a body that takes longer gets 408 |
+| `KERNELWRIGHT_STREAMS_PER_KEY` | 600 | event streams open at a time of one key (without keys: of one address) |
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_RATE_LIMIT` | `6000/minute` | requests of one key (without keys: of one address); several with `;` between them |
 | `KERNELWRIGHT_RATE_LIMIT_WITHOUT_KEY` | `120/minute` | requests of one address with no valid key, once there are keys |
@@ -72,6 +74,9 @@ class Settings(BaseSettings):
     policy_base_url: str | None = None
     policy_api_key: SecretStr | None = None
     max_body_bytes: int = Field(default=1_000_000, ge=1_000)
+    head_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    body_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    streams_per_key: int = Field(default=600, ge=1)
     allowed_hosts: tuple[str, ...] = ()
     rate_limit: str = "6000/minute"
     rate_limit_without_key: str = "120/minute"

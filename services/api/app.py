@@ -12,14 +12,14 @@ from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
-from services.api import problems
+from services.api import contract, problems
 from services.api.compression import Compressed
 from services.api.deps import check_form
 from services.api.gate import Gate
 from services.api.guard import Guard
 from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import Lookout
-from services.dashboard import boards, checks, compare, exports, fleet, login, pages, problem_pages
+from services.dashboard import boards, checks, compare, exports, fleet, login, pages, problem_pages, reference
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -39,14 +39,6 @@ its own machine alone."""
 
 # Only told here: the gate asks for it, before a route is even looked for.
 _BEARER = HTTPBearer(auto_error=False, description="a key, `kw_...`; docs/keys.md")
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"description": why, "content": {"application/problem+json": {}}}
-    for status, why in {
-        401: "no key, or none that is valid",
-        403: "the key's scope does not reach that far, or the request comes from a page of another site",
-        429: "too many requests, or a quota is used up",
-    }.items()
-}
 
 
 class Application(FastAPI):
@@ -56,8 +48,12 @@ class Application(FastAPI):
         """The observer, the guard, the gate, compression, then FastAPI's own layers."""
         settings: Settings = self.state.settings
         gate = Gate(Compressed(super().build_middleware_stack()), self.state.database, settings)
-        guard = Guard(gate, settings.allowed_hosts, settings.max_body_bytes)
+        guard = Guard(gate, settings.allowed_hosts, settings.max_body_bytes, settings.body_seconds)
         return Observed(guard, self.state.metrics.http)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, with what answers before a route does."""
+        return contract.completed(self, super().openapi())
 
 
 def create_app(settings: Settings | None = None, *, with_worker: bool = False) -> FastAPI:
@@ -73,7 +69,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(upgrade, app.state.database)
         app.state.stopping = asyncio.Event()
-        app.state.lookout = Lookout(app.state.database, app.state.stopping)
+        app.state.lookout = Lookout(app.state.database, app.state.stopping, settings.streams_per_key)
         dispatcher = Dispatcher(app.state.database, celery, settings.max_attempts)
         worker = EmbeddedWorker(celery, settings.device) if with_worker else None
         if worker:
@@ -91,18 +87,20 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         title="Kernelwright",
         description=_ABOUT,
         version="0.1.0",
+        docs_url=None,  # services.dashboard.reference
+        redoc_url=None,
         lifespan=lifespan,
         max_body_size=settings.max_body_bytes,
         dependencies=[Depends(check_form), Depends(_BEARER)],
-        responses=_REFUSALS,
     )
     app.state.settings = settings
     app.state.database = database(settings.database)
     app.state.metrics = Metrics(app.state.database)
     app.state.celery = celery
+    app.state.waiting = set()
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)
-    for part in (exports, boards, pages, login, key_pages, problem_pages, fleet, compare, checks):
+    for part in (exports, boards, pages, reference, login, key_pages, problem_pages, fleet, compare, checks):
         app.include_router(part.router)
     return app

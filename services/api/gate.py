@@ -130,7 +130,7 @@ class Gate:
                 return self._admit_operator(address, headers)
             caller = Caller(address=address)
             try:
-                caller, row = self._identify(session, headers, caller)
+                caller, row = self._identify(session, headers, caller, scope.get("scheme", "http"))
             except keys.KeyRefused as error:
                 return self._count(caller) or _Refusal(401, str(error), caller)
         if caller.key_id is None and not _is_open(path):
@@ -153,7 +153,9 @@ class Gate:
             return _Refusal(403, detail, Caller(address=address))
         return self._count(caller) or caller
 
-    def _identify(self, session: Session, headers: Headers, nobody: Caller) -> tuple[Caller, ApiKey | None]:
+    def _identify(
+        self, session: Session, headers: Headers, nobody: Caller, scheme: str
+    ) -> tuple[Caller, ApiKey | None]:
         """Who a header or a cookie says that this is; `nobody` for neither.
 
         Raises:
@@ -166,7 +168,7 @@ class Gate:
                 raise keys.KeyRefused("send one key, as `Authorization: Bearer kw_...`")
             caller = keys.verify_key(session, text.strip(" "))
             return replace(caller, address=nobody.address), session.get(ApiKey, caller.key_id)
-        token = cookie_of(headers, logins.COOKIE)
+        token = cookie_of(headers, logins.cookie_name(logins.COOKIE, scheme))
         if token is None:
             return nobody, None
         try:

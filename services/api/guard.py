@@ -17,10 +17,19 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.api.patience import timed
 from services.api.problems import problem, too_large
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OWN_SITE = ("same-origin", "none")  # "none" is a person typing an address
+_DIGITS = 20  # of a length; Python reads no number of thousands
+# For every answer that has no word of its own on it: what one user may see stays in no cache, and whatever a browser is made
+# to show of it loads and runs nothing, in nobody's frame.
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+}
 
 
 class Guard:
@@ -30,12 +39,16 @@ class Guard:
         app: what it guards.
         allowed_hosts: names, besides localhost and addresses in digits, under which the service may be called.
         max_body_bytes: larger announced bodies are refused before they are read (unannounced ones: by FastAPI).
+        body_seconds: how long a body may take to come.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str], max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Collection[str], max_body_bytes: int, body_seconds: float
+    ) -> None:
         self._app = app
         self._allowed_hosts = {"localhost", *(host.lower() for host in allowed_hosts)}
         self._max_body_bytes = max_body_bytes
+        self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve, or answer with a problem document."""
@@ -48,16 +61,18 @@ class Guard:
             await problem(403, refusal)(scope, receive, send)
             return
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._max_body_bytes:
+        if length.isdecimal() and (len(length) > _DIGITS or int(length) > self._max_body_bytes):
             await too_large(self._max_body_bytes)(scope, receive, send)
             return
 
         async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")
+                answered = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    answered.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_hardened)
+        await self._app(scope, timed(receive, self._body_seconds), send_hardened)
 
     def _why_refused(self, method: str, headers: Headers) -> str | None:
         host = headers.get("host", "")

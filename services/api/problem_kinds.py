@@ -83,6 +83,17 @@ KINDS: tuple[Kind, ...] = (
         ("Use a method of the Allow header; /docs lists every address with its methods.",),
     ),
     Kind(
+        408,
+        "too-slow",
+        "The request came too slowly",
+        "The request's body was not there within the time that the service waits for it, so that nobody holds a connection for ever.",
+        (
+            "Send the request again over a better connection.",
+            "Send less at a time: a module needs no data.",
+            "Whoever runs the service can allow more time by KERNELWRIGHT_BODY_SECONDS.",
+        ),
+    ),
+    Kind(
         409,
         "conflict",
         "Conflict",

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from services.api.problem_kinds import OF_STATUS
 from services.db.models import utc_now
@@ -25,6 +26,7 @@ from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceed
 _log = logging.getLogger(__name__)
 # where a request's parts come from; a client knows its fields by their own names
 _PLACES = ("body", "query", "path", "header")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _STATUS_OF = {NotFound: 404, NotReady: 409, Conflict: 409, Refused: 422, Forbidden: 403, QuotaExceeded: 429}
 
 
@@ -75,7 +77,10 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         if error.status_code == 413:
             return too_large(app.state.settings.max_body_bytes)
-        return problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_allowed(app, request))
+        return problem(error.status_code, str(error.detail), headers=headers)
 
     async def raced(request: Request, error: Exception) -> JSONResponse:
         _log.warning("two requests made the same row", exc_info=error)
@@ -91,6 +96,16 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(IntegrityError, raced)
     app.add_exception_handler(Exception, fault)
+
+
+def _allowed(app: FastAPI, request: Request) -> list[str]:
+    """Every method that a path has: a route knows its own alone, and a path may be several routes."""
+    asked = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**asked, "method": method})[0] is Match.FULL for route in app.routes)
+    ]
 
 
 def _over_quota(error: QuotaExceeded) -> JSONResponse:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ LOOK_EVERY_S = 0.5
 ASK_EACH_EVERY_S = 5.0
 KEY_KEPT_S = 2.5
 _AT_ONCE = 500
+MOST_OF_ONE = 600
 
 
 @dataclass(eq=False)
@@ -47,25 +49,35 @@ class Lookout:
     Args:
         database: where events are.
         stopping: set when the service stops; then every stream is woken.
+        most: how many streams of one caller's there may be at a time: each is a connection, of which there are not many.
     """
 
-    def __init__(self, database: Database, stopping: asyncio.Event) -> None:
+    def __init__(self, database: Database, stopping: asyncio.Event, most: int = MOST_OF_ONE) -> None:
         self._database = database
         self._stopping = stopping
+        self._most = most
+        self._open: Counter[str] = Counter()
         self._watchers: dict[str, set[Watcher]] = {}
         self._keys: dict[str, tuple[float, bool]] = {}  # when asked, and the answer
         self._task: asyncio.Task[None] | None = None
 
+    def is_full(self, whose: str) -> bool:
+        """Whether this caller has as many streams open as one may have."""
+        return self._open[whose] >= self._most
+
     @contextmanager
-    def watching(self, job_id: str, seen: int) -> Iterator[Watcher]:
-        """A watcher of a job, woken whenever it may have something new, until the block ends."""
+    def watching(self, job_id: str, seen: int, whose: str = "") -> Iterator[Watcher]:
+        """A caller's watcher of a job, woken whenever it may have something new, until the block ends."""
         watcher = Watcher(job_id, seen)
+        self._open[whose] += 1
         self._watchers.setdefault(job_id, set()).add(watcher)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             yield watcher
         finally:
+            self._open[whose] -= 1
+            self._open += Counter()  # forgets who has none
             others = self._watchers[job_id]
             others.discard(watcher)
             if not others:

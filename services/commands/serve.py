@@ -87,6 +87,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     import uvicorn
 
     from services.api.app import create_app
+    from services.api.patience import most_connections, patient
     from services.observing.logs import dress
     from services.observing.requests import ACCESS_LOG
     from services.settings import get_settings
@@ -124,7 +125,14 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S, server_header=False
+        app,
+        http=patient(settings.head_seconds),
+        ws="none",
+        limit_concurrency=most_connections(),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_GRACE_S,
+        server_header=False,
     )
     # uvicorn raises the signal that stopped it once more at the end; a stop that was asked for is no failure
     signal.signal(signal.SIGTERM, lambda *_: None)

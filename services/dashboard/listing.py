@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from markupsafe import Markup, escape
 from pygments import highlight  # type: ignore[import-untyped]
@@ -19,8 +21,32 @@ DIFF_LIMIT_LINES = 5_000
 CONTEXT_LINES = 3
 # What a page shows unless all of it is asked for, so that no page takes long to load.
 SHOWN_LINES, SHOWN_CHARACTERS = 300, 60_000
+# Sources come from strangers. Some texts take Pygments a minute (it looks for an end that never comes, from every place
+# anew) and difflib hours (a line that both sides hold hundreds of times), and whoever opens a page takes a thread with it.
+HIGHLIGHT_LIMIT_CPU_S = 2.0
+DIFF_LIMIT_PAIRS = 100
 # A source never changes, its page is drawn again every few seconds, and Pygments takes most of that time.
 _KEPT = 128
+
+
+class _TookTooLong(Exception):
+    pass
+
+
+class _Lexer(PythonLexer):  # type: ignore[misc]  # Pygments carries no types
+    """Python's, which gives up in time."""
+
+    def get_tokens_unprocessed(self, *arguments: Any) -> Iterator[tuple[int, Any, str]]:
+        """See Pygments.
+
+        Raises:
+            _TookTooLong: this text takes more time than a page is worth.
+        """
+        ends_at = time.thread_time() + HIGHLIGHT_LIMIT_CPU_S
+        for token in super().get_tokens_unprocessed(*arguments):
+            if time.thread_time() > ends_at:
+                raise _TookTooLong
+            yield token
 
 
 @dataclass(frozen=True)
@@ -62,8 +88,11 @@ def _highlight(source: str) -> list[Markup]:
     plain = _lines(source)
     if len(source) > HIGHLIGHT_LIMIT_CHARACTERS:
         return [escape(line) for line in plain]
-    lexer = PythonLexer(stripnl=False, ensurenl=False)
-    rendered = str(highlight("\n".join(plain), lexer, HtmlFormatter(nowrap=True))).split("\n")
+    lexer = _Lexer(stripnl=False, ensurenl=False)
+    try:
+        rendered = str(highlight("\n".join(plain), lexer, HtmlFormatter(nowrap=True))).split("\n")
+    except _TookTooLong:
+        return [escape(line) for line in plain]
     if len(rendered) > len(plain):
         rendered = rendered[: len(plain)]
     if len(rendered) != len(plain):
@@ -83,8 +112,14 @@ def unified(old_source: str, new_source: str) -> list[DiffLine] | None:
     if len(old) + len(new) > DIFF_LIMIT_LINES:
         return None
     old_html, new_html = highlighted_lines(old_source), highlighted_lines(new_source)
-    # Blank lines must not anchor the comparison: two unrelated files share nothing else, and would be interleaved.
-    matcher = difflib.SequenceMatcher(lambda line: not line.strip(), old, new, autojunk=False)
+    # Blank lines must not anchor the comparison: two unrelated files share nothing else, and would be interleaved. Nor may
+    # lines that both hold many times over: each is compared with each, at every step.
+    often_old, often_new = Counter(old), Counter(new)
+
+    def is_no_anchor(line: str) -> bool:
+        return not line.strip() or often_old[line] * often_new[line] > DIFF_LIMIT_PAIRS
+
+    matcher = difflib.SequenceMatcher(is_no_anchor, old, new, autojunk=False)
     result: list[DiffLine] = []
     for group in matcher.get_grouped_opcodes(CONTEXT_LINES):
         first = group[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -36,7 +36,7 @@ async def log_in(request: Request, caller: CallerDep) -> Response:
     """303 to where the person wanted to go, with the cookie; or the form again."""
     wanted = logins.safe_next(await form_field(request, "next") or "/")
     text = (await form_field(request, "key")).strip()
-    bound_to = cookie_of(request.headers, logins.FORM_COOKIE) or ""
+    bound_to = cookie_of(request.headers, _named(request, logins.FORM_COOKIE)) or ""
     given = (await form_field(request, "csrf")).encode("utf-8", "replace")
     if not bound_to or not hmac.compare_digest(given, logins.csrf_of(bound_to).encode()):
         return _form(request, wanted, "This form is too old, or of another site. Try again.", status=403)
@@ -52,18 +52,18 @@ async def log_in(request: Request, caller: CallerDep) -> Response:
     )
     response = RedirectResponse(wanted, status_code=303)
     _set(response, request, logins.COOKIE, token, int(logins.LIFETIME.total_seconds()))
-    response.delete_cookie(logins.FORM_COOKIE, path="/login")
+    _delete(response, request, logins.FORM_COOKIE)
     return response
 
 
 @router.post("/logout")
 async def log_out(request: Request) -> Response:
     """End the login."""
-    token = cookie_of(request.headers, logins.COOKIE)
+    token = cookie_of(request.headers, _named(request, logins.COOKIE))
     if token is not None:
         await run_in_threadpool(_end, request.app.state.database, token)
     response = RedirectResponse("/login", status_code=303)
-    response.delete_cookie(logins.COOKIE)
+    _delete(response, request, logins.COOKIE)
     return response
 
 
@@ -83,15 +83,23 @@ def _form(request: Request, wanted: str, problem: str = "", *, status: int = 200
     response = render(
         "login.html", status=status, wanted=wanted, problem=problem, form_token=logins.csrf_of(token)
     )
-    _set(response, request, logins.FORM_COOKIE, token, _FORM_LIFETIME_S, path="/login")
+    _set(response, request, logins.FORM_COOKIE, token, _FORM_LIFETIME_S)
     return response
 
 
-def _set(
-    response: Response, request: Request, name: str, value: str, max_age_s: int, *, path: str = "/"
-) -> None:
+def _set(response: Response, request: Request, name: str, value: str, max_age_s: int) -> None:
     """A cookie that scripts cannot read, that no other site's page sends, and that never leaves TLS where there is TLS."""
+    response.set_cookie(_named(request, name), value, max_age=max_age_s, **_attributes(request))
+
+
+def _delete(response: Response, request: Request, name: str) -> None:
+    response.delete_cookie(_named(request, name), **_attributes(request))
+
+
+def _named(request: Request, name: str) -> str:
+    return logins.cookie_name(name, request.url.scheme)
+
+
+def _attributes(request: Request) -> dict[str, Any]:
     secure = request.url.scheme == "https"
-    response.set_cookie(
-        name, value, max_age=max_age_s, path=path, httponly=True, samesite="strict", secure=secure
-    )
+    return {"path": "/", "httponly": True, "samesite": "strict", "secure": secure}

@@ -80,13 +80,13 @@ def _make_engine(url_text: str) -> Engine:
     if url.get_backend_name() == "sqlite":
         if url.database and url.database != ":memory:":
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(
-            url, json_serializer=dump_json, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}
-        )
+        timeout = {"timeout": _BUSY_TIMEOUT_MS / 1000}
+        engine = create_engine(url, json_serializer=dump_json, hide_parameters=True, connect_args=timeout)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return create_engine(url, json_serializer=dump_json, pool_pre_ping=True)
+    # Errors of the database are logged, and what was to be stored are people's sources and digests of their keys.
+    return create_engine(url, json_serializer=dump_json, hide_parameters=True, pool_pre_ping=True)
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

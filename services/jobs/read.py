@@ -29,6 +29,9 @@ from services.jobs.views import (
     TaskView,
 )
 
+#: Sources in one page of candidates: a hundred of a megabyte each, asked for by many at once, would take all memory.
+PAGE_CHARACTERS = 4_000_000
+
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
     """Jobs, newest first; `after` is the id of the last one already seen.
@@ -86,10 +89,7 @@ def list_candidates(
     job_row(session, job_id)
     query = select(Candidate).where(Candidate.job_id == job_id).order_by(Candidate.number).limit(limit)
     if after is not None:
-        number = _number_of(session, after, job_id)
-        if number is None:
-            raise cursors.refused()
-        query = query.where(Candidate.number > number)
+        query = query.where(Candidate.number > _number_after(session, after, job_id))
     rows = session.scalars(query).all()
     verdicts: dict[str, dict[str, Verdict]] = defaultdict(dict)
     found = select(Verdict).options(defer(Verdict.outline)).where(Verdict.job_id == job_id)
@@ -98,6 +98,28 @@ def list_candidates(
     for verdict in session.scalars(found):
         verdicts[verdict.sha256][verdict.phase] = verdict
     return [_candidate_view(row, verdicts.get(row.sha256, {})) for row in rows]
+
+
+def candidate_page(
+    session: Session, job_id: str, limit: int, after: str | None = None
+) -> tuple[list[CandidateView], bool]:
+    """At most `limit` candidates of a job in order of arrival, fewer where their sources are long, and whether there are more.
+
+    Raises: see `list_candidates`.
+    """
+    job_row(session, job_id)
+    lengths = select(func.length(Candidate.source)).where(Candidate.job_id == job_id)
+    lengths = lengths.order_by(Candidate.number).limit(limit + 1)
+    if after is not None:
+        lengths = lengths.where(Candidate.number > _number_after(session, after, job_id))
+    found = session.scalars(lengths).all()
+    shown, characters = 0, 0
+    for length in found[:limit]:
+        characters += length
+        if shown and characters > PAGE_CHARACTERS:
+            break
+        shown += 1
+    return list_candidates(session, job_id, shown, after), len(found) > shown
 
 
 def outlined_candidates(
@@ -183,11 +205,12 @@ def _outlined(job_id: str, row: Any, phases: dict[str, Any], text: Any | None) -
     }
 
 
-def _number_of(session: Session, candidate_id: str, job_id: str) -> int | None:
-    if not is_candidate_id(candidate_id):
-        return None
+def _number_after(session: Session, candidate_id: str, job_id: str) -> int:
     query = select(Candidate.number).where(Candidate.id == candidate_id, Candidate.job_id == job_id)
-    return session.scalar(query)
+    number = session.scalar(query) if is_candidate_id(candidate_id) else None
+    if number is None:
+        raise cursors.refused()
+    return number
 
 
 def get_candidate(session: Session, candidate_id: str) -> CandidateView:

@@ -5,12 +5,27 @@ Every text ends up in a database and in the referee's JSON, so text that cannot 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 MAX_SHAPES_PER_SPLIT = 64
 MAX_MODELS = 8
+MAX_DIMS = 64
+# What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
+_LARGEST_SIZE = 2**53
+# A year; beyond some hundreds of years clocks and waits overflow.
+_LONGEST_S = 366 * 24 * 3600.0
 
 
 def _encodable(text: str) -> str:
@@ -43,14 +58,48 @@ def _model_by_name(value: Any) -> Any:
 def _size(value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("is neither a whole number nor a word")
+    if isinstance(value, int) and abs(value) > _LARGEST_SIZE:
+        raise ValueError(f"is beyond {_LARGEST_SIZE}")
     return value if isinstance(value, int) else _one_line(value)
 
 
-Source = Annotated[str, AfterValidator(_source)]
+Source = Annotated[str, Field(min_length=1), AfterValidator(_source)]
 Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
-Size = Annotated[Any, AfterValidator(_size)]
+Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
+Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
 Device = Literal["cpu", "cuda"]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
+
+
+_TASK = """\
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1.0
+
+
+def get_inputs():
+    return [torch.randn(256, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+_CANDIDATE = """\
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x).add_(1.0)
+"""
+
+
+def _examples(*found: dict[str, Any]) -> ConfigDict:
+    """Bodies that the OpenAPI document shows."""
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": list(found)})
 
 
 class Request(BaseModel):
@@ -58,18 +107,31 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic takes true for 1 where a number belongs; whoever sends it means something else."""
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and wanted is not bool and bool not in get_args(wanted):
+            raise ValueError("is true or false, which does not belong here")
+        return value
+
 
 class BudgetRequest(Request):
     """Upper limits of a job; leave one out for no limit."""
 
     usd: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="US dollars for model calls"
+        default=None, ge=0, le=1e9, allow_inf_nan=False, description="US dollars for model calls"
     )
     seconds: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="wall-clock seconds of the job"
+        default=None,
+        gt=0,
+        le=_LONGEST_S,
+        allow_inf_nan=False,
+        description="wall-clock seconds of the job",
     )
     gpu_seconds: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="seconds of judging on a GPU"
+        default=None, gt=0, le=_LONGEST_S, allow_inf_nan=False, description="seconds of judging on a GPU"
     )
     tokens: int | None = Field(default=None, ge=0, le=2**53, description="prompt plus completion tokens")
     candidates: int | None = Field(
@@ -110,7 +172,7 @@ class TaskRequest(Request):
 class TrafficRow(Request):
     """A shape that the user's program really has, and how often."""
 
-    dims: dict[Line, Size]
+    dims: Dims
     weight: float = Field(
         gt=0, lt=1e18, allow_inf_nan=False, description="number of calls, or in proportion to it"
     )
@@ -156,14 +218,24 @@ class StrategyRequest(Request):
 class OptimizeRequest(TaskRequest):
     """Body of POST /optimize."""
 
+    model_config = _examples(
+        {"task": "layernorm_relu_add", "device": "cpu", "budget": {"seconds": 600}},
+        {
+            "source": _TASK,
+            "name": "relu and one",
+            "origins": ["compiler"],
+            "budget": {"seconds": 600, "candidates": 20},
+        },
+    )
+
     name: Line | None = Field(default=None, description="what to call the job")
     device: Device | None = Field(
         default=None, description="where to judge; the server's own device by default"
     )
     gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
     precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
-    shapes: dict[Split, Annotated[list[dict[Line, Size]], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = (
-        Field(default=None, description="own shapes per split; by default they are sampled")
+    shapes: dict[Split, Annotated[list[Dims], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = Field(
+        default=None, description="own shapes per split; by default they are sampled"
     )
     traffic: list[TrafficRow] | None = Field(
         default=None,
@@ -207,6 +279,8 @@ class OptimizeRequest(TaskRequest):
 class BatchAnswers(Request):
     """Body of POST /jobs/{id}/batch."""
 
+    model_config = _examples({"answers": '{"custom_id": "0-0", "response": {"body": {}}}\n', "more": True})
+
     answers: Source = Field(
         description="lines of the Batch API's output or error file: a JSON object with a custom_id each"
     )
@@ -218,6 +292,8 @@ class BatchAnswers(Request):
 class EvaluateRequest(TaskRequest):
     """Body of POST /evaluate."""
 
+    model_config = _examples({"source": _TASK, "candidate": _CANDIDATE, "device": "cpu"})
+
     candidate: Source = Field(description="a candidate file: class ModelNew")
     device: Device | None = None
     effort: Literal["screen", "confirm"] = "screen"
@@ -228,6 +304,8 @@ class EvaluateRequest(TaskRequest):
 
 class CandidateRequest(Request):
     """Body of POST /jobs/{id}/candidates."""
+
+    model_config = _examples({"candidate": _CANDIDATE, "label": "in place"})
 
     candidate: Source = Field(description="a candidate file: class ModelNew")
     label: Line | None = Field(default=None, description="a short name for tables")

@@ -164,11 +164,14 @@ class Page(View, Generic[Item]):
 
 def page_of(found: Sequence[Item], limit: int) -> Page[Item]:
     """A page of at most `limit`, of a list that was asked for one more."""
-    shown = list(found[:limit])
+    return page(found[:limit], len(found) > limit)
+
+
+def page(shown: Sequence[Item], more: bool) -> Page[Item]:
+    """A page of all that is given; `more` says whether others follow."""
     ids: list[Any] = [getattr(item, "id", None) for item in shown]
-    more = len(found) > limit
     return Page(
-        data=shown,
+        data=list(shown),
         has_more=more,
         next=str(ids[-1]) if more else None,
         first_id=ids[0] if ids else None,

@@ -27,6 +27,16 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _MASKED = re.compile(r"[0-9a-f]{128}")
 
 
+def cookie_name(name: str, scheme: str) -> str:
+    """How a cookie of ours is called where a request came by `scheme`.
+
+    Over TLS with the prefix by which browsers take it from this very host alone. Without it a page of a neighboring host
+    (evil.example.com for kernels.example.com) could lay a login of its own into a browser, whose person would then hand in
+    sources under somebody else's name.
+    """
+    return f"__Host-{name}" if scheme == "https" else name
+
+
 def new_token() -> str:
     """256 random bits."""
     return secrets.token_urlsafe(32)

@@ -57,7 +57,7 @@ class Keyed:
         self.base: Database = self.app.state.database
         upgrade(self.base)
         self.app.state.stopping = asyncio.Event()
-        self.app.state.lookout = Lookout(self.base, self.app.state.stopping)
+        self.app.state.lookout = Lookout(self.base, self.app.state.stopping, self.settings.streams_per_key)
 
     def key(
         self, user: str, scope: str = "submit", *, lifetime: timedelta | None = None, **quotas: Any

@@ -25,6 +25,8 @@ def fields(response: Any) -> list[str]:
         ({"source": TINY_TASK, "budget": {"secnods": 5}}, ["budget.secnods"]),
         ({"source": TINY_TASK, "budget": {"seconds": -1}}, ["budget.seconds"]),
         ({"source": TINY_TASK, "budget": {"seconds": "soon"}}, ["budget.seconds"]),
+        ({"source": TINY_TASK, "budget": {"seconds": True}}, ["budget.seconds"]),
+        ({"source": TINY_TASK, "strategy": {"rounds": False, "tune": True}}, ["strategy.rounds"]),
         ({"source": TINY_TASK, "budget": {"candidates": 0}}, ["budget.candidates"]),
         ({"source": TINY_TASK, "budget": {"gpu_seconds": 5}}, ["budget.gpu_seconds"]),
         ({"source": TINY_TASK, "task": "layernorm_relu_add"}, ["body"]),

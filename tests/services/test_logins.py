@@ -90,7 +90,9 @@ def test_behind_tls_the_cookie_never_leaves_tls(keyed: Keyed) -> None:
     )
     token = token_in(browser.get("/login").text)
     answer = browser.post("/login", data={"key": made.text, "csrf": token})
-    assert cookies_of(answer)[logins.COOKIE]["secure"]
+    cookie = cookies_of(answer)[f"__Host-{logins.COOKIE}"]
+    assert cookie["secure"]
+    assert (cookie["path"], cookie["domain"]) == ("/", ""), "or no browser takes it under this name"
 
 
 def test_a_wrong_key_is_told_on_the_page_and_in_the_log(keyed: Keyed) -> None:

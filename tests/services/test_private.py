@@ -40,8 +40,6 @@ RULES = {
     "GET /problems/{kind}": OPEN,
     "GET /openapi.json": SHARED,
     "GET /docs": SHARED,
-    "GET /docs/oauth2-redirect": SHARED,
-    "GET /redoc": SHARED,
     "GET /readyz": SHARED,
     "GET /ui/workers": SHARED,
     "GET /ui/compare": SHARED,  # with ids: tests/services/test_compare.py

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import uuid
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from services.api.deps import DatabaseDep, IdempotencyKey, SettingsDep
@@ -20,13 +21,17 @@ from services.settings import Settings
 
 router = APIRouter(tags=["evaluate"])
 LONGEST_WAIT_S = 60
-_LOOK_EVERY_S = 0.1
+# Who waits asks the database again and again. It begins with the shorter span, and no more than so many wait at a time:
+# others get 202 at once, which a preference allows.
+_LOOK_EVERY_S, _LOOK_SELDOM_S = 0.1, 1.0
+_MOST_WAITING = 100
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*(\d{1,6})")
 
 
 @router.post("/evaluate", status_code=202, responses={200: {"description": "judged within the wait"}})
 async def evaluate(
     body: EvaluateRequest,
+    request: Request,
     response: Response,
     database: DatabaseDep,
     settings: SettingsDep,
@@ -39,12 +44,15 @@ async def evaluate(
     view = await run_in_threadpool(_create, database, body, settings, idempotency_key)
     response.headers["Location"] = view.urls.self
     wanted = _WAIT.search(prefer)
-    if wanted:
-        deadline = time.monotonic() + min(int(wanted[1]), LONGEST_WAIT_S)
+    waiting: set[str] = request.app.state.waiting
+    if wanted and len(waiting) < _MOST_WAITING:
         response.headers["Preference-Applied"] = wanted[0].strip(" ,;")
-        while view.state not in FINAL_STATES and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            view = await run_in_threadpool(_look, database, view.id)
+        token = uuid.uuid4().hex
+        waiting.add(token)
+        try:
+            view = await _judged(database, view, min(int(wanted[1]), LONGEST_WAIT_S))
+        finally:
+            waiting.discard(token)
     if view.state in FINAL_STATES:
         response.status_code = 200
     return view
@@ -57,6 +65,16 @@ def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
     With the effort `look` it is what the form of the pages asks for before a job: the task's description and lint.
     """
     return _look(database, evaluation_id)
+
+
+async def _judged(database: Database, view: EvaluationView, seconds: float) -> EvaluationView:
+    """The evaluation once it has ended, or as it is after so long."""
+    deadline, pause_s = time.monotonic() + seconds, _LOOK_EVERY_S
+    while view.state not in FINAL_STATES and time.monotonic() < deadline:
+        await asyncio.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
+        pause_s = min(pause_s * 1.1, _LOOK_SELDOM_S)
+        view = await run_in_threadpool(_look, database, view.id)
+    return view
 
 
 def _create(database: Database, body: EvaluateRequest, settings: Settings, key: str | None) -> EvaluationView:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
@@ -18,6 +18,7 @@ from services.db.session import Database
 from services.errors import FieldError, Refused
 from services.jobs import read
 from services.jobs.views import EventView, Page, page_of
+from services.users.addresses import household
 
 router = APIRouter(tags=["jobs"])
 _PING_EVERY_S = 25.0
@@ -53,8 +54,12 @@ async def list_events(
     if settled and not found:
         return Response(status_code=204)
     stopping: asyncio.Event = request.app.state.stopping
+    lookout: Lookout = request.app.state.lookout
+    whose = caller.key_id or household(caller.address or "")
+    if lookout.is_full(whose):
+        raise HTTPException(429, "too many event streams are open; close some, or ask for events as a list")
     return EventSourceResponse(
-        _stream(database, caller.key_id, job_id, seen, request.app.state.lookout, stopping),
+        _stream(database, caller.key_id, job_id, seen, lookout, stopping, whose),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
@@ -80,12 +85,18 @@ def _look(database: Database, job_id: str, after: int) -> tuple[list[EventView],
 
 
 async def _stream(
-    database: Database, key_id: str | None, job_id: str, seen: int, lookout: Lookout, stopping: asyncio.Event
+    database: Database,
+    key_id: str | None,
+    job_id: str,
+    seen: int,
+    lookout: Lookout,
+    stopping: asyncio.Event,
+    whose: str = "",
 ) -> AsyncIterator[bytes]:
-    yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
     spoken = asked = time.monotonic()
     looks = True
-    with lookout.watching(job_id, seen) as watcher:
+    with lookout.watching(job_id, seen, whose) as watcher:
+        yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
         while not stopping.is_set():
             if key_id is not None and time.monotonic() - asked >= _KEY_ASKED_EVERY_S:
                 asked = time.monotonic()

@@ -27,7 +27,12 @@ def healthz() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.get("/readyz", responses={503: {"description": "something is missing; the body says what"}})
+@router.get(
+    "/readyz",
+    responses={
+        503: {"description": "something is missing; the body says what", "content": {"application/json": {}}}
+    },
+)
 def readyz(
     request: Request, response: Response, database: DatabaseDep, settings: SettingsDep
 ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from services.api.deps import After, IdempotencyKey, Limit, SessionDep, SettingsDep
 from services.jobs import batches, cancel, read, submit
 from services.jobs.requests import BatchAnswers, CandidateRequest, OptimizeRequest
-from services.jobs.views import CandidateView, JobView, Page, page_of
+from services.jobs.views import CandidateView, JobView, Page, page, page_of
 
 router = APIRouter(tags=["jobs"])
 
@@ -73,8 +73,8 @@ def add_answers(job_id: str, body: BatchAnswers, session: SessionDep) -> JobView
 def list_candidates(
     job_id: str, session: SessionDep, limit: Limit = 20, after: After = None
 ) -> Page[CandidateView]:
-    """Candidates of a job in order of arrival, with their verdicts."""
-    return page_of(read.list_candidates(session, job_id, limit + 1, after), limit)
+    """Candidates of a job in order of arrival, with their verdicts; fewer than `limit` where sources are long."""
+    return page(*read.candidate_page(session, job_id, limit, after))
 
 
 @router.post("/jobs/{job_id}/candidates", status_code=202)

@@ -1,0 +1,104 @@
+"""The OpenAPI document: what FastAPI reads off the routes, and what stands around every route.
+
+The gate, the guard and the handlers of errors answer before or after a route does, in problem documents that FastAPI knows
+nothing of. A document that leaves them out makes clients that fall over the first 404.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+
+from services.api.gate import OPEN
+from services.users.caller import current
+
+PROBLEM = "application/problem+json"
+_WHY = {
+    400: "the body cannot be read",
+    401: "no key, or none that is valid",
+    403: "the key's scope does not reach that far, or the request comes from a page of another site",
+    404: "there is nothing of that name, or it is another user's",
+    408: "the body came too slowly",
+    409: "it contradicts what is there, or what another request is doing right now",
+    413: "the body is too large",
+    422: "a field is wrong, or asks for what this service does not have; `errors` names it",
+    429: "too many requests, or a quota is used up",
+    503: "the database does not answer now",
+}
+_SCHEMA = {
+    "title": "Problem",
+    "description": "What went wrong (RFC 9457).",
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "description": "which kind of problem, as an address"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string", "description": "a sentence for people"},
+        "errors": {
+            "type": "array",
+            "description": "the fields at fault",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+_OF_FASTAPI = ("HTTPValidationError", "ValidationError")
+
+
+def completed(app: FastAPI, found: dict[str, Any]) -> dict[str, Any]:
+    """The document as whoever asks should have it: with every refusal, and with keys only where they are needed.
+
+    Args:
+        app: whose it is.
+        found: what FastAPI makes of the routes; left as it is.
+    """
+    document = copy.deepcopy(found)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in _OF_FASTAPI:
+        schemas.pop(name, None)
+    schemas["Problem"] = _SCHEMA
+    caller = current.get()
+    without_keys = caller is not None and caller.scope == "admin" and caller.key_id is None
+    for path, method, operation in _operations(document):
+        if path in OPEN:
+            operation["security"] = []
+        elif without_keys:  # this service has none yet, and asks nobody for one
+            operation["security"] = [{}, *operation.get("security", [])]
+        for status in _refusals(path, method, operation):
+            _describe(operation["responses"], status)
+    return document
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def _refusals(path: str, method: str, operation: dict[str, Any]) -> set[int]:
+    """How a request may be refused, besides what its route says itself."""
+    found = {403} if path in OPEN else {401, 403, 429, 503}
+    found |= {int(status) for status in operation["responses"] if int(status) >= 400}
+    if "{" in path:
+        found.add(404)
+    if "requestBody" in operation:
+        found |= {400, 408, 413, 422}
+    if method == "post":
+        found.add(409)
+    return found
+
+
+def _describe(responses: dict[str, Any], status: int) -> None:
+    said = responses.setdefault(str(status), {})
+    said.setdefault("description", _WHY.get(status, "it cannot be done"))
+    if status == 422:
+        said["description"] = _WHY[422]
+        said["content"] = {}
+    said.setdefault("content", {})[PROBLEM] = {"schema": {"$ref": "#/components/schemas/Problem"}}
