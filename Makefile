@@ -77,7 +77,7 @@ catalogue: $(STAMPS)/dev
 
 .PHONY: clean
 clean: ## remove the environment and what tools left behind
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .schemathesis
 
 .PHONY: python-found
 python-found:
