@@ -106,7 +106,9 @@ def shape_differences(sides: Sequence[Side]) -> tuple[list[Difference], int]:
     for phase, title in PHASES:
         for place, side in enumerate(sides):
             for shape in ranking.shapes_of(ranking.verdict_in(side.candidate, phase)):
-                name = f"{title}: {words.split(shape.get('split')).label}, {formats.dims(shape.get('dims'))}"
+                kind = words.split(shape.get("split")).label
+                where = title if kind.replace(" ", "-") == title.lower() else f"{title}: {kind}"
+                name = f"{where}, {formats.dims(shape.get('dims'))}"
                 values = rows.setdefault(name, [words.NOT_MEASURED] * len(sides))
                 values[place] = _at_shape(shape)
     return _different(list(rows.items()))

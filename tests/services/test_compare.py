@@ -68,7 +68,7 @@ def test_only_what_differs_is_shown(keyed: Keyed) -> None:
     assert not {"verdict", "job", "task", "measured on", "Validation: verdict"} & set(facts)
     assert "others are the same for all" in page.text
     assert table(page, "shapes") == {
-        "Validation: validation, rows 7 · cols 33 · float32": ["2.00× (1.94 to 2.06)", "0.80× (0.78 to 0.82)"]
+        "Validation, rows 7 · cols 33 · float32": ["2.00× (1.94 to 2.06)", "0.80× (0.78 to 0.82)"]
     }
     assert "2 other shapes are the same for all" in page.text
     diff = page.find("table", class_="diff")[0]
