@@ -19,7 +19,7 @@ import pytest
 from services.db.models import Job, utc_now
 from tests.browser.conftest import Visit
 from tests.browser.shelf import Shelf
-from tests.browser.test_new_pages import addresses
+from tests.browser.test_new_pages import addresses, workers
 from tests.services.ranked import TASK, ended_job
 
 if TYPE_CHECKING:
@@ -84,14 +84,15 @@ def test_axe_finds_nothing_on_any_page(shelf: Shelf, visit: Visit, axe: str) -> 
     paths = [*pages.values(), "/", f"/ui/jobs/{ranked}", f"/ui/candidates/{candidate}", "/ui/leaderboard",
              f"/ui/leaderboard/{TASK}", "/ui/keys", f"/ui/jobs/{running}"]  # fmt: skip
     found = []
-    for path in paths:
-        page.goto(shelf.url + path)
-        page.evaluate(axe)  # by the driver, whom no policy of the page forbids it
-        for width in (1280, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            for theme, rules in (("dark", ["color-contrast", "link-in-text-block"]), ("light", [])):
-                page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-                found += [f"{path}, {width} px, {theme}: {one}" for one in findings(page, *rules)]
+    with workers(shelf):
+        for path in paths:
+            page.goto(shelf.url + path)
+            page.evaluate(axe)  # by the driver, whom no policy of the page forbids it
+            for width in (1280, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                for theme, rules in (("dark", ["color-contrast", "link-in-text-block"]), ("light", [])):
+                    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+                    found += [f"{path}, {width} px, {theme}: {one}" for one in findings(page, *rules)]
     visit.assert_clean(shelf.url)
     with shelf.database.write() as session:  # other tests look at the same service
         job = session.get_one(Job, running)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import delete
 
 from services.db.models import Evaluation, Worker
 from services.db.types import epoch_seconds
@@ -45,8 +48,28 @@ FOUND = {
 
 
 @pytest.fixture(scope="module")
-def pages(shelf: Shelf) -> dict[str, str]:
-    return addresses(shelf)
+def pages(shelf: Shelf) -> Iterator[dict[str, str]]:
+    with workers(shelf):
+        yield addresses(shelf)
+
+
+@contextmanager
+def workers(shelf: Shelf) -> Iterator[None]:
+    """One that could take work and one that has fallen silent; other tests mean a service without any."""
+    with shelf.database.write() as session:
+        session.add(
+            Worker(id=HOST, device="cuda", tier="namespaces", self_check=check_of(), seen_at=epoch_seconds())
+        )
+        session.add(
+            Worker(
+                id="b/2", device="cuda", problem=PROBLEM, self_check=check_of(), seen_at=epoch_seconds() - 99
+            )
+        )
+    try:
+        yield
+    finally:
+        with shelf.database.write() as session:
+            session.execute(delete(Worker))
 
 
 @cache
@@ -58,14 +81,6 @@ def addresses(shelf: Shelf) -> dict[str, str]:
     form = {"kind": "source", "source": TINY_TASK, "name": "looked at"}
     look = shelf.service.client.post(f"{shelf.url}/ui/check", data=form).headers["location"]
     with shelf.database.write() as session:
-        session.add(
-            Worker(id=HOST, device="cuda", tier="namespaces", self_check=check_of(), seen_at=epoch_seconds())
-        )
-        session.add(
-            Worker(
-                id="b/2", device="cuda", problem=PROBLEM, self_check=check_of(), seen_at=epoch_seconds() - 99
-            )
-        )
         row = session.get_one(Evaluation, look.partition("?")[0].rpartition("/")[2])
         end_evaluation(session, row, "succeeded", "", FOUND)
     return {
