@@ -23,6 +23,8 @@ _RUN = """
 import importlib.util, json, sys, tempfile
 from pathlib import Path
 import torch
+# Fresh memory is NaN: what an earlier program of the same results left there would hide what this one leaves out
+torch.use_deterministic_algorithms(True, warn_only=True)
 def module(text, name):
     path = Path(tempfile.mkdtemp()) / f"{name}.py"
     path.write_text(text)
