@@ -1,8 +1,10 @@
-"""Fine-tuning of the proposing model from the referee's verdicts.
+"""Fine-tuning of the proposing model from the referee's verdicts: `python -m rl.train` (docs/training-runs.md).
 
-Built so far, and tested without a GPU: settings (`config`), the exemplar database (`exemplars`), the contrastive prompt (`prompts`),
-rewards (`reward`), the database of hacks (`hacks`), and the evaluators as a reward function (`fleet`, `judges`). No model has been
-trained with them: there is no `train.py` yet, and nothing in the project may claim a fine-tuned model until this text says otherwise.
+Three stages (`stages`) learn from verified rows (`rows`), from their own accepted samples, and by GRPO from rewards of the referee
+(`reward`, `fleet`, `judges`) with scored exemplars in the prompt (`exemplars`, `prompts`). What a candidate that cheats teaches is in
+`hacks`; what a killed run needs to go on is in `checkpoints`, `journal` and `verdicts`. `demo` shows learning in a small dialect.
+
+Trained so far are models of some thousand weights, without a GPU, in tests: nothing in the project may claim more until this text does.
 
 It reaches a service over HTTP alone, through `services.client`, or judges with referees of its own machine.
 """

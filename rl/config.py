@@ -7,24 +7,22 @@ sentence that names it, what it may be, and the nearest name there is.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     model_validator,
 )
 
 from rl.errors import ConfigError
+from rl.overrides import override, read_settings
 
-_MOST_BYTES = 1 << 16
 _SHOWN_CHARACTERS = 60
 
 
@@ -57,6 +55,8 @@ class ModelPart(Part):
         train: all weights, or low-rank adapters beside them.
         lora_rank: of the adapters.
         precision: of weights and arithmetic.
+        vocabulary: most tokens of the tokenizer that is made for a fresh model.
+        gradient_checkpointing: compute activations twice instead of keeping them.
     """
 
     path: Name | None = None
@@ -64,6 +64,8 @@ class ModelPart(Part):
     train: Literal["full", "lora"] = "lora"
     lora_rank: Annotated[int, Field(ge=1, le=1024), BeforeValidator(_number)] = 16
     precision: Literal["bf16", "fp32"] = "bf16"
+    vocabulary: Annotated[int, Field(ge=300, le=1_000_000), BeforeValidator(_number)] = 4096
+    gradient_checkpointing: bool = False
 
     @model_validator(mode="after")
     def _one_beginning(self) -> ModelPart:
@@ -95,6 +97,10 @@ class FleetPart(Part):
         tries: how often an evaluation that failed for reasons of ours is begun.
         step_s: how long all rewards of a step may take together; what has not come then is None.
         dead_steps: steps in a row without any verdict after which training stops, to be resumed.
+        machine: type of machine that rewards are for, as verdicts say it; without it that of this machine's referees, or of a
+            service's first verdict.
+        verdicts: file where verdicts are kept as they come; without it one in the stage's folder.
+        shapes: what referees of this machine judge every task at instead of sampled shapes, by split (`visible`, `adversarial`).
     """
 
     url: str | None = None
@@ -106,6 +112,9 @@ class FleetPart(Part):
     tries: Annotated[int, Field(ge=1, le=10), BeforeValidator(_number)] = 3
     step_s: Positive = 1800.0
     dead_steps: Count = 3
+    machine: Name | None = None
+    verdicts: Path | None = None
+    shapes: dict[Literal["visible", "adversarial"], tuple[dict[str, int | str], ...]] | None = None
 
     @model_validator(mode="after")
     def _patient_enough(self) -> FleetPart:
@@ -113,6 +122,10 @@ class FleetPart(Part):
             raise ValueError(f"has a `patience_s` below its `deadline_s` of {self.deadline_s:g}")
         if self.step_s < self.patience_s:
             raise ValueError(f"has a `step_s` below its `patience_s` of {self.patience_s:g}")
+        if self.shapes is not None and self.url is not None:
+            raise ValueError("has both `shapes` and `url`; a service samples shapes by itself")
+        if self.shapes is not None and not self.shapes.get("visible"):
+            raise ValueError("has `shapes` without `visible` ones, and only those are paid for")
         return self
 
 
@@ -151,6 +164,8 @@ class ExemplarPart(Part):
         dropout: share of prompts that show none.
         best: how many of the fastest are kept for each task.
         reservoir: how many of the others.
+        begin_with: rows (`rl.rows`) of the stage's tasks that the database begins with; a stage of a list may leave it to the
+            stage before it.
     """
 
     draw: Literal["buckets", "random", "shuffled", "none"] = "buckets"
@@ -160,12 +175,39 @@ class ExemplarPart(Part):
     dropout: Share = 0.0
     best: Count = 64
     reservoir: Count = 64
+    begin_with: Path | None = None
 
 
 class HackPart(Part):
-    """How likeness to known hacks is judged, see `rl.hacks`: from `alike` on a candidate is measured again and not paid for speed."""
+    """How likeness to known hacks is judged, see `rl.hacks`.
+
+    Attributes:
+        alike: from this likeness on a candidate is not paid for speed.
+        begin_with: another run's database of hacks, whose cases this one begins with.
+    """
 
     alike: Annotated[Share, Field(gt=0)] = 0.9
+    begin_with: Path | None = None
+
+
+class GenerationPart(Part):
+    """What samples while GRPO trains.
+
+    Attributes:
+        engine: transformers itself; or vLLM in the trainer's processes or as a server, which needs a torch of its own (not run by us).
+        url: of vLLM's server.
+        memory_share: of each GPU for vLLM in the trainer's processes.
+    """
+
+    engine: Literal["transformers", "vllm-colocate", "vllm-server"] = "transformers"
+    url: str | None = None
+    memory_share: Annotated[Share, Field(gt=0, lt=1)] = 0.3
+
+    @model_validator(mode="after")
+    def _reachable(self) -> GenerationPart:
+        if (self.engine == "vllm-server") != (self.url is not None):
+            raise ValueError("has a `url` exactly if its `engine` is vllm-server")
+        return self
 
 
 class Stage(Part):
@@ -179,6 +221,7 @@ class Stage(Part):
         save_every: steps between checkpoints.
         tasks: names of tasks of the catalogue, or paths of task files, to train on.
         held_out: those that the run is evaluated on; never trained on.
+        micro_batch: sequences that a device takes at once; the rest of a step is accumulated. Without it: all of a step.
     """
 
     name: Name
@@ -188,6 +231,7 @@ class Stage(Part):
     save_every: Count = 50
     tasks: tuple[Name, ...] = ()
     held_out: tuple[Name, ...] = ()
+    micro_batch: Count | None = None
     model: ModelPart = ModelPart()
     optimizer: OptimizerPart = OptimizerPart()
 
@@ -200,7 +244,7 @@ class Stage(Part):
 
 
 class SftStage(Stage):
-    """Supervised fine-tuning on verified pairs."""
+    """Supervised fine-tuning on verified pairs; `max_tokens` bounds a row, its prompt included. Longer ones are left out."""
 
     stage: Literal["sft"]
     data: Path
@@ -209,7 +253,7 @@ class SftStage(Stage):
 
 
 class SelfsupStage(Stage):
-    """Sample, judge, keep what was accepted, fine-tune on it, repeat."""
+    """Sample, judge, keep what was accepted, fine-tune on it, repeat; `max_tokens` bounds an answer. `steps` are those of all rounds."""
 
     stage: Literal["selfsup"]
     rounds: Count = 4
@@ -222,7 +266,7 @@ class SelfsupStage(Stage):
 
 
 class ContrastiveStage(Stage):
-    """GRPO on rewards of the referee, with scored exemplars in the prompt. Defaults: rl.md section 1.7."""
+    """GRPO on rewards of the referee, with scored exemplars in the prompt; `max_tokens` bounds an answer."""
 
     stage: Literal["contrastive"]
     group: Annotated[int, Field(ge=2, le=256), BeforeValidator(_number)] = 8
@@ -233,6 +277,7 @@ class ContrastiveStage(Stage):
     epsilon: Annotated[Share, Field(gt=0, lt=1)] = 0.2
     epsilon_high: Annotated[Positive, Field(lt=1)] = 0.28
     entropy: NotNegative = 0.0
+    generation: GenerationPart = GenerationPart()
     exemplars: ExemplarPart = ExemplarPart()
     reward: RewardPart = RewardPart()
     fleet: FleetPart = FleetPart()
@@ -253,17 +298,21 @@ _STAGES: dict[str, type[SftStage] | type[SelfsupStage] | type[ContrastiveStage]]
 }
 
 
-def load(path: Path) -> tuple[AnyStage, ...]:
+def load(path: Path, settings: Sequence[str] = ()) -> tuple[AnyStage, ...]:
     """The stages of a file in their order: its own one, or those of the files that its `pipeline` lists.
 
     Paths in a `pipeline` are relative to the file; those in a stage are as they stand, from where the program runs.
 
+    Args:
+        path: the file.
+        settings: from a command line, instead of what the files say, see `rl.overrides`.
+
     Raises:
         ConfigError: in one sentence.
     """
-    document = _read(path)
+    document = read_settings(path)
     if "pipeline" not in document:
-        return (parse(document, str(path)),)
+        return _last_word({str(path): document}, settings)
     others = sorted(set(document) - {"pipeline"})
     listed = document["pipeline"]
     if others:
@@ -271,7 +320,12 @@ def load(path: Path) -> tuple[AnyStage, ...]:
     if not isinstance(listed, list) or not listed or not all(isinstance(one, str) for one in listed):
         raise ConfigError(f"{path}: `pipeline` must be a list of the stages' files")
     files = [path.parent / one for one in listed]
-    return tuple(parse(_read(file), str(file)) for file in files)
+    return _last_word({str(file): read_settings(file) for file in files}, settings)
+
+
+def _last_word(documents: Mapping[str, dict[str, Any]], settings: Sequence[str]) -> tuple[AnyStage, ...]:
+    overridden = override(documents, settings)
+    return tuple(parse(document, where) for where, document in overridden.items())
 
 
 def parse(document: Mapping[str, Any], where: str) -> AnyStage:
@@ -331,31 +385,3 @@ def _meant(given: str, known: Any) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as it is meant: a key that stands there twice is an error, not the second one's victory."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"`{twice}` stands there twice", node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"{path}: larger than {_MOST_BYTES} bytes, which no config is")
-        found = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
-    try:
-        return TypeAdapter(dict[str, Any]).validate_python(found, strict=True)
-    except ValidationError:
-        raise ConfigError(f"{path}: must be settings, a name and a value each") from None

@@ -2,8 +2,11 @@
 
 RLError
 ├── ConfigError     a setting that is unknown or out of its range
+├── DataError       rows to train on that cannot be read or written, or that nothing can be learned from
+├── CheckpointError a checkpoint that is damaged or another run's, or could not be written (a full disk)
 ├── JournalError    a database of a run that cannot be read, or not be written (a full disk)
 ├── GroupError      the rewards of one group would not be compared with each other
+├── Stopped         training was asked to end, and saved where it was
 └── FleetLost       nothing was judged for so long that training on would be pointless; resume when the fleet is back
 """
 
@@ -18,6 +21,14 @@ class ConfigError(RLError):
     """A config file that says something else than what can be meant."""
 
 
+class DataError(RLError):
+    """A file of rows is missing, damaged, or holds nothing to learn from."""
+
+
+class CheckpointError(RLError):
+    """A checkpoint cannot be written, is damaged, or belongs to another config."""
+
+
 class JournalError(RLError):
     """A file that records a run is damaged, in use by another process, or could not be extended."""
 
@@ -28,3 +39,7 @@ class GroupError(RLError):
 
 class FleetLost(RLError):
     """The evaluators gave no verdict for several steps in a row."""
+
+
+class Stopped(RLError):
+    """Training ended on request, after a checkpoint."""

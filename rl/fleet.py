@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from rl.hacks import HackDatabase, Opinion
 from rl.judges import Judge, Unjudged
 from rl.prompts import Answer, read_answer
 from rl.reward import FAULTS, Score, measured_again, normalized, score, shaping
+from rl.verdicts import Kept, VerdictJournal
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +62,14 @@ class Report:
     Attributes:
         samples: in the order of the completions.
         judged: verdicts that were asked for and came.
+        waited_s: how long the trainer waited for the rewards.
         repeated: completions that were answered by another one's verdict, of this step or before.
         missing: reasons of completions without a reward, with how many.
     """
 
     samples: list[Sample] = field(default_factory=list)
     judged: int = 0
+    waited_s: float = 0.0
     repeated: int = 0
     missing: Counter[str] = field(default_factory=Counter)
 
@@ -108,6 +112,7 @@ class Fleet:
         fleet: width, patience, tries.
         reward: how verdicts are paid.
         knowledge: what else a reward depends on.
+        verdicts: where verdicts are kept, for a run that goes on; without it they are kept in memory alone.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class Fleet:
         fleet: FleetPart | None = None,
         reward: RewardPart | None = None,
         knowledge: Knowledge | None = None,
+        verdicts: VerdictJournal | None = None,
     ) -> None:
         self._judge = judge
         self._tasks = dict(tasks)
@@ -128,8 +134,8 @@ class Fleet:
         self._settings = fleet or FleetPart()
         self._reward = reward or RewardPart()
         self._knowledge = knowledge or Knowledge()
-        self._kept: OrderedDict[tuple[str, str], Mapping[str, Any]] = OrderedDict()
-        self._confirmed: set[tuple[str, str]] = set()
+        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
+        self._verdicts = verdicts
         self._dead_steps = 0
         self.report = Report()
 
@@ -155,10 +161,11 @@ class Fleet:
         unknown = next((one for one in task if one not in self._tasks), None)
         if unknown is not None:
             raise GroupError(f"no task is called {unknown!r}; the reward knows {len(self._tasks)} tasks")
+        began_s = time.monotonic()
         self.report = report = Report()
         answers = [read_answer(text_of(one)) for one in completions]
         keys = [
-            None if answer.source is None else (name, fingerprint(answer.source))
+            None if answer.source is None else (self._tasks[name].sha256, fingerprint(answer.source))
             for name, answer in zip(task, answers, strict=True)
         ]
         step = _Step(self._settings)
@@ -186,6 +193,7 @@ class Fleet:
                 members, normalized([one.score.value for one in members], self._reward), strict=True
             ):
                 sample.reward = value
+        report.waited_s = time.monotonic() - began_s
         self._tell(step, bool(first))
         return [sample.reward for sample in report.samples]
 
@@ -223,15 +231,13 @@ class Fleet:
             return _Found(self._unjudged(why), None)
         scored = self._score(task, verdict)
         doubts: list[Opinion] = []
-        if scored.again and key not in self._confirmed:
+        if scored.again and not self._known(key, confirmed=True):
             again, why = await self._verdict(step, task, source, None)
             second = self._unjudged(why) if again is None else self._score(task, again)
             if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
                 verdict = again  # the lower one, or the rejection, is what counts
             scored = measured_again(scored, second, settings)
-            self._keep(key, None if scored.value is None else verdict)
-            if scored.value is not None:
-                self._confirmed.add(key)
+            self._keep(key, None if scored.value is None else verdict, confirmed=True)
             if scored.speedup is not None:
                 doubts += await self._judges(source)
         # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
@@ -271,10 +277,9 @@ class Fleet:
         self, step: _Step, task: TaskSource, source: str, key: tuple[str, str] | None
     ) -> tuple[Mapping[str, Any] | None, str]:
         """A verdict, or None and why; a key's earlier one if there is any."""
-        if key is not None and key in self._kept:
-            self._kept.move_to_end(key)
+        if key is not None and (known := self._known(key)) is not None:
             self.report.repeated += 1
-            return self._kept[key], ""
+            return known.verdict, ""
         why = ""
         for tried in range(self._settings.tries):
             if tried:
@@ -305,16 +310,29 @@ class Fleet:
                 return None, why
         return None, why
 
-    def _keep(self, key: tuple[str, str] | None, verdict: Mapping[str, Any] | None) -> None:
+    def _known(self, key: tuple[str, str], *, confirmed: bool = False) -> Kept | None:
+        """A candidate's earlier verdict; with `confirmed` only one that was measured again."""
+        found = self._kept.get(key)
+        if found is None and self._verdicts is not None:
+            found = self._verdicts.get(key)
+        return found if found is not None and (found.confirmed or not confirmed) else None
+
+    def _keep(
+        self, key: tuple[str, str] | None, verdict: Mapping[str, Any] | None, *, confirmed: bool = False
+    ) -> None:
         if key is None:
             return
         if verdict is None:
             self._kept.pop(key, None)
-            self._confirmed.discard(key)
+            if self._verdicts is not None:
+                self._verdicts.drop(key)
             return
-        self._kept[key] = verdict
+        self._kept[key] = Kept(verdict, confirmed)
+        self._kept.move_to_end(key)
+        if self._verdicts is not None:
+            self._verdicts.put(key, verdict, confirmed=confirmed)
         if len(self._kept) > _KEPT_VERDICTS:
-            self._confirmed.discard(self._kept.popitem(last=False)[0])
+            self._kept.popitem(last=False)
 
     def _tell(self, step: _Step, asked: bool) -> None:
         report = self.report

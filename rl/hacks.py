@@ -119,6 +119,10 @@ class HackDatabase:
         """
         return self._add(Case("cleared", by, why[:_SHOWN_CHARACTERS], source))
 
+    def take(self, other: HackDatabase) -> int:
+        """Add the cases of another run's database; how many were new."""
+        return sum(self._add(case) for case in other._cases)
+
     def follow(self) -> None:
         """Take in what the writing process has added since."""
         self._apply(self._journal.follow())

@@ -15,8 +15,12 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from evaluator.client import Referee
+from evaluator.devices import open_device
+from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
+from evaluator.fingerprint import type_of
 from evaluator.sources import CandidateSource, TaskSource
+from kernelbench_tasks import catalog
 from rl.config import FleetPart
 from rl.errors import RLError
 from services.client import (
@@ -172,7 +176,15 @@ class LocalJudge:
             if not referee.alive:
                 referee.restart()
             candidate = CandidateSource(source, origin="policy")
-            return referee.evaluate(task, candidate, deadline_s=self._settings.deadline_s, submitted=True)
+            shapes = self._settings.shapes
+            return referee.evaluate(
+                task,
+                candidate,
+                deadline_s=self._settings.deadline_s,
+                shapes={split: list(every) for split, every in shapes.items()} if shapes else None,
+                # The catalogue's own tasks are linted where they are kept.
+                submitted=catalog.find_by_sha256(task.sha256) is None,
+            )
         except SandboxUnavailable as error:
             raise Unjudged(str(error), again=False, gone=True) from None
         except RefereeLost as error:
@@ -181,6 +193,13 @@ class LocalJudge:
             raise Unjudged(str(error), again=True) from None
         finally:
             self._free.append(referee)
+
+
+def machine_of(settings: FleetPart) -> str | None:
+    """The type of machine that rewards are for; None where only a service's first verdict will tell."""
+    if settings.machine is not None or settings.url is not None:
+        return settings.machine
+    return type_of(measured_on(open_device(settings.device))) or None
 
 
 def judge_of(settings: FleetPart, work_dir: Path | None = None) -> Judge:

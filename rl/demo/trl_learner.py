@@ -65,8 +65,8 @@ class TrlLearner:
         self, policy: Policy, rows: Callable[[int], list[tuple[str, str]]], settings: SftSettings
     ) -> list[float]:
         """See :class:`rl.demo.learning.Learner`."""
-        from datasets import Dataset  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from trl import SFTConfig, SFTTrainer  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from datasets import Dataset
+        from trl import SFTConfig, SFTTrainer
 
         pairs = [pair for step in range(settings.steps) for pair in rows(step)]
         config = SFTConfig(
@@ -85,8 +85,8 @@ class TrlLearner:
         self, policy: Policy, practice: Practice, settings: GrpoSettings, seed: int
     ) -> list[StepRecord]:
         """See :class:`rl.demo.learning.Learner`. Advantages are made in the reward, since TRL has no bound for them."""
-        from datasets import Dataset  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
 
         places = len(practice.questions(0))
         means: list[float] = []

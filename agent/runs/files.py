@@ -1,0 +1,292 @@
+"""Reads a run's folder (docs/training-runs.md says what is in it).
+
+Whoever could write the folder may have written anything, and what a model answered is in it. So every file is read up to a limit, never
+through a link, and whatever is not of the expected kind is missing; a line that is none is passed over. Nothing is executed or imported.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+#: Of each file; a line costs some 400 bytes in metrics.jsonl and some 4 kB in samples.jsonl. Of a longer one its beginning and its end
+#: are read.
+MOST_BYTES = 32 << 20
+MOST_STEPS = 50_000
+MOST_SAMPLES = 100_000
+MOST_RUNS = 500
+_MOST_LINE = 2 << 20
+#: Of metrics.jsonl, for a list of many runs: its last step is there.
+_END_BYTES = 64 << 10
+_TEXT = 2000
+_SOURCE = 100_000
+_LARGEST = 1e30
+
+#: What is drawn and listed of a step, besides its number.
+FIGURES = (
+    "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot", "reward_mean",
+    "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share", "idle_share",
+)  # fmt: skip
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+#: Between the folders of a name: no folder's name holds it, and it needs no escape in an address.
+JOINT = "~"
+_STAGES = ("sft", "selfsup", "contrastive")
+
+
+class RunUnknown(Exception):
+    """There is no such run."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step; figures that are missing are None."""
+
+    number: int
+    figures: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One judged completion; `source` is a model's text."""
+
+    step: int
+    task: str
+    source: str
+    word: str
+    speedup: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A run in a list.
+
+    Attributes:
+        name: folders below the root, with `JOINT` between them.
+        stage: "sft", "selfsup", "contrastive" or "" where nothing says it.
+        steps: number of the last one.
+        planned: how many its config wants.
+        changed_s: when its figures were written last, seconds since 1970.
+        last: figures of the last step.
+    """
+
+    name: str
+    stage: str
+    steps: int
+    planned: int | None
+    changed_s: float
+    last: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that is shown of a run.
+
+    Attributes:
+        overview: as in the list.
+        config: as it was written, plain values; {} where there is none.
+        steps: in order.
+        samples: in order.
+        comparison: what `rl.evaluate` wrote, {} where there is none.
+        cut: names of files that are longer than what is read.
+    """
+
+    overview: Overview
+    config: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    samples: tuple[Sample, ...]
+    comparison: Mapping[str, Any]
+    cut: tuple[str, ...]
+
+
+def list_runs(root: Path) -> list[Overview]:
+    """Runs up to two folders below the root, the one that was written last first."""
+    found = []
+    for folder, name in _folders(root):
+        if _holds_run(folder):
+            steps, _ = _steps(folder, _END_BYTES)
+            found.append(_overview(folder, name, _json(folder / "config.json"), steps))
+        if len(found) >= MOST_RUNS:
+            break
+    return sorted(found, key=lambda one: (-one.changed_s, one.name))
+
+
+def read_run(root: Path, name: str) -> Run:
+    """A run by its name.
+
+    Raises:
+        RunUnknown: there is none; a name that leads elsewhere is none.
+    """
+    parts = name.split(JOINT)
+    if not 1 <= len(parts) <= 2 or not all(_PART.fullmatch(part) for part in parts):
+        raise RunUnknown(name[:200])
+    folder = root
+    for part in parts:
+        folder = folder / part
+        if folder.is_symlink() or not folder.is_dir():
+            raise RunUnknown(name)
+    return run_in(folder, name)
+
+
+def run_in(folder: Path, name: str) -> Run:
+    """The run in a folder.
+
+    Raises:
+        RunUnknown: it holds none.
+    """
+    if not _holds_run(folder):
+        raise RunUnknown(name)
+    config = _json(folder / "config.json")
+    steps, steps_cut = _steps(folder)
+    samples, samples_cut = _samples(folder)
+    cut = [file for file, is_cut in (("metrics.jsonl", steps_cut), ("samples.jsonl", samples_cut)) if is_cut]
+    comparison = _json(folder / "comparison.json")
+    return Run(_overview(folder, name, config, steps), config, steps, samples, comparison, tuple(cut))
+
+
+def _overview(folder: Path, name: str, config: Mapping[str, Any], steps: tuple[Step, ...]) -> Overview:
+    stage = config.get("stage")
+    planned = number(config.get("steps"))
+    file = folder / ("metrics.jsonl" if _plain_file(folder / "metrics.jsonl") else "config.json")
+    try:
+        changed_s = file.lstat().st_mtime
+    except OSError:
+        changed_s = 0.0
+    return Overview(
+        name,
+        stage if stage in _STAGES else "",
+        steps[-1].number if steps else 0,
+        None if planned is None or not 0 < planned < 1e12 else int(planned),
+        changed_s,
+        steps[-1].figures if steps else {},
+    )
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, str]]:
+    for folder in _below(root):
+        yield folder, folder.name
+        for inner in _below(folder):
+            yield inner, f"{folder.name}{JOINT}{inner.name}"
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names)[: 10 * MOST_RUNS] if _PART.fullmatch(name)]
+
+
+def _holds_run(folder: Path) -> bool:
+    """A model's folder below a run's has a `config.json`, too, which names no stage."""
+    return _plain_file(folder / "metrics.jsonl") or _json(folder / "config.json").get("stage") in _STAGES
+
+
+def _plain_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _opened(path: Path, most: int) -> tuple[bytes, bool]:
+    """A plain file, never what a link or a pipe leads to; and whether it is longer than what is read of it.
+
+    Of a longer one the beginning and the end, whole lines each.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b"", False
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return b"", False
+        if found.st_size <= most:
+            return file.read(most), False
+        head = file.read(most // 2)
+        file.seek(found.st_size - most // 2)
+        # What is between is cut out together with the halves of lines at both cuts.
+        return head[: head.rfind(b"\n") + 1] + file.read(most // 2).partition(b"\n")[2], True
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    data, cut = _opened(path, MOST_BYTES >> 3)
+    return {} if cut else _object(data)
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(path: Path, most: int, most_bytes: int) -> tuple[list[Mapping[str, Any]], bool]:
+    data, cut = _opened(path, most_bytes)
+    lines = data.split(b"\n")
+    if len(lines) > most:
+        lines, cut = [*lines[: most // 2], *lines[-(most // 2) :]], True
+    return [one for line in lines if len(line) <= _MOST_LINE and (one := _object(line))], cut
+
+
+def _steps(folder: Path, most_bytes: int | None = None) -> tuple[tuple[Step, ...], bool]:
+    lines, cut = _lines(folder / "metrics.jsonl", MOST_STEPS, most_bytes or MOST_BYTES)
+    # A run that goes on writes steps again: the last one counts.
+    found: dict[int, Step] = {}
+    for line in lines:
+        step = number(line.get("step"))
+        if step is not None and 0 < step < 1e12:
+            found[int(step)] = Step(int(step), {name: _figure(line.get(name)) for name in FIGURES})
+    return tuple(found[step] for step in sorted(found)), cut
+
+
+def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
+    lines, cut = _lines(folder / "samples.jsonl", MOST_SAMPLES, MOST_BYTES)
+    return tuple(
+        Sample(
+            int(number(line.get("step")) or 0),
+            text(line.get("task"), 200),
+            text(line.get("source"), _SOURCE),
+            text(line.get("word"), 100),
+            number(line.get("speedup")),
+            text(line.get("why")),
+        )
+        for line in lines
+    ), cut
+
+
+def _figure(value: Any) -> float | None:
+    """A number that can be drawn: two of them must have a difference."""
+    found = number(value)
+    return found if found is not None and abs(found) < _LARGEST else None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def moment_of(seconds: float) -> str:
+    """Seconds since 1970 as ISO text in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def text(value: Any, most: int = _TEXT) -> str:
+    """A text, cut; "" for anything else. Lone surrogates, which no page can carry, become question marks."""
+    return value[:most].encode("utf-8", "replace").decode() if isinstance(value, str) else ""

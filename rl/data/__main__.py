@@ -1,0 +1,156 @@
+"""`python -m rl.data build`: rows to train on, each verified by the referee. Killed and started again, it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from evaluator.errors import EvaluatorError
+from rl import tasks
+from rl.config import FleetPart, load
+from rl.data import accepted
+from rl.data.build import Builder, Tally, provenance_path
+from rl.data.lowering import Workshop
+from rl.data.lowering import leads as compiled_leads
+from rl.data.proposals import Lead
+from rl.data.templates import dialect_leads, library_leads
+from rl.errors import ConfigError, RLError
+from rl.judges import judge_of
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+_console = Console(stderr=True)
+
+
+@app.callback()
+def _program() -> None:
+    """Data sets of verified rows."""
+
+
+@app.command()
+def build(
+    out: Annotated[Path, typer.Option(help="The file of rows (JSON Lines, see rl/rows.py).")],
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A task of the catalogue, or a task file, to evaluate on: what is like it is left out."
+        ),
+    ] = None,
+    config: Annotated[
+        list[Path] | None, typer.Option(help="A training config: its held-out tasks are left out, too.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu (C++) or cuda (Triton).")] = "cpu",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of modules, of the order of templates, of what rows show.")
+    ] = 0,
+    modules: Annotated[int, typer.Option(min=0, help="Generated modules, lowered by the compiler.")] = 100,
+    templates: Annotated[int, typer.Option(min=0, help="Programs of the templates.")] = 100,
+    library: Annotated[bool, typer.Option(help="The kernel library's own kernels.")] = True,
+    service: Annotated[
+        str,
+        typer.Option(help="A service whose accepted candidates are taken, too (key: KERNELWRIGHT_API_KEY)."),
+    ] = "",
+    most_accepted: Annotated[int, typer.Option(min=0, help="At most so many of them.")] = 1000,
+    task_file: Annotated[
+        list[Path] | None, typer.Option(help="Text of a task of that service that is not of the catalogue.")
+    ] = None,
+    judge_at: Annotated[
+        str, typer.Option(help="A service that judges; without it referees of this machine.")
+    ] = "",
+    width: Annotated[int, typer.Option(min=1, max=64, help="Evaluations at a time.")] = 1,
+    deadline_s: Annotated[float, typer.Option(min=5, max=3600, help="Of one evaluation, seconds.")] = 600.0,
+    work_dir: Annotated[Path | None, typer.Option(help="Caches of the referees.")] = None,
+) -> None:
+    """Make proposals, look through them for evaluation tasks, judge them, and write down what was accepted."""
+    try:
+        if device not in ("cpu", "cuda"):
+            raise ConfigError(f"--device {device}: must be cpu or cuda")
+        evaluated = evaluated_tasks(held_out or [], config or [])
+        fleet = FleetPart.model_validate(
+            {
+                "url": judge_at or None,
+                "device": device,
+                "width": width,
+                "local_referees": width,
+                "deadline_s": deadline_s,
+                "patience_s": deadline_s + 60,
+                "step_s": deadline_s + 60,
+            }
+        )
+        with ExitStack() as stack:
+            # What a referee starts ends with its thread, so the workshop is made in the one that will use it.
+            making = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="workshop"))
+            workshop = making.submit(Workshop, device, work_dir).result()
+            stack.callback(lambda: making.submit(workshop.__exit__).result())
+            judge = judge_of(fleet, work_dir)
+            stack.callback(judge.close)
+            builder = stack.enter_context(Builder(out, evaluated, judge, making, workshop, on_progress=_say))
+            parts: list[Iterator[Lead]] = [dialect_leads(device, seed, templates)]
+            if library:
+                parts.append(library_leads(device))
+            if service:
+                client = stack.enter_context(accepted.client_of(service))
+                known = accepted.tasks_by_digest(task_file or [])
+                parts.append(accepted.leads(client, device, known, most_accepted))
+            parts.append(compiled_leads(workshop, seed, modules))
+            try:
+                asyncio.run(builder.run(itertools.chain(*parts), width))
+            finally:
+                rows = builder.export(seed)
+                _show(builder.tally, rows, out)
+    except (RLError, EvaluatorError) as error:
+        _console.print(f"[red]{error}", highlight=False)
+        raise typer.Exit(2) from None
+    if builder.tally.missing:
+        raise typer.Exit(1)
+
+
+def evaluated_tasks(names: list[str], configs: list[Path]) -> dict[str, str]:
+    """Sources of the tasks to evaluate on, by name: those that are named, and the held-out ones of configs.
+
+    Raises:
+        ConfigError: there are none, or one cannot be found.
+    """
+    listed = [*names, *(name for path in configs for stage in load(path) for name in stage.held_out)]
+    found = tasks.sources(tasks.named(dict.fromkeys(listed)))
+    if not found:
+        raise ConfigError(
+            "no task to evaluate on is named: give --held-out or --config, or nobody can say what must not be in the data"
+        )
+    return found
+
+
+def _say(tally: Tally) -> None:
+    words = ", ".join(f"{count} {word}" for word, count in sorted(tally.outcomes.items()))
+    missing = sum(tally.missing.values())
+    _console.print(
+        f"{words or 'nothing yet'}" + (f", {missing} not judged" if missing else ""), highlight=False
+    )
+
+
+def _show(tally: Tally, rows: int, out: Path) -> None:
+    table = Table("", "pairs", box=None)
+    for word, count in sorted(tally.outcomes.items()):
+        table.add_row(word, str(count))
+    table.add_row("decided before", str(tally.known))
+    for why, count in tally.missing.most_common(5):
+        table.add_row(f"not judged: {why}", str(count))
+    _console.print(table)
+    _console.print(f"{rows} rows in {out}; how each came about: {provenance_path(out)}", highlight=False)
+
+
+def main(*arguments: Any) -> None:
+    """The program."""
+    app(list(arguments) or None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""From leads to rows: each is made, looked through for evaluation tasks, judged, and written down, one after the other.
+
+Everything that was decided stands in a journal (`rl.journal`), so a build that is killed goes on behind the last decision. What could
+not be judged (a fault of ours) is not a decision, and is tried again by the next run. The file of rows is written whole from the
+journal at the end of each run, and looked through once more then: the tasks to evaluate on may have changed since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from agent.prompts.sizes import space_text
+from agent.strategy.novelty import fingerprint
+from evaluator.errors import EvaluatorError
+from evaluator.fingerprint import type_of
+from evaluator.sources import TaskSource, sha256_of
+from rl.data.contrast import with_shown
+from rl.data.lowering import NotMade
+from rl.data.proposals import LICENCES, Lead, Proposal
+from rl.data.texts import analysis_text, design_text, shapes_text
+from rl.decontamination import overlaps
+from rl.errors import FleetLost, RLError
+from rl.journal import Journal
+from rl.judges import Judge, Unjudged
+from rl.reward import FAULTS, speed_of
+from rl.rows import Row, write_rows
+from rl.whole_file import replacing
+
+_KIND = "kernelwright.rows/1"
+#: Evaluations in a row that nobody answered: whatever is wrong will not go by itself.
+_GONE = 5
+
+#: Warnings that a row may have: where a module has one width, a kernel may know it, and at other sizes it was judged.
+_HARMLESS = frozenset({"hard_coded_shape"})
+
+Outcome = Literal["accepted", "rejected", "not made", "overlap", "repeated"]
+
+
+@dataclass
+class Tally:
+    """What happened in a run; `missing` holds reasons of what could not be judged."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+    known: int = 0
+
+
+class Looks(Protocol):
+    """What a workshop says of tasks, see `rl.data.lowering.Workshop`."""
+
+    def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
+        """The task's space."""
+        ...
+
+    def meaning_of(self, task: TaskSource) -> str:
+        """What it computes."""
+        ...
+
+
+class _Overlaps(NotMade):
+    """The module is one to evaluate on."""
+
+
+class Builder:
+    """One build; a context manager that holds the journal.
+
+    Args:
+        out: the file of rows; the journal and the provenance stand beside it.
+        evaluated: sources of the tasks that the model will be evaluated on, by name.
+        judge: the referee.
+        making: runs what makes proposals, one at a time, in the thread of the workshop.
+        looks: at tasks, in the same thread.
+        tries: how often a fault of ours is met before the proposal is left for the next run.
+        on_progress: told after each decision.
+
+    Raises:
+        JournalError: the journal is damaged or another build's.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        evaluated: Mapping[str, str],
+        judge: Judge,
+        making: Executor,
+        looks: Looks,
+        *,
+        tries: int = 2,
+        on_progress: Callable[[Tally], None] = lambda _: None,
+    ) -> None:
+        self._out = out
+        self._evaluated = dict(evaluated)
+        self._judge = judge
+        self._making = making
+        self._looks = looks
+        self._meanings: dict[str, str] = {}
+        self._known_meanings: dict[str, str] = {}
+        self._tries = tries
+        self._on_progress = on_progress
+        self._dims: dict[str, Mapping[str, Any]] = {}
+        self._gone = 0
+        self.tally = Tally()
+        self._journal = Journal(journal_of(out), _KIND)
+        self._decided = {record["id"] for record in self._journal.records}
+        self._seen = {record["form"] for record in self._journal.records if record.get("form")}
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
+
+    async def run(self, leads: Iterable[Lead], width: int) -> Tally:
+        """Decide about all leads that were not decided about.
+
+        Args:
+            leads: taken one at a time, as there is room.
+            width: how many evaluations may be under way.
+
+        Raises:
+            FleetLost: nobody judges; what was decided is kept.
+            JournalError: the disk is full; likewise.
+        """
+        # One more than are judged, so that the next one is made meanwhile.
+        room = asyncio.Semaphore(width + 1)
+        judging = asyncio.Semaphore(width)
+
+        async def one(lead: Lead) -> None:
+            try:
+                await self._decide(lead, judging)
+            finally:
+                room.release()
+
+        await asyncio.get_running_loop().run_in_executor(self._making, self._learn_meanings)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for lead in leads:
+                    if lead.id in self._decided:
+                        self.tally.known += 1
+                        continue
+                    await room.acquire()
+                    group.create_task(one(lead))
+        except* RLError as lost:
+            raise lost.exceptions[0] from None
+        return self.tally
+
+    async def _decide(self, lead: Lead, judging: asyncio.Semaphore) -> None:
+        if like := self._overlap(lead.id, lead.task):
+            self._write(lead.id, "overlap", like)
+            return
+        try:
+            proposal = await asyncio.get_running_loop().run_in_executor(self._making, self._made, lead)
+        except _Overlaps as error:
+            self._write(lead.id, "overlap", str(error))
+            return
+        except NotMade as error:
+            self._write(lead.id, "not made", str(error))
+            return
+        except EvaluatorError as error:
+            self._miss(str(error))
+            return
+        form = fingerprint(proposal.candidate) + proposal.task.sha256[:16]
+        if form in self._seen:
+            self._write(lead.id, "repeated", "the same program for the same module is there")
+        else:
+            self._seen.add(form)
+            async with judging:
+                await self._judged(proposal, form)
+
+    def _made(self, lead: Lead) -> Proposal:
+        """In the workshop's thread."""
+        self._refuse_same(lead.task)
+        proposal = lead.make()
+        known = proposal.task.sha256
+        if known not in self._dims:
+            self._dims[known] = (
+                proposal.dims if proposal.dims is not None else self._looks.dims_of(proposal.task)
+            )
+        return proposal
+
+    def _refuse_same(self, task: TaskSource) -> None:
+        if task.sha256 not in self._known_meanings:
+            self._known_meanings[task.sha256] = self._looks.meaning_of(task)
+        same = self._meanings.get(self._known_meanings[task.sha256])
+        if same:
+            raise _Overlaps(f"computes what {same} does")
+
+    def _learn_meanings(self) -> None:
+        for name, source in self._evaluated.items():
+            meaning = self._looks.meaning_of(TaskSource(name, source))
+            if meaning:
+                self._meanings[meaning] = name
+
+    async def _judged(self, proposal: Proposal, form: str) -> None:
+        verdict = None
+        for _ in range(self._tries):
+            try:
+                verdict = await self._judge.judge(proposal.task, proposal.candidate)
+            except Unjudged as error:
+                why = str(error)
+                if error.own_fault:
+                    self._write(proposal.id, "rejected", why)
+                    return
+                self._gone = self._gone + 1 if error.gone else 0
+                if self._gone >= _GONE:
+                    raise FleetLost(f"{_GONE} evaluations in a row found nobody to judge: {why}") from None
+                if not error.again:
+                    break
+            else:
+                self._gone = 0
+                why = str(verdict.get("reason") or verdict.get("verdict"))
+                if verdict["verdict"] not in FAULTS - {"task_rejected"}:
+                    break
+                verdict = None
+        if verdict is None:
+            self._seen.discard(form)
+            self._miss(why)
+            return
+        self._write_judged(proposal, form, verdict)
+
+    def _write_judged(self, proposal: Proposal, form: str, verdict: Mapping[str, Any]) -> None:
+        telling = [
+            one
+            for one in verdict.get("findings") or []
+            if one.get("severity") != "info" and one.get("rule") not in _HARMLESS
+        ]
+        speed = speed_of(verdict) if verdict["verdict"] == "accepted" else None
+        if verdict["verdict"] != "accepted":
+            self._write(proposal.id, "rejected", str(verdict["verdict"]), form=form)
+        elif telling:
+            # A warning keeps nothing from being right, but nobody should learn to earn one.
+            self._write(
+                proposal.id, "rejected", f"accepted with the finding {telling[0].get('rule')}", form=form
+            )
+        elif speed is None:
+            self._write(proposal.id, "rejected", "accepted, but no visible shape was timed", form=form)
+        else:
+            row = row_of(proposal, self._dims[proposal.task.sha256], verdict, speed.geomean)
+            self._write(
+                proposal.id,
+                "accepted",
+                f"{speed.geomean:.2f}x",
+                form=form,
+                row=row.model_dump(exclude_defaults=True),
+                provenance=provenance_of(proposal, verdict),
+                meaning=self._known_meanings.get(proposal.task.sha256, ""),
+            )
+
+    def _overlap(self, name: str, task: TaskSource) -> str:
+        found = overlaps({name: task.source}, self._evaluated)
+        return f"{found[0].share:.0%} like {found[0].task}" if found else ""
+
+    def _write(self, name: str, outcome: Outcome, why: str, **more: Any) -> None:
+        self._journal.append([{"id": name, "outcome": outcome, "why": why[:500], **more}])
+        self._decided.add(name)
+        self.tally.outcomes[outcome] += 1
+        self._on_progress(self.tally)
+
+    def _miss(self, why: str) -> None:
+        self.tally.missing[" ".join(why.split())[:200]] += 1
+        self._on_progress(self.tally)
+
+    def decisions(self) -> dict[str, str]:
+        """What was decided of each proposal, and why, in this run and before."""
+        return {one["id"]: f"{one['outcome']}: {one['why']}" for one in self._journal.records}
+
+    def export(self, seed: int) -> int:
+        """Write the rows and their provenance; how many there are.
+
+        Args:
+            seed: of what rows show, see `rl.data.contrast`.
+
+        Raises:
+            DataError: the disk is full; the files are as they were.
+        """
+        accepted = [record for record in self._journal.records if record["outcome"] == "accepted"]
+        rows = [Row.model_validate(record["row"]) for record in accepted]
+        like = {one.row for one in overlaps({row.id: row.source for row in rows}, self._evaluated)}
+        like |= {record["id"] for record in accepted if record.get("meaning") in self._meanings}
+        kept = [row for row in rows if row.id not in like]
+        names = {row.id for row in kept}
+        write_rows(self._out, with_shown(kept, seed))
+        lines = [{"id": record["id"], **record["provenance"]} for record in accepted if record["id"] in names]
+        _write_lines(provenance_path(self._out), lines)
+        return len(kept)
+
+
+def journal_of(out: Path) -> Path:
+    """Where the decisions about a file of rows stand."""
+    return out.with_name(f"{out.name}.journal")
+
+
+def provenance_path(out: Path) -> Path:
+    """Where it stands how each row came about and what it may be used for."""
+    return out.with_name(f"{out.stem}.provenance.jsonl")
+
+
+def row_of(proposal: Proposal, dims: Mapping[str, Any], verdict: Mapping[str, Any], speedup: float) -> Row:
+    """The row of an accepted proposal."""
+    return Row.model_validate(
+        {
+            "id": proposal.id,
+            "task": proposal.task.name,
+            "source": proposal.task.source,
+            "device": proposal.device,
+            "candidate": proposal.candidate,
+            "origin": proposal.origin,
+            "dims": space_text(dims),
+            "shapes": shapes_text(verdict),
+            "machine": type_of(verdict["environment"]),
+            "speedup": speedup,
+            "analysis": analysis_text(proposal.operations),
+            "design": design_text(proposal.candidate),
+        }
+    )
+
+
+def provenance_of(proposal: Proposal, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """How a row came about, and under what it may be passed on."""
+    environment = verdict["environment"]
+    return {
+        "source": proposal.source,
+        "about": dict(proposal.about),
+        "licence": LICENCES[proposal.source],
+        "task_sha256": proposal.task.sha256,
+        "candidate_sha256": sha256_of(proposal.candidate),
+        "measured_at": verdict.get("measured_at"),
+        "effort": verdict.get("effort"),
+        "environment": {
+            name: environment.get(name)
+            for name in ("device_name", "torch", "triton", "driver", "harness", "fingerprint")
+        },
+    }
+
+
+def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    with replacing(path) as file:
+        for line in lines:
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,50 @@
+"""Rows that show earlier files with their scores, so that a model learns to read them before it is rewarded for it.
+
+Which files a row shows is a function of the rows and a seed: two of the same task and machine that were slower than its own and
+differ from each other, except in a quarter of the rows, which show none (rl.md section 4.4 of the study: the middle ones of several
+measured programs, the best as the answer).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rl.rows import Row, ShownRow
+
+_SHOWN = 2
+#: Of rows that could show something; the others learn to do without.
+_WITHOUT = 0.25
+#: Scores nearer than this, in the logarithm, are the same within the timer's noise.
+_APART = 0.05
+
+
+def with_shown(rows: Sequence[Row], seed: int) -> list[Row]:
+    """The rows in their order, each with what it shows."""
+    alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.speedup is not None:
+            alike[row.source, row.machine].append(row)
+    return [_shown(row, alike.get((row.source, row.machine), []), seed) for row in rows]
+
+
+def _shown(row: Row, others: Sequence[Row], seed: int) -> Row:
+    if row.speedup is None:
+        return row
+    generator = random.Random(f"kernelwright.shown/{seed}/{row.id}")  # noqa: S311
+    if generator.random() < _WITHOUT:
+        return row
+    own = math.log(row.speedup)
+    slower = [one for one in others if one.speedup is not None and math.log(one.speedup) < own - _APART]
+    generator.shuffle(slower)
+    chosen: list[ShownRow] = []
+    for one in slower:
+        assert one.speedup is not None
+        speedup = one.speedup
+        if all(abs(math.log(speedup / known.speedup)) > _APART for known in chosen):
+            chosen.append(ShownRow(source=one.candidate, speedup=speedup))
+        if len(chosen) == _SHOWN:
+            return row.model_copy(update={"shown": tuple(sorted(chosen, key=lambda each: each.speedup))})
+    return row

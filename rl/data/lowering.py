@@ -1,0 +1,137 @@
+"""Generated modules lowered by the compiler: Inductor's C++ for a CPU, its Triton for a GPU, as standalone candidate files.
+
+What makes a file of Inductor's output stand alone is the agent's own (`agent.compiler`): the module is compiled with dynamic sizes in
+the sandbox, its generated kernels are cut out, their launches and checks are written anew, and where they do not apply, the reference
+runs. So a model is taught the form in which the compiler proposes, too. What has no such form (a template's kernel, a foreign
+operator) is left out with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agent.compiler.capture import capture
+from agent.compiler.standalone import standalone_source
+from agent.errors import ProposalFailed
+from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
+from agent.proposers.human import TRACE_DEADLINE_S, tracing_program
+from evaluator.client import Referee
+from evaluator.errors import RefereeLost
+from evaluator.sources import TaskSource
+from rl.data.augment import module_at
+from rl.data.meaning import meaning_of
+from rl.data.modules import VERSION, Module, task_of
+from rl.data.proposals import Lead, Proposal
+from rl.errors import RLError
+
+
+class NotMade(RLError):
+    """There is no candidate; the message says why. Another try would end the same."""
+
+
+class Workshop:
+    """A referee that judges nothing here: its sandbox runs the compiler and looks at tasks; a context manager.
+
+    It belongs to the thread that made it: what a referee starts ends with that thread.
+
+    Raises:
+        SandboxUnavailable: nothing here isolates untrusted code.
+    """
+
+    def __init__(self, device: str, work_dir: Path | None = None) -> None:
+        self.device = device
+        self._referee = Referee(device, work_dir=work_dir)
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._referee.close()
+
+    def lower(self, task: TaskSource, dims: Mapping[str, Any]) -> str:
+        """The candidate file of a task.
+
+        Raises:
+            NotMade: the compiler's code has no standalone form.
+            RefereeLost: the referee died; a new one is there.
+        """
+        extraction = (CUDA_EXTRACTIONS if self.device == "cuda" else CPU_EXTRACTIONS)[0]
+        try:
+            captured = capture(
+                self._referee, task, dims, self.device, extraction.settings, extraction.request
+            )
+            if not captured.variants:
+                raise NotMade(captured.reason)
+            return standalone_source(captured, task.source, task.name, self.device)
+        except ProposalFailed as error:
+            raise NotMade(str(error)) from None
+        except RefereeLost:
+            self._referee.restart()
+            raise
+
+    def meaning_of(self, task: TaskSource) -> str:
+        """What a task computes, see `rl.data.meaning`; "" where it cannot be said.
+
+        Raises:
+            RefereeLost: the referee died; a new one is there.
+        """
+        try:
+            result = self._referee.run_tool(
+                tracing_program(), {"task.py": task.source}, deadline_s=TRACE_DEADLINE_S
+            )
+        except RefereeLost:
+            self._referee.restart()
+            raise
+        return meaning_of(result.outputs.get("graphs.json", b"")) if result.status == "ok" else ""
+
+    def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
+        """A task's space, as `Referee.describe` says it.
+
+        Raises:
+            NotMade: the referee refuses the task.
+            RefereeLost: the referee died; a new one is there.
+        """
+        try:
+            described = self._referee.describe(task)
+        except RefereeLost:
+            self._referee.restart()
+            raise
+        if not described.get("ok"):
+            raise NotMade(f"the task is refused: {described.get('reason')}")
+        found: Mapping[str, Any] = described.get("dims") or {}
+        return found
+
+
+def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:
+    """The first `count` modules of a seed, to be lowered."""
+    for index in range(count):
+        module = module_at(seed, index)
+        task = task_of(module)
+        name = f"compiled/{workshop.device}/{VERSION}.{seed}/{index}"
+        yield Lead(name, task, partial(lowered, workshop, name, task, module, seed, index))
+
+
+def lowered(
+    workshop: Workshop, name: str, task: TaskSource, module: Module, seed: int, index: int
+) -> Proposal:
+    """The proposal of a generated module.
+
+    Raises:
+        NotMade: see `Workshop.lower`.
+    """
+    dims = {dim: size.as_dict() for dim, size in module.dims}
+    about = {"seed": seed, "index": index, "generator": VERSION, "lineage": module.lineage}
+    return Proposal(
+        name,
+        task,
+        workshop.device,
+        workshop.lower(task, dims),
+        "compiler",
+        "compiled",
+        about,
+        dims,
+        module.operations,
+    )

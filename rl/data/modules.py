@@ -1,0 +1,301 @@
+"""Modules made as graphs: a few operations on rows, a pure function of a seed, written out as task files.
+
+A graph is a list of nodes in order; a node reads earlier values. Values are named by their number: the module's inputs first, then
+the nodes. All have the same leading sizes; what differs is the last one: all columns, one (after a reduction), or those of a
+product's output. Operations were chosen so that float32 has no trouble with them whatever comes in: no logarithm or root of what
+may be negative, no exponential of what may be large.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evaluator.sources import TaskSource
+from kernelbench_tasks.dims import Dim
+
+#: Changes whenever the same seed gives other modules.
+VERSION = 1
+
+Width = Literal["cols", "one", "out"]
+Kind = Literal["pointwise", "number", "pair", "parameter", "reduction", "normalization", "product"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a node may do; `text` is Python with `{a}` and `{b}` for what it reads, `{n}` for its number, `{w}` for its weights."""
+
+    name: str
+    kind: Kind
+    text: str
+    numbers: tuple[float, ...] = ()
+    #: The result's rows have a fixed sum or mean: another reduction over them would give a constant.
+    fixed_sum: bool = False
+    #: Flat where its argument is small, large or negative: on values of one sign or size it gives a constant.
+    flat: bool = False
+
+
+_LIST = (
+    Operation("relu", "pointwise", "torch.relu({a})", flat=True),
+    Operation("gelu", "pointwise", "F.gelu({a})"),
+    Operation("gelu_tanh", "pointwise", 'F.gelu({a}, approximate="tanh")'),
+    Operation("silu", "pointwise", "F.silu({a})"),
+    Operation("sigmoid", "pointwise", "torch.sigmoid({a})"),
+    Operation("tanh", "pointwise", "torch.tanh({a})"),
+    Operation("softplus", "pointwise", "F.softplus({a})"),
+    Operation("elu", "pointwise", "F.elu({a})"),
+    Operation("mish", "pointwise", "F.mish({a})"),
+    Operation("hardswish", "pointwise", "F.hardswish({a})", flat=True),
+    Operation("absolute", "pointwise", "{a}.abs()"),
+    Operation("sine", "pointwise", "torch.sin({a})"),
+    Operation("leaky_relu", "number", "F.leaky_relu({a}, {n})", (0.01, 0.1, 0.2)),
+    Operation("scale", "number", "{a} * {n}", (0.5, 0.125, 1.7, -2.0)),
+    Operation("shift", "number", "{a} + {n}", (1.0, -0.5, 3.0)),
+    Operation("clamp", "number", "{a}.clamp(-{n}, {n})", (1.0, 2.5, 6.0), flat=True),
+    Operation("add", "pair", "{a} + {b}"),
+    Operation("subtract", "pair", "{a} - {b}"),
+    Operation("multiply", "pair", "{a} * {b}"),
+    Operation("maximum", "pair", "torch.maximum({a}, {b})"),
+    Operation("gate", "pair", "{a} * torch.sigmoid({b})"),
+    Operation("bias", "parameter", "{a} + self.{w}"),
+    Operation("gain", "parameter", "{a} * self.{w}"),
+    Operation("row_sum", "reduction", "{a}.sum(dim=-1, keepdim=True)"),
+    Operation("row_mean", "reduction", "{a}.mean(dim=-1, keepdim=True)"),
+    Operation("row_max", "reduction", "{a}.amax(dim=-1, keepdim=True)"),
+    Operation("row_min", "reduction", "{a}.amin(dim=-1, keepdim=True)"),
+    Operation("row_logsumexp", "reduction", "torch.logsumexp({a}, dim=-1, keepdim=True)"),
+    Operation("row_rms", "reduction", "torch.sqrt(({a} * {a}).mean(dim=-1, keepdim=True) + 1e-6)"),
+    Operation("softmax", "normalization", "torch.softmax({a}, dim=-1)", fixed_sum=True),
+    Operation("log_softmax", "normalization", "torch.log_softmax({a}, dim=-1)"),
+    Operation("layer_norm", "normalization", "self.{w}({a})", fixed_sum=True),
+    Operation(
+        "rms_norm",
+        "normalization",
+        "{a} * torch.rsqrt(({a} * {a}).mean(dim=-1, keepdim=True) + 1e-6)",
+        fixed_sum=True,
+    ),
+    Operation("center", "normalization", "{a} - {a}.mean(dim=-1, keepdim=True)", fixed_sum=True),
+    Operation("over_largest", "normalization", "{a} / (1.0 + {a}.abs().amax(dim=-1, keepdim=True))"),
+    Operation("linear", "product", "F.linear({a}, self.{w})"),
+)
+_ONE_SIDED = frozenset({"absolute", "clamp", "log_softmax", "relu", "sigmoid", "softmax", "softplus"})
+OPERATIONS = {one.name: one for one in _LIST}
+BY_KIND: dict[str, list[str]] = {}
+for _one in _LIST:
+    BY_KIND.setdefault(_one.kind, []).append(_one.name)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: its name, the numbers of the values that it reads, and its number where it has one."""
+
+    operation: str
+    reads: tuple[int, ...]
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class Module:
+    """A generated module.
+
+    Attributes:
+        inputs: how many tensors forward takes.
+        nodes: in order; the last one is the result.
+        leading: names of the sizes before the columns.
+        dims: its space, by name; `cols` among them, and `out` where there is a product.
+        lineage: how it was made, for people and for provenance.
+    """
+
+    inputs: int
+    nodes: tuple[Node, ...]
+    leading: tuple[str, ...]
+    dims: tuple[tuple[str, Dim], ...]
+    lineage: str
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Names of what it does, in order."""
+        return tuple(node.operation for node in self.nodes)
+
+    def widths(self) -> list[Width]:
+        """The last size of each value.
+
+        Raises:
+            ValueError: the graph makes no sense: something reads what does not exist or does not fit.
+        """
+        found: list[Width] = ["cols"] * self.inputs
+        for node in self.nodes:
+            if not all(0 <= place < len(found) for place in node.reads):
+                raise ValueError(f"{node.operation} reads a value that is not there")
+            found.append(_width(OPERATIONS[node.operation], [found[place] for place in node.reads]))
+        return found
+
+
+def _width(operation: Operation, reads: Sequence[Width]) -> Width:
+    if len(reads) != (2 if operation.kind == "pair" else 1):
+        raise ValueError(f"{operation.name} reads {len(reads)} values")
+    wide = [width for width in reads if width != "one"]
+    if operation.kind == "pair" and len(set(wide)) > 1:
+        raise ValueError(f"{operation.name} reads values of different widths")
+    if operation.kind in ("reduction", "normalization", "parameter", "product") and not wide:
+        raise ValueError(f"{operation.name} reads a single column")
+    if operation.kind == "product":
+        if "out" in wide:
+            raise ValueError("a second product would need a third width")
+        return "out"
+    return "one" if operation.kind == "reduction" or not wide else wide[0]
+
+
+def sound(module: Module) -> bool:
+    """Whether the graph can be written out and each of its values counts: nothing is computed or given in vain."""
+    try:
+        widths = module.widths()
+    except ValueError:
+        return False
+    read = {place for node in module.nodes for place in node.reads}
+    last = len(widths) - 1
+    if read != set(range(last)) or last < module.inputs + 1:
+        return False
+    for node in module.nodes:
+        # A constant result would be a task that a constant passes.
+        source = node.reads[0] - module.inputs
+        before = OPERATIONS[module.nodes[source].operation] if source >= 0 else None
+        kind = OPERATIONS[node.operation].kind
+        if before is not None and before.fixed_sum and kind in ("reduction", "normalization"):
+            return False
+        one_sided = before is not None and (widths[node.reads[0]] == "one" or before.name in _ONE_SIDED)
+        if one_sided and OPERATIONS[node.operation].flat:
+            return False
+        if node.operation in ("subtract", "maximum") and node.reads[0] == node.reads[1]:
+            return False
+    return (
+        len({one.operation for one in module.nodes}) > 1
+        and sum(one == "linear" for one in module.operations) <= 1
+    )
+
+
+def generate(seed: int, index: int) -> Module:
+    """The module of a seed and an index, always the same.
+
+    Two to six operations; every second module takes more than one input; a fifth has a product.
+    """
+    generator = random.Random(f"kernelwright.modules/{VERSION}/{seed}/{index}")  # noqa: S311
+    while True:
+        module = _drawn(generator, f"generated {seed}/{index}")
+        if sound(module):
+            return module
+
+
+def _drawn(generator: random.Random, lineage: str) -> Module:
+    inputs = generator.choice((1, 1, 2, 2, 3))
+    count = generator.randint(max(2, inputs), 6)
+    nodes: list[Node] = []
+    used: set[int] = set()
+    product = generator.random() < 0.2
+    place = 0
+    for step in range(count):
+        kind = generator.choices(
+            ("pointwise", "number", "pair", "parameter", "reduction", "normalization", "product"),
+            (6, 2, 5, 3, 2 if step else 0, 3, 3 if product else 0),
+        )[0]
+        reads: tuple[int, ...] = (place,)
+        if kind == "pair":
+            others = [one for one in range(inputs + len(nodes)) if one != place]
+            if not others:
+                continue
+            fresh = [one for one in others if one < inputs and one not in used]
+            reads = (place, generator.choice(fresh or others))
+        name = generator.choice(BY_KIND[kind])
+        nodes.append(node_of(name, reads, generator))
+        used.update(reads)
+        place = inputs + len(nodes) - 1
+    return Module(inputs, tuple(nodes), *space_of(generator, nodes), lineage)
+
+
+def node_of(name: str, reads: tuple[int, ...], generator: random.Random) -> Node:
+    """A node with a number drawn for it where its operation has one."""
+    numbers = OPERATIONS[name].numbers
+    return Node(name, reads, generator.choice(numbers) if numbers else None)
+
+
+def space_of(
+    generator: random.Random, nodes: Sequence[Node]
+) -> tuple[tuple[str, ...], tuple[tuple[str, Dim], ...]]:
+    """Leading sizes and the space: rows always vary, columns do or are one size, as a model's width is."""
+    leading = ("rows",) if generator.random() < 0.7 else ("batch", "rows")
+    dims = {"batch": Dim(1, 16, default=4)} if len(leading) == 2 else {}
+    dims["rows"] = Dim(1, generator.choice((512, 2048)), default=generator.choice((64, 128, 200)))
+    step = generator.choice((1, 1, 8, 16))
+    dims["cols"] = Dim(8, generator.choice((1024, 2048)), step, default=generator.choice((128, 256, 512)))
+    if generator.random() < 0.3:
+        width = generator.choice((96, 128, 256, 384, 768, 1000))
+        dims["cols"] = Dim(width, width, default=width)
+    if any(OPERATIONS[node.operation].kind == "product" for node in nodes):
+        dims["out"] = Dim(8, 512, 8, default=generator.choice((64, 128, 192)))
+    return leading, tuple(dims.items())
+
+
+def task_of(module: Module) -> TaskSource:
+    """The module as a task file, in the format of `kernelbench_tasks`."""
+    widths = module.widths()
+    names = [f"x{number + 1}" if module.inputs > 1 else "x" for number in range(module.inputs)]
+    made: list[str] = []
+    lines: list[str] = []
+    for number, node in enumerate(module.nodes):
+        operation = OPERATIONS[node.operation]
+        weights = f"{operation.name}_{number + 1}"
+        width = widths[node.reads[0]]
+        if operation.kind == "parameter":
+            made.append(
+                f"self.{weights} = nn.Parameter(torch.{'zeros' if operation.name == 'bias' else 'ones'}({width}))"
+            )
+        elif operation.kind == "product":
+            made.append(f"self.{weights} = nn.Parameter(torch.randn(out, {width}) * {width}**-0.5)")
+        elif operation.name == "layer_norm":
+            made.append(f"self.{weights} = nn.LayerNorm({width})")
+        read = [names[place] for place in node.reads]
+        text = operation.text.format(a=read[0], b=read[-1], n=node.number, w=weights)
+        last = number == len(module.nodes) - 1
+        lines.append(f"return {text}" if last else f"h{number + 1} = {text}")
+        names.append(f"h{number + 1}")
+    return TaskSource(name_of(module), _file(module, widths, names[: module.inputs], made, lines))
+
+
+def name_of(module: Module) -> str:
+    """A task's name: what it does, shortened."""
+    return "_".join(module.operations)[:80]
+
+
+def _file(
+    module: Module, widths: Sequence[Width], names: Sequence[str], made: Sequence[str], lines: Sequence[str]
+) -> str:
+    dims = dict(module.dims)
+    # Only widths that weights have are arguments of the constructor.
+    arguments = [name for name in ("cols", "out") if any(name in line for line in made)]
+    listed = ", ".join(f"{name}: int = {dims[name].default}" for name in arguments)
+    sizes = [*module.leading, "cols"]
+    tensors = ", ".join(f"torch.randn({', '.join(sizes)})" for _ in names)
+    space = "\n".join(f'    "{name}": {_dim(dim)},' for name, dim in dims.items())
+    typed = ", ".join(f"{name}: torch.Tensor" for name in names)
+    build = "".join(f"        {line}\n" for line in made)
+    constructor = (
+        f"    def __init__(self, {', '.join(f'{name}: int' for name in arguments)}):\n        super().__init__()\n{build}\n"
+        if made
+        else ""
+    )
+    steps = "".join(f"        {line}\n" for line in lines)
+    functional = "import torch.nn.functional as F\n" if "F." in steps else ""
+    return (
+        f'"""{", ".join(module.operations).replace("_", " ").capitalize()}."""\n\nimport torch\nimport torch.nn as nn\n{functional}\n'
+        f"from kernelbench_tasks import Dim\n\nDIMS = {{\n{space}\n}}\n\n\nclass Model(nn.Module):\n{constructor}"
+        f"    def forward(self, {typed}) -> torch.Tensor:\n{steps}\n\n"
+        f"def get_inputs({', '.join(f'{name}: int = {dims[name].default}' for name in sizes)}) -> list[torch.Tensor]:\n"
+        f"    return [{tensors}]\n\n\ndef get_init_inputs({listed}) -> list[int]:\n    return [{', '.join(arguments)}]\n"
+    )
+
+
+def _dim(dim: Dim) -> str:
+    step = f", multiple_of={dim.multiple_of}" if dim.multiple_of > 1 else ""
+    return f"Dim({dim.min}, {dim.max}{step}, default={dim.default})"

@@ -1,0 +1,51 @@
+"""The words of a row: the space and the times of its prompt, and an analysis and a design that say nothing but what is known.
+
+No teacher writes them. The analysis counts what the module does, from its graph or its source; the design names what the file's
+own kernels compute. A model that learns them learns the form of an answer, and to begin with the operations at hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent.prompts.sizes import listed, shape_words
+from agent.strategy.clusters import visible_rows
+
+_KERNEL = re.compile(r"Computes, in one kernel: ([\w .,]{1,300}?)\.")
+_MOST_SHAPES = 12
+
+
+def shapes_text(verdict: Mapping[str, Any]) -> str:
+    """The visible shapes of a verdict, a line each, with the time of the best baseline."""
+    lines = []
+    for row in visible_rows(verdict)[:_MOST_SHAPES]:
+        known = row.get("baseline_us")
+        time = f": {known:.1f} us ({row.get('best_baseline')})" if known else ""
+        lines.append(shape_words(row["dims"]) + time)
+    return listed(lines)
+
+
+def analysis_text(operations: Sequence[str]) -> str:
+    """What costs time in a module that does these operations in this order."""
+    if not operations:
+        return ""
+    words = ", ".join(name.replace("_", " ") for name in operations)
+    if len(operations) == 1:
+        return f"The module is {words}. What counts is how often its data passes through memory."
+    return (
+        f"The module does {len(operations)} operations: {words}. Run one by one, each reads its operands from memory and writes its "
+        "result back."
+    )
+
+
+def design_text(candidate: str) -> str:
+    """What the file's kernels compute, as its own comments say it; "" where they say nothing."""
+    kernels = list(dict.fromkeys(match[1].strip() for match in _KERNEL.finditer(candidate)))
+    if not kernels:
+        return ""
+    listed = "; ".join(kernels)
+    if len(kernels) == 1:
+        return f"One kernel computes: {listed}. No intermediate result becomes a tensor. Where it does not apply, the reference runs."
+    return f"{len(kernels)} kernels compute, in this order: {listed}. Where they do not apply, the reference runs."

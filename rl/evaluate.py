@@ -1,0 +1,315 @@
+"""Compares two checkpoints at equal evaluator budget: `python -m rl.evaluate A B --held-out TASK --out FOLDER`.
+
+For each task and seed a policy writes answers until the referee has judged `judged` different candidates of it, or until it has
+written `most_samples`. What it repeats, and what holds no candidate, costs no evaluation; it counts as it ended in the mean, which is
+over the first `samples` answers, failures as 0. The best is over what was judged. A file that both write is judged once and counts
+for both.
+
+Intervals resample seeds and tasks (`rl.demo.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
+it lies below; else nothing is known. Answers and verdicts are kept in the output folder as they come: killed, it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agent.strategy.novelty import fingerprint
+from evaluator.errors import EvaluatorError
+from evaluator.fingerprint import type_of
+from evaluator.sources import TaskSource
+from rl import tasks as tasks_module
+from rl.comparison import Cell, compared
+from rl.config import FleetPart, RewardPart, load
+from rl.demo.intervals import Interval
+from rl.errors import ConfigError, FleetLost, RLError
+from rl.exemplars import Draw
+from rl.journal import Journal
+from rl.judges import Judge, Unjudged, judge_of
+from rl.policies import Checkpoint, Policy, seed_of
+from rl.prompts import contrastive_prompt, read_answer
+from rl.reward import Score, measured_again, score
+from rl.rows import text_of_task
+from rl.verdicts import VerdictJournal
+
+SCHEMA = "kernelwright.comparison/1"
+_KIND = "kernelwright.answers/1"
+_REWARD = RewardPart(shaping="clipped")
+_TRIES = 2
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What each policy may spend on each task and seed.
+
+    Attributes:
+        judged: different candidates that the referee judges.
+        samples: answers that are written in any case; the mean is over them.
+        most_samples: answers after which a policy that repeats itself is left with what it has.
+        seeds: how often all of it is done.
+    """
+
+    judged: int = 8
+    samples: int = 8
+    most_samples: int = 64
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if min(self.judged, self.samples, self.seeds) < 1 or self.most_samples < max(
+            self.samples, self.judged
+        ):
+            raise ConfigError("a budget needs at least one of each, and `most_samples` not below the others")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer: the file in it, "" without one, and its speedup; 0 for a failure, None for what nobody judged."""
+
+    source: str
+    speedup: float | None
+    why: str
+
+
+class Comparison:
+    """Answers and verdicts of a comparison; a context manager.
+
+    Args:
+        folder: where they are kept.
+        judge: the referee.
+        device: what candidates are for.
+        budget: of each policy.
+        width: evaluations at a time.
+
+    Raises:
+        JournalError: the folder is another comparison's that runs.
+    """
+
+    def __init__(self, folder: Path, judge: Judge, device: str, budget: Budget, width: int = 1) -> None:
+        self._judge, self._device, self._budget, self._width = judge, device, budget, width
+        self._answers = Journal(folder / "answers.journal", _KIND)
+        self._known = {
+            (one["policy"], one["task"], one["seed"], one["round"]): one["answers"]
+            for one in self._answers.records
+        }
+        self._verdicts = VerdictJournal(folder / "verdicts.journal")
+        self.machine = ""
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answers.close()
+        self._verdicts.close()
+
+    async def cell(self, policy: Policy, task: TaskSource, seed: int) -> Cell:
+        """What a policy does at a task.
+
+        Raises:
+            FleetLost: none of its candidates could be judged.
+        """
+        budget = self._budget
+        answers: list[Answered] = []
+        judged: dict[str, Answered] = {}
+        number = 0
+        while len(answers) < budget.samples or (
+            len(judged) < budget.judged and len(answers) < budget.most_samples
+        ):
+            wanted = budget.samples if not answers else min(budget.judged, budget.most_samples - len(answers))
+            texts = await asyncio.to_thread(self._written, policy, task, seed, number, wanted)
+            number += 1
+            found = await self._scored(task, texts)
+            for one in found:
+                # What comes after the budget is spent was judged for the mean alone.
+                form = fingerprint(one.source) if one.source and one.speedup is not None else ""
+                if form and form not in judged and len(judged) < budget.judged:
+                    judged[form] = one
+                answers.append(one)
+        first = [one.speedup for one in answers[: budget.samples] if one.speedup is not None]
+        if not first:
+            raise FleetLost(f"nothing that {policy.name} wrote for {task.name} was judged: {answers[0].why}")
+        best = max(judged.values(), key=lambda one: one.speedup or 0.0, default=Answered("", 0.0, ""))
+        return Cell(
+            policy.name,
+            task.name,
+            seed,
+            statistics.fmean(first),
+            best.speedup or 0.0,
+            len(judged),
+            len(answers),
+            sum(one.speedup is None for one in answers),
+            sum(bool(one.speedup) for one in judged.values()),
+            best.source,
+        )
+
+    def _written(
+        self, policy: Policy, task: TaskSource, seed: int, number: int, count: int
+    ) -> list[tuple[str, bool]]:
+        key = (policy.name, task.sha256, seed, number)
+        if key not in self._known:
+            text = text_of_task(task.source, "", "", self._device)
+            prompt = contrastive_prompt(text, Draw((), 0))
+            # Without the policy's name: both draw alike, which takes luck out of their difference.
+            made = policy.sample(prompt, count, seed_of(seed, task.sha256, number))
+            names = ("policy", "task", "seed", "round")
+            self._answers.append([{**dict(zip(names, key, strict=True)), "answers": made}])
+            self._known[key] = made
+        return [(str(text), bool(ended)) for text, ended in self._known[key]]
+
+    async def _scored(self, task: TaskSource, texts: Sequence[tuple[str, bool]]) -> list[Answered]:
+        read = [read_answer(text, finished=ended) for text, ended in texts]
+        sources = list(dict.fromkeys(one.source for one in read if one.source))
+        room = asyncio.Semaphore(self._width)
+
+        async def one(source: str) -> Score:
+            async with room:
+                return await self._score(task, source)
+
+        scores = dict(zip(sources, await asyncio.gather(*map(one, sources)), strict=True))
+        found = []
+        for answer in read:
+            if answer.source is None:
+                found.append(Answered("", 0.0, answer.problem))
+                continue
+            scored = scores[answer.source]
+            speedup = None if scored.value is None else scored.speedup or 0.0
+            found.append(Answered(answer.source, speedup, scored.why))
+        return found
+
+    async def _score(self, task: TaskSource, source: str) -> Score:
+        """Measured again where it is suspicious, as a reward is."""
+        first = await self._judged(task, source, "")
+        if not first.again:
+            return first
+        return measured_again(replace(first, again=""), await self._judged(task, source, "/again"), _REWARD)
+
+    async def _judged(self, task: TaskSource, source: str, measurement: str) -> Score:
+        key = (task.sha256, fingerprint(source) + measurement)
+        kept = self._verdicts.get(key)
+        if kept is not None:
+            return self._scored_here(kept.verdict)
+        why = ""
+        for _ in range(_TRIES):
+            try:
+                verdict = await self._judge.judge(task, source)
+            except Unjudged as error:
+                if error.own_fault:
+                    return Score(0.0, None, "", str(error))
+                why = str(error)
+                continue
+            scored = self._scored_here(verdict)
+            if scored.value is not None:
+                self._verdicts.put(key, verdict, confirmed=bool(measurement))
+                return scored
+            why = scored.why
+        return Score(None, None, "", why)
+
+    def _scored_here(self, verdict: Mapping[str, Any]) -> Score:
+        found = score(verdict, _REWARD)
+        if found.speedup is None:
+            return found
+        machine = type_of(verdict["environment"])
+        self.machine = self.machine or machine
+        if machine != self.machine:
+            raise ConfigError(
+                f"verdicts of {machine} and of {self.machine} in one folder: compare on one type of machine, or take another folder"
+            )
+        return found
+
+
+async def compare(
+    comparison: Comparison, before: Policy, after: Policy, tasks: Sequence[TaskSource], budget: Budget
+) -> dict[str, Any]:
+    """The whole comparison, ready to be written as JSON."""
+    cells: dict[str, list[Cell]] = {"before": [], "after": []}
+    for seed in range(budget.seeds):
+        for task in tasks:
+            for side, policy in (("before", before), ("after", after)):
+                cells[side].append(await comparison.cell(policy, task, seed))
+    return {
+        "schema": SCHEMA,
+        "policies": {"before": before.name, "after": after.name},
+        "machine": comparison.machine,
+        "budget": asdict(budget),
+        "cells": [
+            {"side": side, **{name: value for name, value in asdict(cell).items() if name != "shown"}}
+            for side, listed in cells.items()
+            for cell in listed
+        ],
+        **compared(cells["before"], cells["after"]),
+    }
+
+
+def main(
+    before: Annotated[str, typer.Argument(help="A checkpoint: its folder, or its name on a hub.")],
+    after: Annotated[str, typer.Argument(help="Another one.")],
+    out: Annotated[Path, typer.Option(help="A folder for what is found, `comparison.json` among it.")],
+    held_out: Annotated[list[str] | None, typer.Option(help="A task, or a task file, to compare on.")] = None,
+    config: Annotated[list[Path] | None, typer.Option(help="A training config: its held-out tasks.")] = None,
+    judged: Annotated[int, typer.Option(min=1, help="Candidates judged for each policy, task and seed.")] = 8,
+    samples: Annotated[int, typer.Option(min=1, help="Answers that the mean is over.")] = 8,
+    seeds: Annotated[int, typer.Option(min=1, help="How often.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    judge_at: Annotated[str, typer.Option(help="A service that judges; else referees of this machine.")] = "",
+    width: Annotated[int, typer.Option(min=1, max=64, help="Evaluations at a time.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 4096,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of sampling.")] = 1.0,
+    work_dir: Annotated[Path | None, typer.Option(help="Caches of the referees.")] = None,
+) -> None:
+    """Compare two checkpoints at equal evaluator budget."""
+    console = Console()
+    try:
+        if device not in ("cpu", "cuda"):
+            raise ConfigError(f"--device {device}: must be cpu or cuda")
+        named = [
+            *(held_out or []),
+            *(name for path in config or [] for stage in load(path) for name in stage.held_out),
+        ]
+        if not named:
+            raise ConfigError("no task to compare on is named: give --held-out or --config")
+        budget = Budget(judged, samples, max(8 * judged, samples), seeds)
+        tasks = list(tasks_module.named(dict.fromkeys(named)).values())
+        fleet = FleetPart.model_validate(
+            {"url": judge_at or None, "device": device, "width": width, "local_referees": width}
+        )
+        policies = [
+            Checkpoint(path, max_tokens=max_tokens, temperature=temperature) for path in (before, after)
+        ]
+        judge = judge_of(fleet, work_dir)
+        try:
+            with Comparison(out, judge, device, budget, width) as comparison:
+                found = asyncio.run(compare(comparison, policies[0], policies[1], tasks, budget))
+        finally:
+            judge.close()
+        (out / "comparison.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    except (RLError, EvaluatorError, OSError) as error:
+        Console(stderr=True).print(f"[red]{error}", highlight=False)
+        raise typer.Exit(2) from None
+    _show(console, found)
+
+
+def _show(console: Console, found: Mapping[str, Any]) -> None:
+    table = Table("", "before", "after", "after / before", "", box=None)
+    for measure, words in (
+        ("mean", "mean of all samples"),
+        ("best", f"best of {found['budget']['judged']} judged"),
+    ):
+        ratio = found["after_over_before"][measure]
+        shown = Interval(**ratio["ratio"]) if ratio["ratio"] else "-"
+        sides = [str(Interval(**found[side][measure])) for side in ("before", "after")]
+        table.add_row(words, *sides, str(shown), ratio["word"])
+    for name in ("judged", "written", "missing"):
+        table.add_row(name, *(str(found[side][name]) for side in ("before", "after")), "", "")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

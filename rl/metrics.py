@@ -1,0 +1,148 @@
+"""Figures of a run as JSON lines, one object per optimizer step; their fields stand in docs/training-runs.md.
+
+A run that goes on from a checkpoint drops the lines after it, so that each step stands there once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rl.errors import CheckpointError
+from rl.fleet import Report
+from rl.whole_file import replacing
+
+#: Fields of `metrics.jsonl` in their order; what a stage cannot know is null.
+FIELDS = (
+    "step", "stage", "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot",
+    "reward_mean", "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share",
+    "idle_share",
+)  # fmt: skip
+
+
+class StepLog:
+    """A file of JSON lines that each carry a `step`.
+
+    Args:
+        path: the file.
+        after: lines of later steps, and a line that was cut off, are dropped.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, after: int) -> None:
+        self.path = path
+        kept = [line for line in read_steps(path) if line["step"] <= after] if path.exists() else []
+        try:
+            with replacing(path) as file:
+                file.writelines(_line(one) for one in kept)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+
+    def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines.
+
+        Raises:
+            CheckpointError: the disk is full.
+        """
+        data = "".join(_line(one) for one in lines).encode()
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                begin = file.seek(0, os.SEEK_END)
+                if file.write(data) != len(data):
+                    file.truncate(begin)
+                    raise CheckpointError(
+                        f"{self.path} cannot be extended: the disk is full; make room and resume"
+                    )
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be extended: {error.strerror}; make room and resume"
+            ) from None
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, without what a killed process left of its last one."""
+    found = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(one, dict) and isinstance(one.get("step"), int):
+            found.append(one)
+    return found
+
+
+def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
+    """Figures of what judged a step's completions, all ranks together."""
+    every = list(reports)
+    samples = [sample for report in every for sample in report.samples]
+    # What carries no candidate is judged without a referee: it is rejected.
+    judged = [one for one in samples if one.score.value is not None]
+    accepted = [one for one in judged if one.score.speedup is not None]
+    caught = [
+        one for one in samples if any(doubt.word == "caught" for doubt in one.doubts) or _cheats(one.verdict)
+    ]
+    return {
+        "reward_mean": _mean([one.score.value for one in judged if one.score.value is not None]),
+        "speedup_mean": _mean([one.score.speedup or 0.0 for one in judged]),
+        "completions": len(samples),
+        "accepted_share": len(accepted) / len(judged) if judged else None,
+        "judged": sum(report.judged for report in every),
+        "cached": sum(report.repeated for report in every),
+        "missing": sum(sum(report.missing.values()) for report in every),
+        "hacks": len(caught),
+        "in_form_share": _mean([float(one.answer.in_form) for one in samples]),
+    }
+
+
+def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
+    """Lines of `samples.jsonl`: each completion of a step and what it got."""
+    return [
+        {
+            "step": step,
+            "task": one.task,
+            "source": one.answer.source,
+            "problem": one.answer.problem,
+            "in_form": one.answer.in_form,
+            "word": (one.verdict or {}).get("verdict"),
+            "speedup": one.score.speedup,
+            "score": one.score.value,
+            "reward": one.reward,
+            "why": one.score.why[:300],
+        }
+        for report in reports
+        for one in report.samples
+    ]
+
+
+def step_line(**known: Any) -> dict[str, Any]:
+    """A line of `metrics.jsonl`: every field in its order, null where nothing is known."""
+    unknown = sorted(set(known) - set(FIELDS))
+    if unknown:
+        raise KeyError(f"{unknown[0]} is no field of metrics.jsonl")
+    return {name: known.get(name) for name in FIELDS}
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps({name: _plain(one) for name, one in value.items()}, ensure_ascii=True) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinities, and a loss may be one."""
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _cheats(verdict: Mapping[str, Any] | None) -> bool:
+    return (verdict or {}).get("verdict") == "cheating"

@@ -1,0 +1,97 @@
+"""What writes answers when checkpoints are compared: a model through transformers, or anything else with the same method."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agent.providers.base import Message
+from rl.config import ModelPart
+from rl.errors import ConfigError
+
+
+class Policy(Protocol):
+    """Writes answers to a prompt; the same ones for the same seed, on the same machine."""
+
+    name: str
+
+    def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
+        """So many answers, each with whether it came to its end by itself."""
+        ...
+
+
+class Checkpoint:
+    """A model's folder, or its name on a hub, asked as training asks it (`rl.models`).
+
+    Args:
+        path: what a stage left in `checkpoint/`, for example.
+        max_tokens: of an answer.
+        temperature: of sampling.
+        batch: answers at a time, as memory allows.
+
+    Raises:
+        ConfigError: it cannot be loaded; the message says why.
+    """
+
+    def __init__(
+        self, path: str, *, max_tokens: int = 4096, temperature: float = 1.0, batch: int = 8
+    ) -> None:
+        try:
+            from rl import models
+        except ImportError as error:
+            raise ConfigError(
+                f"sampling needs kernelwright[rl], which is not installed: {error.name}"
+            ) from None
+        import torch
+
+        self.name = path
+        self._max_tokens, self._temperature, self._batch = max_tokens, temperature, batch
+        self._prompt_value = models.prompt_value
+        self._tokenizer = models.load_tokenizer(path)
+        cuda = torch.cuda.is_available()
+        part = ModelPart(path=path, train="lora", precision="bf16" if cuda else "fp32")
+        self._model: Any = models.load_model(path, part).to("cuda" if cuda else "cpu").eval()
+
+    def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
+        """See `Policy.sample`. A prompt that leaves no room for an answer gets empty ones."""
+        import torch
+
+        torch.manual_seed(seed)
+        encoded = self._encoded(messages)
+        given = encoded["input_ids"].shape[1]
+        room = int(getattr(self._model.config, "max_position_embeddings", None) or 1 << 20) - given
+        if room < 1:
+            return [("", False)] * count
+        found: list[tuple[str, bool]] = []
+        while len(found) < count:
+            with torch.inference_mode():
+                made = self._model.generate(
+                    **encoded,
+                    do_sample=True,
+                    temperature=self._temperature,
+                    top_k=0,
+                    top_p=1.0,
+                    num_return_sequences=min(self._batch, count - len(found)),
+                    max_new_tokens=min(self._max_tokens, room),
+                    pad_token_id=self._tokenizer.pad_token_id,
+                )[:, given:]
+            for one in made:
+                text = str(self._tokenizer.decode(one, skip_special_tokens=True))
+                found.append((text, self._tokenizer.eos_token_id in one.tolist()))
+        return found
+
+    def _encoded(self, messages: Sequence[Message]) -> dict[str, Any]:
+        prompt = self._prompt_value(self._tokenizer, list(messages))
+        if isinstance(prompt, str):
+            encoded = self._tokenizer(prompt, return_tensors="pt")
+        else:
+            encoded = self._tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+        return {name: encoded[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+
+
+def seed_of(*parts: object) -> int:
+    """A seed for a generator from anything that says what is drawn: the same in every process."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")

@@ -1,0 +1,125 @@
+"""What the stages that judge share: the fleet with its databases, and what all ranks' steps have found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evaluator.sources import TaskSource
+from rl.config import ContrastiveStage, FleetPart, RewardPart, SelfsupStage
+from rl.errors import JournalError
+from rl.fleet import Fleet, Knowledge, Report
+from rl.hacks import HackDatabase, caught
+from rl.judges import Judge, machine_of
+from rl.metrics import of_reports
+from rl.ranks import Ranks
+from rl.verdicts import VerdictJournal
+
+JudgeOf = Callable[[FleetPart], Judge]
+
+
+@dataclass
+class Bench:
+    """A rank's fleet and the run's database of hacks, which the first rank writes and the others follow."""
+
+    fleet: Fleet
+    hacks: HackDatabase
+    ranks: Ranks
+
+    def reports(self) -> list[Report]:
+        """What all ranks' last steps found; all ranks call it."""
+        return self.ranks.all([self.fleet.report])
+
+    def learn(self, reports: list[Report]) -> None:
+        """Take what was caught in a step into the database of hacks, at the step's end: what a step pays does not depend on who
+        was judged first in it."""
+        if self.ranks.first:
+            for report in reports:
+                for one in report.samples:
+                    if one.answer.source is not None and one.verdict is not None and caught(one.verdict):
+                        self.hacks.learn(one.answer.source, one.verdict)
+        self.ranks.wait()
+        if not self.ranks.first:
+            self.hacks.follow()
+
+    def figures(self, reports: list[Report]) -> dict[str, Any]:
+        """Figures of a step, with how long the slowest rank waited."""
+        return {**of_reports(reports), "waited_s": max(report.waited_s for report in reports)}
+
+
+@contextmanager
+def bench(
+    stage: SelfsupStage | ContrastiveStage,
+    tasks: Mapping[str, TaskSource],
+    ranks: Ranks,
+    judge_of: JudgeOf,
+    *,
+    group: int,
+    position: int,
+    machine: str | None = None,
+    reward: RewardPart | None = None,
+    knowledge: Knowledge | None = None,
+) -> Iterator[Bench]:
+    """A fleet for as long as the block runs.
+
+    Args:
+        stage: its config.
+        tasks: by name.
+        ranks: of the run.
+        judge_of: makes who judges.
+        group: completions of a prompt.
+        position: of the database of hacks at the checkpoint; 0 begins anew.
+        machine: type of machine that a checkpoint names; that of the config by default.
+        reward: how verdicts are paid.
+        knowledge: of records and portfolios; hacks are added here.
+
+    Raises:
+        JournalError: a database is damaged, or the disk is full.
+    """
+    machine = machine or machine_of(stage.fleet)
+    with ExitStack() as stack:
+        if ranks.first:
+            hacks = stack.enter_context(HackDatabase(stage.output / "hacks.journal", stage.hacks))
+            _begin(hacks, stage, position)
+        ranks.wait()
+        if not ranks.first:
+            hacks = stack.enter_context(
+                HackDatabase(stage.output / "hacks.journal", stage.hacks, write=False)
+            )
+        verdicts = stack.enter_context(
+            VerdictJournal(verdicts_path(stage.output, stage.fleet, ranks), machine)
+        )
+        judge = judge_of(stage.fleet)
+        stack.callback(judge.close)
+        fleet = Fleet(
+            judge,
+            tasks,
+            group=group,
+            machine=machine,
+            fleet=stage.fleet,
+            reward=reward,
+            knowledge=replace(knowledge or Knowledge(), hacks=hacks, learns=False),
+            verdicts=verdicts,
+        )
+        yield Bench(fleet, hacks, ranks)
+
+
+def verdicts_path(output: Path, settings: FleetPart, ranks: Ranks) -> Path:
+    """Where this rank keeps verdicts."""
+    path = settings.verdicts or output / "verdicts.journal"
+    return path if ranks.first else path.with_name(f"{path.stem}-{ranks.number}{path.suffix}")
+
+
+def _begin(hacks: HackDatabase, stage: SelfsupStage | ContrastiveStage, position: int) -> None:
+    if position > hacks.position:
+        raise JournalError(
+            f"{stage.output / 'hacks.journal'} ends before the checkpoint that is to be resumed; restore it from a copy"
+        )
+    hacks.rewind(position)
+    if position or stage.hacks.begin_with is None:
+        return
+    with HackDatabase(stage.hacks.begin_with, write=False) as known:
+        hacks.take(known)

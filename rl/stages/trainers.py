@@ -1,0 +1,265 @@
+"""What the stages' trainers share: TRL's options, checkpoints that are whole or none, a line of figures per step, and an end on request."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl import checkpoints, models  # models first: it turns telemetry off before TRL is loaded
+from rl.config import Stage
+from rl.errors import CheckpointError, ConfigError, Stopped
+from rl.metrics import StepLog, step_line
+from rl.ranks import TIMEOUT_S
+
+import torch  # isort: skip
+from transformers import PrinterCallback, TrainerCallback  # isort: skip
+from transformers.utils.logging import disable_progress_bar  # isort: skip
+from datasets.utils.logging import disable_progress_bar as disable_dataset_bars  # isort: skip
+from trl import GRPOTrainer, SFTTrainer  # isort: skip
+
+_log = logging.getLogger(__name__)
+disable_progress_bar()
+disable_dataset_bars()
+
+__all__ = ["Grpo", "Ledger", "Sft", "asked_to_stop", "batches", "models", "options", "train"]
+
+
+@dataclass
+class Ledger:
+    """What a stage does beside the gradient, at the three moments that a trainer has for it. All ranks call all of it.
+
+    Attributes:
+        stage: its config.
+        log: of figures; None on ranks but the first.
+        end_step: after a step's weights are moved, with its number; figures of the step.
+        record: what belongs into a checkpoint.
+        offset: steps that were done before this trainer's first.
+        round: of `selfsup`.
+        first: figures that belong to the first step of this trainer alone.
+    """
+
+    stage: Stage
+    log: StepLog | None
+    end_step: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    record: Callable[[], Mapping[str, Any]] = dict
+    offset: int = 0
+    round: int | None = None
+    first: dict[str, Any] = field(default_factory=dict)
+
+
+class _WholeCheckpoints:
+    """A checkpoint that cannot be written ends training with a sentence, and leaves those before it as they are."""
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        state, args = self.state, self.args  # type: ignore[attr-defined]
+        try:
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        except (
+            Exception
+        ) as error:  # a full disk has many names: OSError, torch's RuntimeError, safetensors' own
+            raise checkpoints.unwritable(
+                Path(args.output_dir) / f"checkpoint-{state.global_step}", error
+            ) from error
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: a card would name this machine's paths."""
+
+
+class Sft(_WholeCheckpoints, SFTTrainer):  # type: ignore[misc]
+    """TRL's `SFTTrainer`."""
+
+
+class Grpo(_WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
+    """TRL's `GRPOTrainer`."""
+
+
+class Keeper(TrainerCallback):  # type: ignore[misc]
+    """Seals checkpoints, writes figures, and ends a run after the step in which it was asked to end."""
+
+    def __init__(self, ledger: Ledger, tokens: float = 0) -> None:
+        self._ledger = ledger
+        self._tokens_before = self._tokens = tokens
+        self._began_s = time.monotonic()
+        self._step_began_s = self._began_s
+        self._known: dict[str, Any] = {}
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        self._step_began_s = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """See `TrainerCallback`."""
+        self._known = dict(self._ledger.end_step(state.global_step))
+        if asked_to_stop():
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
+    ) -> None:
+        """See `TrainerCallback`."""
+        ledger, logs = self._ledger, logs or {}
+        if "loss" not in logs:
+            return
+        self._tokens = self._tokens_before + float(logs.get("num_tokens") or 0)
+        if ledger.log is None:
+            return
+        now_s = time.monotonic()
+        step_s = now_s - self._step_began_s
+        known, waited_s = dict(self._known), self._known.get("waited_s")
+        known.pop("waited_s", None)
+        if waited_s is not None:
+            known["idle_share"] = min(waited_s / step_s, 1.0) if step_s > 0 else None
+        line = {
+            "step": ledger.offset + state.global_step,
+            "stage": ledger.stage.stage,  # type: ignore[attr-defined]  # every kind of stage has its name
+            "time_s": now_s - self._began_s,
+            "step_s": step_s,
+            "loss": logs["loss"],
+            "learning_rate": logs.get("learning_rate"),
+            "gradient_norm": logs.get("grad_norm"),
+            "entropy": logs.get("entropy"),
+            "tokens": int(self._tokens),
+            "round": ledger.round,
+            **(ledger.first if state.global_step == 1 else {}),
+            **known,
+        }
+        ledger.log.append([step_line(**line)])
+        _log.info("%s", _told(line, ledger.stage.steps))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        record = {**self._ledger.record(), "tokens": self._tokens}
+        if state.is_world_process_zero:
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            checkpoints.seal(path, state.global_step, record)
+
+
+def _told(line: Mapping[str, Any], steps: int) -> str:
+    """A step in a line for people."""
+    parts = [f"step {line['step']}/{steps}", f"loss {line['loss']:.4f}"]
+    if line.get("completions") is not None:
+        parts.append(f"{line['judged']} judged, {line['cached']} known, {line['missing']} without a reward")
+    if line.get("speedup_mean") is not None:
+        parts.append(f"mean speedup {line['speedup_mean']:.2f}")
+    return " · ".join([*parts, f"{line['step_s']:.1f} s"])
+
+
+def options(stage: Stage, folder: Path, steps: int, *, precise: bool | None = None) -> dict[str, Any]:
+    """TRL's options that all stages share.
+
+    Args:
+        stage: its config.
+        folder: of checkpoints.
+        steps: of this trainer.
+        precise: float32 arithmetic; the config's by default.
+    """
+    on_cpu = not torch.cuda.is_available()
+    fp32 = stage.model.precision == "fp32" if precise is None else precise
+    board = importlib.util.find_spec("tensorboard") is not None
+    if board:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(stage.output / "tensorboard")
+    return {
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "learning_rate": stage.optimizer.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup" if stage.optimizer.warmup_steps else "constant",
+        "warmup_steps": stage.optimizer.warmup_steps,
+        "max_grad_norm": stage.optimizer.max_gradient_norm,
+        "use_cpu": on_cpu,
+        "bf16": not fp32 and not on_cpu,
+        "gradient_checkpointing": stage.model.gradient_checkpointing,
+        "seed": stage.seed % 2**32,
+        "save_strategy": "steps",
+        "save_steps": stage.save_every,
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "report_to": ["tensorboard"] if board else "none",
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "ddp_timeout": TIMEOUT_S,
+        "shuffle_dataset": False,
+    }
+
+
+def batches(total: int, at_once: int | None, ranks: int, multiple: int = 1) -> tuple[int, int]:
+    """How many sequences a rank takes at once, and how often before the weights move.
+
+    Args:
+        total: sequences of a step, over all ranks.
+        at_once: most that a device takes.
+        ranks: how many there are.
+        multiple: each rank's share of a step must be one of it.
+
+    Raises:
+        ConfigError: they do not divide.
+    """
+    share, rest = divmod(total, ranks)
+    if rest or share % multiple:
+        needed = ranks * multiple
+        raise ConfigError(
+            f"a step of {total} sequences cannot be shared out to {ranks} ranks in whole groups; make it a multiple of {needed}"
+        )
+    most = min(at_once or share, share)
+    size = next(size for size in range(most, 0, -1) if share % size == 0)
+    return size, share // size
+
+
+def train(trainer: Any, folder: Path, ledger: Ledger) -> None:
+    """Train, from the newest whole checkpoint of the folder if there is one.
+
+    Raises:
+        Stopped: it was asked to end, and has saved where it was.
+        CheckpointError: a checkpoint cannot be written or read.
+    """
+    trainer.remove_callback(PrinterCallback)
+    kept = checkpoints.newest(folder)
+    # `GRPOTrainer` keeps its count of tokens in its checkpoints, and `SFTTrainer` does not.
+    counted = float(kept.record.get("tokens", 0)) if kept and isinstance(trainer, Sft) else 0
+    trainer.add_callback(Keeper(ledger, counted))
+    try:
+        trainer.train(resume_from_checkpoint=str(kept.path) if kept else None)
+    except (OSError, KeyError, RuntimeError) as error:
+        if kept is not None and isinstance(error, OSError | KeyError) and str(kept.path) in str(error):
+            raise CheckpointError(f"{kept.path} cannot be read: {error}") from error
+        raise
+    if trainer.state.global_step < trainer.args.max_steps:
+        raise Stopped(
+            f"training was asked to end and has saved step {ledger.offset + trainer.state.global_step}; go on with --resume auto"
+        )
+
+
+_STOP = threading.Event()
+
+
+def asked_to_stop() -> bool:
+    """Whether a signal has come in a `stoppable` block."""
+    return _STOP.is_set()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Take SIGTERM, which clusters send before they take a node away, as a wish to end after this step; a second one ends at once."""
+
+    def ask(number: int, frame: Any) -> None:
+        if _STOP.is_set():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        _STOP.set()
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _STOP.clear()

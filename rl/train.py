@@ -1,0 +1,255 @@
+"""Fine-tunes the proposing model from verdicts: `python -m rl.train CONFIG`. What each stage does stands in `rl.stages`.
+
+    python -m rl.train rl/configs/cpu.yaml                        three stages, a tiny model, no GPU
+    python -m rl.train CONFIG --resume auto                       go on where a killed run stopped; safe to give always
+    python -m rl.train CONFIG --set contrastive.steps=20          a setting instead of the file's
+    python -m rl.train CONFIG --check                             look at config, tasks and data, and train nothing
+    accelerate launch --num_processes 4 -m rl.train CONFIG        several GPUs
+
+A stage writes into the folder that its config calls `output` (docs/training-runs.md). Its finished model, in `checkpoint/` there, is
+what the next stage begins with and what the agent loads as its policy.
+
+Exit status: 0 done; 2 the config or the data is wrong, nothing was trained; 75 stopped and can go on (evaluators that are gone, a full
+disk, a signal): the message says what to do, and --resume auto goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: its folder must not hide other packages behind names such as `fleet`
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import argparse
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rl.checkpoints import FINAL, claim, owned, whole
+from rl.config import AnyStage, ContrastiveStage, FleetPart, SelfsupStage, SftStage, load
+from rl.decontamination import ContaminatedError
+from rl.errors import ConfigError, DataError, RLError
+from rl.judges import Judge, Unjudged, judge_of
+
+_WRONG, _STOPPED = 2, 75
+_log = logging.getLogger("rl.train")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; its exit status."""
+    asked = _parser().parse_args(arguments)
+    given = asked.config or asked.config_option
+    if given is None or (asked.config and asked.config_option):
+        _parser().error("name one CONFIG, for example rl/configs/cpu.yaml")
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for noisy in ("httpx", "datasets", "accelerate", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        stages = chained(load(given, asked.settings))
+        check(stages)
+        if not asked.check:
+            run(stages, resume=asked.resume == "auto")
+    except (ConfigError, DataError, ContaminatedError) as error:
+        _log.error("%s", error)
+        return _WRONG
+    except RLError as error:
+        _log.error("%s", error)
+        return _STOPPED
+    return 0
+
+
+def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
+    """Stages of a list with what each leaves to those before it: the model, verdicts, and exemplars to begin with."""
+    found: list[AnyStage] = []
+    verdicts: Path | None = None
+    successes: Path | None = None
+    for stage in stages:
+        changes: dict[str, object] = {}
+        if stage.model.path is None and stage.model.fresh is None:
+            if not found:
+                raise ConfigError(
+                    f"the stage {stage.name!r} has no model to begin with: give `model.path` or `model.fresh`"
+                )
+            path = str(found[-1].output / FINAL)
+            changes["model"] = stage.model.model_copy(update={"path": path})
+        if isinstance(stage, SelfsupStage | ContrastiveStage):
+            if stage.model.fresh is not None:
+                raise ConfigError(f"the stage {stage.name!r} cannot begin with a fresh model; only `sft` can")
+            if stage.fleet.verdicts is None and verdicts is not None:
+                changes["fleet"] = stage.fleet.model_copy(update={"verdicts": verdicts})
+            verdicts = stage.fleet.verdicts or verdicts or stage.output / "verdicts.journal"
+        if (
+            isinstance(stage, ContrastiveStage)
+            and stage.exemplars.begin_with is None
+            and successes is not None
+        ):
+            changes["exemplars"] = stage.exemplars.model_copy(update={"begin_with": successes})
+        if isinstance(stage, SelfsupStage):
+            successes = stage.output / "successes.jsonl"
+        found.append(stage.model_copy(update=changes))
+    outputs = [stage.output.resolve() for stage in found]
+    if len(set(outputs)) < len(outputs):
+        raise ConfigError("two stages have the same `output`; each needs a folder of its own")
+    return tuple(found)
+
+
+def check(stages: Sequence[AnyStage]) -> None:
+    """Look at everything that can be wrong before anything is trained: tasks, data, and what they have in common.
+
+    Raises:
+        ConfigError: a task is not there.
+        DataError: a file of rows is missing or damaged.
+        ContaminatedError: something to train on is evaluated on.
+    """
+    from rl import tasks
+    from rl.decontamination import refuse_overlaps
+    from rl.rows import modules, read_rows
+
+    held_out = all_held_out(stages)
+    evaluated = tasks.sources(tasks.named(held_out))
+    for stage in stages:
+        if isinstance(stage, SftStage):
+            if whole(stage.output / FINAL) is None:
+                refuse_overlaps(modules(read_rows(stage.data)), evaluated)
+        else:
+            tasks.of_stage(stage, held_out)
+
+
+def all_held_out(stages: Sequence[AnyStage]) -> tuple[str, ...]:
+    """The evaluation tasks of all stages: what one is evaluated on, none may train on."""
+    return tuple(dict.fromkeys(name for stage in stages for name in stage.held_out))
+
+
+def run(
+    stages: Sequence[AnyStage], *, resume: bool, judges: Callable[[FleetPart], Judge] | None = None
+) -> None:
+    """Train the stages in their order.
+
+    Args:
+        stages: see `chained`.
+        resume: go on in folders that hold a run, and pass over stages that are finished.
+        judges: makes who judges; a service or referees of this machine by default.
+
+    Raises:
+        RLError: see `rl.errors`; each says whether and how to go on.
+    """
+    # After the config was found right: these take seconds to load.
+    from rl.ranks import Ranks
+    from rl.stages import contrastive, selfsup, sft
+    from rl.stages.trainers import stoppable
+
+    ranks = Ranks()
+    held_out = all_held_out(stages)
+    with stoppable(), _shared(judges or _judge) as judge:
+        for number, stage in enumerate(stages, 1):
+            with _owned(stage, first=ranks.first, resume=resume):
+                ranks.wait()
+                if whole(stage.output / FINAL) is not None:
+                    _say(ranks.first, "%d/%d %s: finished before", number, len(stages), stage.stage)
+                    continue
+                _say(
+                    ranks.first,
+                    "%d/%d %s: %d steps into %s",
+                    number,
+                    len(stages),
+                    stage.stage,
+                    stage.steps,
+                    stage.output,
+                )
+                if isinstance(stage, SftStage):
+                    made = sft.run(stage, ranks, held_out)
+                elif isinstance(stage, SelfsupStage):
+                    made = selfsup.run(stage, ranks, judge, held_out)
+                else:
+                    made = contrastive.run(stage, ranks, judge, held_out)
+                ranks.wait()
+                _say(ranks.first, "%d/%d %s: the model is in %s", number, len(stages), stage.stage, made)
+
+
+@contextmanager
+def _owned(stage: AnyStage, *, first: bool, resume: bool) -> Iterator[None]:
+    if not first:
+        yield
+        return
+    with owned(stage.output):
+        claim(stage, resume=resume)
+        yield
+
+
+class _Lent:
+    """A judge that several stages use one after the other; it is closed when all are done."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge.judge
+
+    def close(self) -> None:
+        """Leave it open for the next stage."""
+
+
+@contextmanager
+def _shared(judges: Callable[[FleetPart], Judge]) -> Iterator[Callable[[FleetPart], Judge]]:
+    """Judges that are made once for all stages with the same settings: a referee takes seconds to begin."""
+    made: dict[str, Judge] = {}
+
+    def judge(settings: FleetPart) -> Judge:
+        key = settings.model_dump_json(exclude={"verdicts"})
+        if key not in made:
+            made[key] = judges(settings)
+        return _Lent(made[key])
+
+    try:
+        yield judge
+    finally:
+        for one in made.values():
+            one.close()
+
+
+def _judge(settings: FleetPart) -> Judge:
+    from evaluator.errors import EvaluatorError
+
+    try:
+        return judge_of(settings)
+    except EvaluatorError as error:
+        raise Unjudged(f"nothing here can judge: {error}", again=False, gone=True) from None
+
+
+def _say(first: bool, text: str, *values: object) -> None:
+    if first:
+        _log.info(text, *values)
+
+
+def _parser() -> argparse.ArgumentParser:
+    about, _, more = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m rl.train",
+        description=about,
+        epilog=more,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG", help="a YAML file of rl/configs, or your own"
+    )
+    parser.add_argument("--config", dest="config_option", type=Path, metavar="CONFIG", help="the same")
+    parser.add_argument(
+        "--resume",
+        choices=("auto", "never"),
+        default="never",
+        help="auto: go on from the newest whole checkpoint, or begin where there is none; never (default): refuse a folder with a run in it",
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting, e.g. optimizer.learning_rate=1e-5, or contrastive.steps=20 for one stage of several; may be repeated",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="look at config, tasks and data, and train nothing"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Verdicts of a run, kept as they come: what a referee has judged is not judged again when a step is repeated or a run goes on.
+
+So a run that is killed in the middle of a step loses no measurement, and the step that is done again is paid as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.fingerprint import type_of
+from rl.journal import Journal
+
+_KIND = "kernelwright.verdicts/1"
+#: What rewards, hacks and reports read of a verdict. Raw samples stay with the referee.
+_KEPT = ("schema", "verdict", "reason", "findings", "task", "candidate", "environment", "shapes", "summary")
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A verdict, and whether a speed in it that was suspicious has been measured again."""
+
+    verdict: Mapping[str, Any]
+    confirmed: bool
+
+
+class VerdictJournal:
+    """Verdicts by (task's digest, candidate's fingerprint); a context manager.
+
+    Args:
+        path: the file.
+        machine: verdicts with timings of another type of machine are not given; None gives all.
+
+    Raises:
+        JournalError: see `rl.journal.Journal`.
+    """
+
+    def __init__(self, path: Path, machine: str | None = None) -> None:
+        self._journal = Journal(path, _KIND)
+        self._machine = machine
+        self._found: dict[Key, Kept] = {}
+        for record in self._journal.records:
+            self._take(record)
+        self._journal.records.clear()  # each verdict stands in memory once
+
+    def __enter__(self) -> VerdictJournal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._found)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._journal.close()
+
+    def get(self, key: Key) -> Kept | None:
+        """What is kept of a candidate."""
+        return self._found.get(key)
+
+    def put(self, key: Key, verdict: Mapping[str, Any], *, confirmed: bool) -> None:
+        """Keep a verdict, in place of an earlier one of the same candidate.
+
+        Raises:
+            JournalError: the disk is full; what was kept before is.
+        """
+        kept = {name: verdict[name] for name in _KEPT if name in verdict}
+        self._add({"task": key[0], "form": key[1], "confirmed": confirmed, "verdict": kept})
+
+    def drop(self, key: Key) -> None:
+        """Forget a verdict that was not confirmed."""
+        if key in self._found:
+            self._add({"task": key[0], "form": key[1], "confirmed": False, "verdict": None})
+
+    def _add(self, record: dict[str, Any]) -> None:
+        self._journal.append([record])
+        self._journal.records.clear()
+        self._take(record)
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        key, verdict = (str(record["task"]), str(record["form"])), record["verdict"]
+        if verdict is None or not self._fits(verdict):
+            self._found.pop(key, None)
+        else:
+            self._found[key] = Kept(verdict, bool(record["confirmed"]))
+
+    def _fits(self, verdict: Mapping[str, Any]) -> bool:
+        if self._machine is None or verdict.get("verdict") != "accepted":
+            return True
+        return type_of(verdict.get("environment") or {}) == self._machine

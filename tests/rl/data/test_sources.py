@@ -1,0 +1,113 @@
+"""Where proposals come from besides generated modules: templates, the library, a service."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kernelbench_tasks import catalog
+from rl.data.__main__ import app
+from rl.data.accepted import ServiceSilent, leads, tasks_by_digest
+from rl.data.templates import dialect_leads, library_leads
+from rl.demo.dialect.grammar import Grammar
+from services.client import ClientError
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_small_data_set_has_every_family_of_templates(device: str) -> None:
+    first = list(dialect_leads(device, 0, 5))
+    assert len({lead.make().about["family"] for lead in first}) == 5
+    assert [lead.id for lead in first] == [lead.id for lead in dialect_leads(device, 0, 5)]
+    assert [lead.id for lead in first] != [lead.id for lead in dialect_leads(device, 1, 5)]
+    every = [lead.id for lead in dialect_leads(device, 0, 10**6)]
+    assert len(every) == len(set(every)) == len(Grammar(device, "full").programs)
+
+
+def test_the_library_gives_each_of_its_kernels_with_its_task() -> None:
+    for device, word in (("cpu", "load_inline"), ("cuda", "triton")):
+        found = [lead.make() for lead in library_leads(device)]
+        assert len(found) >= 10
+        assert all("class ModelNew" in one.candidate for one in found)
+        assert any(word in one.candidate for one in found)
+        assert all(one.task.source == catalog.load(one.task.name).source for one in found)
+
+
+def candidate(number: int, verdict: str = "accepted", origin: str = "llm") -> Any:
+    return SimpleNamespace(
+        id=f"c{number}",
+        job_id="j",
+        verdict=verdict,
+        origin=origin,
+        label="m",
+        source=f"class ModelNew: n = {number}",
+    )
+
+
+class Service:
+    """A client of a service that was not asked anything over a network."""
+
+    def __init__(self, *jobs: tuple[str, str, list[Any]], fails: bool = False) -> None:
+        self.kept, self.fails = jobs, fails
+
+    def jobs(self) -> Any:
+        for number, (sha256, device, found) in enumerate(self.kept):
+            yield SimpleNamespace(
+                id=str(number),
+                task=SimpleNamespace(sha256=sha256),
+                device=device,
+                counts=SimpleNamespace(accepted=sum(one.verdict == "accepted" for one in found)),
+            )
+        if self.fails:
+            raise ClientError("the service went away")
+
+    def candidates(self, job_id: str) -> Any:
+        yield from self.kept[int(job_id)][2]
+
+
+def test_a_service_gives_what_it_accepted_of_tasks_that_are_known(tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text("class Model: pass\n")
+    tasks = tasks_by_digest([own])
+    softmax = catalog.load("softmax").sha256
+    mine = next(digest for digest, task in tasks.items() if task.name == "mine")
+    service: Any = Service(
+        (softmax, "cpu", [candidate(1), candidate(2, "incorrect"), candidate(3, origin="imported")]),
+        (softmax, "cuda", [candidate(4)]),
+        ("0" * 64, "cpu", [candidate(5)]),
+        (mine, "cpu", [candidate(6)]),
+    )
+    found = [lead.make() for lead in leads(service, "cpu", tasks, 10)]
+    assert [(one.id, one.task.name, one.origin) for one in found] == [
+        ("service/cpu/c1", "softmax", "llm"),
+        ("service/cpu/c3", "softmax", "external"),
+        ("service/cpu/c6", "mine", "llm"),
+    ]
+    assert len(list(leads(service, "cpu", tasks, 2))) == 2
+    failing: Any = Service((softmax, "cpu", [candidate(1)]), fails=True)
+    with pytest.raises(ServiceSilent, match="went away"):
+        list(itertools.islice(leads(failing, "cpu", tasks, 10), 5))
+    with pytest.raises(ServiceSilent, match="cannot be read"):
+        tasks_by_digest([tmp_path / "none.py"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no task to evaluate on is named"),
+        (["--held-out", "sofmax"], "sofmax"),
+        (["--held-out", "softmax", "--device", "tpu"], "must be cpu or cuda"),
+        (["--held-out", "nowhere.py"], "nowhere.py"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    found = CliRunner().invoke(app, ["build", "--out", str(tmp_path / "rows.jsonl"), *arguments])
+    assert found.exit_code == 2
+    assert said in " ".join(found.output.split())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,145 @@
+"""`python -m rl.train`: what is wrong with a config or its data is one sentence and status 2, before anything is trained."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kernelbench_tasks import catalog
+from rl.config import load
+from rl.errors import ConfigError
+from rl.rows import Row, write_rows
+from rl.train import all_held_out, chained, main
+
+CONFIGS = Path(__file__).parents[2] / "rl" / "configs"
+FRESH = {"fresh": {"model_type": "llama"}}
+
+
+def config(folder: Path, **more: Any) -> str:
+    known = {
+        "stage": "sft",
+        "name": "x",
+        "output": str(folder / "out"),
+        "data": str(folder / "pairs.jsonl"),
+        "steps": 1,
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**known, "held_out": ["rmsnorm"], "model": FRESH, **more}), "utf-8")
+    return str(path)
+
+
+def rows(folder: Path, source: str = "class Model: ...") -> None:
+    row = Row(id="a", task="t", source=source, device="cpu", candidate="class ModelNew: ...")
+    write_rows(folder / "pairs.jsonl", [row])
+
+
+def status(caplog: pytest.LogCaptureFixture, *arguments: str) -> tuple[int, str]:
+    with caplog.at_level(logging.ERROR):
+        return main(arguments), caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"stage": "stf"},
+            "there is no stage 'stf'; stages are sft, selfsup, contrastive; did you mean `sft`?",
+        ),
+        ({"step": 3}, "`step` is no setting; did you mean `steps`?"),
+        ({"held_out": ["nothing"]}, "no task is called 'nothing'"),
+        ({"data": "/nowhere.jsonl"}, "/nowhere.jsonl cannot be read: No such file or directory"),
+        ({"model": {"train": "full"}}, "has no model to begin with: give `model.path` or `model.fresh`"),
+    ],
+)
+def test_a_wrong_config_is_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: dict[str, Any], sentence: str
+) -> None:
+    rows(tmp_path)
+    code, told = status(caplog, config(tmp_path, **more))
+    assert code == 2
+    assert sentence in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_with_an_evaluation_task_in_it_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows(tmp_path, catalog.load("rmsnorm").source.replace("Model(", "Model (") + "\n# other words\n")
+    code, told = status(caplog, config(tmp_path))
+    assert code == 2
+    assert (
+        "1 of 1 rows are tasks that the model is evaluated on: a is 100% like rmsnorm; leave them out" in told
+    )
+
+
+def test_a_task_file_that_is_an_evaluation_task_by_another_name_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine.py").write_text(catalog.load("rmsnorm").source + "\n# mine\n", "utf-8")
+    path = config(tmp_path, stage="selfsup", tasks=[str(tmp_path / "mine.py")], model={"path": "x"})
+    text = Path(path).read_text("utf-8")
+    Path(path).write_text(
+        "\n".join(line for line in text.split("\n") if not line.startswith("data:")), "utf-8"
+    )
+    code, told = status(caplog, path)
+    assert code == 2
+    assert "mine is 100% like rmsnorm" in told
+
+
+def test_what_is_evaluated_in_one_stage_is_trained_on_in_none(tmp_path: Path) -> None:
+    stages = chained(load(CONFIGS / "cpu.yaml", ["contrastive.held_out=[swiglu]"]))
+    assert all_held_out(stages) == ("rmsnorm", "swiglu")
+
+
+def test_clean_data_passes_the_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows(tmp_path)
+    assert status(caplog, config(tmp_path), "--check") == (0, "")
+
+
+def test_stages_of_a_list_take_from_those_before() -> None:
+    sft, selfsup, contrastive = chained(load(CONFIGS / "cpu.yaml"))
+    assert selfsup.model.path == str(sft.output / "checkpoint")
+    assert contrastive.model.path == str(selfsup.output / "checkpoint")
+    assert contrastive.exemplars.begin_with == selfsup.output / "successes.jsonl"  # type: ignore[union-attr]
+    assert contrastive.fleet.verdicts == selfsup.output / "verdicts.journal"  # type: ignore[union-attr]
+
+
+def test_settings_of_the_command_line_stand_above_the_files() -> None:
+    settings = ["seed=7", "contrastive.steps=9", "contrastive.optimizer.learning_rate=0.5"]
+    sft, selfsup, contrastive = load(CONFIGS / "cpu.yaml", settings)
+    assert {stage.seed for stage in (sft, selfsup, contrastive)} == {7}
+    assert (sft.steps, contrastive.steps, contrastive.optimizer.learning_rate) == (160, 9, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("steps", "must be key=value"),
+        ("=3", "must be key=value"),
+        ("steps=[", "is no YAML"),
+        ("sft.steps.more=1", "`steps` is a value and has no settings"),
+        ("sft=1", "no setting of it is named"),
+        ("stepz=1", "`stepz` is no setting; did you mean `steps`?"),
+        ("steps=0", "must be greater than or equal to 1"),
+        ("a: b: c=1", "is no setting"),
+    ],
+)
+def test_a_wrong_setting_of_the_command_line_is_one_sentence(setting: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        load(CONFIGS / "cpu_sft.yaml", [setting])
+    assert sentence in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_help_teaches_and_a_file_can_be_run_as_such() -> None:
+    command = [sys.executable, str(CONFIGS.parent / "train.py"), "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    for word in ("--resume", "--set KEY=VALUE", "--check", "rl/configs/cpu.yaml", "Exit status"):
+        assert word in ended.stdout

@@ -1,0 +1,91 @@
+"""Runs of training in processes of their own, and what they have left in their folders."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl.config import AnyStage
+from rl.exemplars import ExemplarDatabase
+from rl.metrics import read_steps
+from tests.rl.training import child
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.rl.training.planted"])
+_PATIENCE_S = 240
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: by a signal, with an error, or well (`error` is "")."""
+
+    signal: int
+    error: str
+    text: str
+    asked: tuple[str, ...]
+
+
+def train(stages: AnyStage | Sequence[AnyStage], **options: Any) -> Ended:
+    """Train in a process of its own, see `tests.rl.training.planted.train`."""
+    listed = tuple(stages) if isinstance(stages, Sequence) else (stages,)
+    answers = _CONTEXT.SimpleQueue()
+    process = _CONTEXT.Process(target=child.train, args=(listed, answers), kwargs=options)
+    process.start()
+    process.join(_PATIENCE_S)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError("the run did not end")
+    if process.exitcode:
+        return Ended(-process.exitcode, "", "", ())
+    error, text, asked = answers.get()
+    return Ended(0, error, text, tuple(asked))
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """Of a finished model."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / "checkpoint" / "model.safetensors")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two runs have made the same model, to the last bit."""
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
+
+
+def figures(folder: Path) -> list[tuple[Any, ...]]:
+    """Of each step what does not depend on the clock or on which process asked the judge."""
+    names = (
+        "step",
+        "loss",
+        "gradient_norm",
+        "tokens",
+        "round",
+        "snapshot",
+        "reward_mean",
+        "speedup_mean",
+        "completions",
+    )
+    return [tuple(line[name] for name in names) for line in read_steps(folder / "metrics.jsonl")]
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    """Completions and what they got."""
+    return read_steps(folder / "samples.jsonl")
+
+
+def asked(folder: Path) -> dict[int, Any]:
+    """Prompts and rewards by step; of a step that was done twice, the last."""
+    lines = folder.with_name(f"{folder.name}-prompts.jsonl").read_text("utf-8").splitlines()
+    return {line["step"]: line for line in map(json.loads, lines)}
+
+
+def database(folder: Path, task: str, machine: str) -> list[Any]:
+    """All exemplars of a task, at every snapshot."""
+    with ExemplarDatabase(folder / "exemplars.journal", write=False) as found:
+        return [found.members(task, machine, number) for number in range(found.snapshot + 1)]

@@ -1,0 +1,107 @@
+"""What stops training, or does not: evaluators that are gone, verdicts that never come, a full disk, a node that is taken away."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from agent.providers.base import Message
+from agent.providers.policy import LocalPolicy
+from agent.spec import ModelChoice
+from evaluator.sources import sha256_of
+from rl.hacks import HackDatabase
+from rl.metrics import read_steps
+from rl.prompts import read_answer
+from rl.rows import prompt_of, read_rows
+from tests.rl.training import runs
+from tests.rl.training.world import MACHINE, OTHER, TASK, contrastive_stage, sft_stage, world
+
+
+def test_evaluators_that_die_in_mid_step_stop_training_which_goes_on_as_if_nothing_had_been(
+    trained: Path, whole_run: Path
+) -> None:
+    stage = contrastive_stage(trained, "dead", trained / "sft" / "checkpoint")
+    hasty = stage.model_copy(update={"fleet": stage.fleet.model_copy(update={"dead_steps": 1})})
+    # From the second step's first candidate on nobody answers.
+    ended = runs.train(hasty, at={4: "gone"})
+    assert ended.error == "FleetLost"
+    assert "no service answers at http://planted" in ended.text
+    assert "Nothing is lost: bring the evaluators back and resume from the last checkpoint" in ended.text
+    assert [line[0] for line in runs.figures(stage.output)] == [1]
+    assert runs.train(stage, resume=True).error == ""
+    assert runs.figures(stage.output) == runs.figures(whole_run)
+    assert runs.same_weights(stage.output, whole_run)
+
+
+def test_a_verdict_that_never_comes_is_no_reward_and_training_goes_on(trained: Path) -> None:
+    stage = contrastive_stage(trained, "silent", trained / "sft" / "checkpoint", steps=1)
+    # Shorter than a config may have it.
+    fleet = stage.fleet.model_copy(update={"patience_s": 0.3})
+    ended = runs.train(stage.model_copy(update={"fleet": fleet}), at={2: "silent"})
+    assert ended.error == ""
+    (line,) = read_steps(stage.output / "metrics.jsonl")
+    assert line["missing"] >= 1
+    assert line["missing"] + line["judged"] + line["cached"] >= 4
+    silent = [one for one in runs.samples(stage.output) if one["reward"] is None]
+    assert len(silent) == line["missing"]
+    assert "no verdict within 0.3 s" in silent[0]["why"]
+
+
+def test_a_full_disk_at_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    at = world(tmp_path)
+    stage = sft_stage(at, "full")
+    assert runs.train(stage, kill_at_step=3).signal == signal.SIGKILL
+    # Checkpoints of this model take about half a megabyte each file.
+    ended = runs.train(stage, resume=True, disk_full=100_000)
+    assert ended.error == "CheckpointError"
+    assert "the one of step 2 is whole" in ended.text
+    assert "make room and go on with --resume auto" in ended.text
+    assert sorted(one.name for one in stage.output.glob("checkpoint-*")) == ["checkpoint-2"]
+    assert runs.train(stage, resume=True).error == ""
+    assert [line[0] for line in runs.figures(stage.output)] == [1, 2, 3, 4, 5]
+
+
+def test_a_node_that_is_taken_away_ends_after_the_step_with_a_checkpoint(
+    trained: Path, whole_run: Path
+) -> None:
+    stage = contrastive_stage(trained, "taken", trained / "sft" / "checkpoint", save_every=1000)
+    ended = runs.train(stage, at={4: "term"})
+    assert ended.error == "Stopped"
+    assert "has saved step 2" in ended.text
+    assert runs.train(stage, resume=True).error == ""
+    assert runs.figures(stage.output) == runs.figures(whole_run)
+
+
+def test_a_hack_is_learned_and_never_an_exemplar(trained: Path) -> None:
+    stage = contrastive_stage(trained, "hack", trained / "sft" / "checkpoint", steps=2)
+    assert runs.train(stage, at={2: "cheat"}).error == ""
+    lines = read_steps(stage.output / "metrics.jsonl")
+    assert lines[0]["hacks"] >= 1
+    caught = next(one["source"] for one in runs.samples(stage.output) if one["word"] == "cheating")
+    with HackDatabase(stage.output / "hacks.journal", write=False) as hacks:
+        assert hacks.opinion(caught).word == "caught"
+    for text in (TASK, OTHER):
+        for members in runs.database(stage.output, sha256_of(text), MACHINE):
+            assert caught not in [one.source for one in members]
+
+
+@pytest.mark.parametrize("train", ["full", "lora"])
+def test_what_training_makes_is_the_agents_policy(trained: Path, train: str) -> None:
+    folder = trained / "sft" / "checkpoint"
+    if train == "lora":
+        stage = contrastive_stage(trained, "lora", folder, steps=1)
+        part = stage.model.model_copy(update={"train": "lora", "lora_rank": 2})
+        stage = stage.model_copy(update={"model": part})
+        assert runs.train(stage).error == ""
+        folder = stage.output / "checkpoint"
+        assert "model.embed_tokens.weight" in runs.weights(stage.output)  # whole, without adapters
+    provider = LocalPolicy(ModelChoice(str(folder), provider="policy", origin="policy"))
+    row = read_rows(trained / "pairs.jsonl")[0]
+    reply = provider.complete([Message("user", prompt_of(row))], max_tokens=60)
+    assert reply.finish == "stop"
+    answer = read_answer(reply.text)
+    assert answer.in_form
+    assert answer.source is not None
+    assert "class ModelNew" in answer.source
