@@ -38,6 +38,7 @@ from agent.portfolio.table import tabulate
 from benchmarks import dispatch_cost
 from benchmarks.dispatch_matrix import Timed, TimeIsUp, measure, prepare
 from benchmarks.dispatch_variants import CPU
+from benchmarks.dispatch_verified import looked_at
 from benchmarks.exemplars_cpu import ROOT, environment
 
 _Z975 = 1.96
@@ -60,6 +61,7 @@ class Study:
         self.building = int(matrix["building"])
         logs = np.log(np.array(matrix["us"]))  # shapes x variants x rounds
         self.all = logs
+        self.more: list[list[list[float]]] = matrix.get("more_us", [])
         self.chosen_by, self.timed_by = logs[:, :, 0::2], logs[:, :, 1::2]
         axes = [tuple(one) for one in matrix["inputs"]]
         self.dims = sorted({axis for one in axes for axis in one} or self.shapes[0])
@@ -141,6 +143,7 @@ class Study:
             "speedup_over_best_baseline": _geomean(self._against(picks, self.baselines)),
             "slower_than_2_percent": statistics.fmean(slower),
             "held_out_shapes": len(picks),
+            "verified": looked_at(self, picks, members, self.more) if self.more else None,
             "tree": None if portfolio is None else portfolio.told()["rules"],
         }
 
@@ -206,6 +209,10 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             figures[name] = statistics.geometric_mean(row[name] for row in some)
         for name in ("of_portfolio_oracle_p5", "slower_than_2_percent"):
             figures[name] = statistics.fmean(row[name] for row in some)
+        timed = [row["verified"] for row in some if row["verified"]]
+        figures["verified"] = None
+        if timed:
+            figures["verified"] = {name: statistics.fmean(one[name] for one in timed) for name in timed[0]}
         found.append(figures)
     return found
 
@@ -222,6 +229,8 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], cost: Mapping[str,
         "of all oracle",
         "winner alone",
         ">2% slower",
+        "verified",
+        "its >2% slower",
     )
     for row in [*rows, *totals(rows)]:
         table.add_row(
@@ -234,6 +243,8 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], cost: Mapping[str,
             f"{row['of_all_oracle']:.1%}",
             f"{row['winner_alone_of_all_oracle']:.1%}",
             f"{row['slower_than_2_percent']:.1%}",
+            f"{row['verified']['of_portfolio_oracle']:.1%}" if row["verified"] else "",
+            f"{row['verified']['slower_than_2_percent']:.1%}" if row["verified"] else "",
         )
     console.print(table)
     if cost is not None:
@@ -265,6 +276,9 @@ def main(
     building: Annotated[int, typer.Option(help="Shapes to build from.")] = 128,
     held_out: Annotated[int, typer.Option(help="Shapes to look at.")] = 100,
     rounds: Annotated[int, typer.Option(help="Blocks of each variant at each shape.")] = 12,
+    more_rounds: Annotated[
+        int, typer.Option(help="Further ones at the held-out shapes, for the verified mode.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
     seconds_total: Annotated[float, typer.Option(help="No shape is begun later.")] = 1e9,
     prepare_only: Annotated[bool, typer.Option(help="Compile what is needed and end.")] = False,
@@ -305,7 +319,7 @@ def main(
             continue
         begin = time.monotonic()
         try:
-            found = measure(operation, (building, held_out), rounds, seed, device, until_s)
+            found = measure(operation, (building, held_out), rounds, seed, device, until_s, more_rounds)
         except TimeIsUp as end:
             console.print(f"time is up at {end}")
             break

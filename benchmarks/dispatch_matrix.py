@@ -145,7 +145,13 @@ def prepare(operation: Timed, count: int, seed: int, device: str) -> None:
 
 
 def measure(
-    operation: Timed, counts: tuple[int, int], rounds: int, seed: int, device: str, until_s: float
+    operation: Timed,
+    counts: tuple[int, int],
+    rounds: int,
+    seed: int,
+    device: str,
+    until_s: float,
+    more_rounds: int = 0,
 ) -> dict[str, Any]:
     """The matrix of one operation: the shapes to build from first, then the held-out ones.
 
@@ -156,17 +162,23 @@ def measure(
         seed: of the shapes.
         device: cpu or cuda.
         until_s: on `time.monotonic`'s clock.
+        more_rounds: further ones at the held-out shapes, kept apart: what `verified` mode would see and bring there.
 
     Raises:
         TimeIsUp: before the last shape.
     """
     shapes = operation.draw(sum(counts), seed)
-    samples = []
+    samples: list[list[list[float]]] = []
+    more: list[list[list[float]]] = []
     with torch.no_grad():
         for shape in shapes:
             if time.monotonic() > until_s:
                 raise TimeIsUp(f"{operation.name}: {len(samples)} of {len(shapes)} shapes")
-            samples.append(time_shape(operation, shape, rounds, device))
+            held_out = len(samples) >= counts[0]
+            timed = time_shape(operation, shape, rounds + (more_rounds if held_out else 0), device)
+            samples.append([row[:rounds] for row in timed])
+            if held_out and more_rounds:
+                more.append([row[rounds:] for row in timed])
             _let_go(device)
         variants = operation.variants_at(shapes[0], device)
     return {
@@ -176,5 +188,11 @@ def measure(
         ],
         "shapes": shapes,
         "building": counts[0],
-        "us": [[[float(f"{us / operation.inside:.4g}") for us in row] for row in one] for one in samples],
+        "us": _rounded(samples, operation.inside),
+        "more_us": _rounded(more, operation.inside),
     }
+
+
+def _rounded(samples: Sequence[Sequence[Sequence[float]]], inside: int) -> list[list[list[float]]]:
+    """Microseconds of one call."""
+    return [[[float(f"{us / inside:.4g}") for us in row] for row in one] for one in samples]

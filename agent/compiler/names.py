@@ -12,6 +12,8 @@ from agent.errors import ProposalFailed
 _RESERVED = frozenset(
     {"torch", "nn", "F", "math", "ctypes", "triton", "tl", "model", "self", "super", "aten", "kernels"}
 )
+#: What generated code calls its buffers, indices and sizes.
+_INDUCTORS = re.compile(r"(buf|arg|tmp|s|u|x|r|ks|i)\d+\w*")
 
 
 def variable_names(variant: Variant) -> dict[str, str]:
@@ -23,16 +25,15 @@ def variable_names(variant: Variant) -> dict[str, str]:
         word = re.sub(r"\W+", "_", wanted).strip("_") or "value"
         if word[0].isdigit():
             word = f"_{word}"
-        while (
-            word in taken
-            or keyword.iskeyword(word)
-            or re.fullmatch(r"(buf|arg|tmp|s|u|x|r|ks|i)\d+\w*", word)
-        ):
+        # In front, since whatever follows a number leaves it one of Inductor's own names.
+        if _INDUCTORS.fullmatch(word):
+            word = f"given_{word}"
+        while word in taken or keyword.iskeyword(word):
             word += "_"
         taken.add(word)
         names[key] = word
 
-    # `forward` receives its arguments under their own names, so these are claimed first.
+    # Those of arguments are claimed first, so that nearly all keep the names that `forward` has for them.
     for index, value in enumerate(variant.arguments):
         claim(f"argument:{index}", value.name)
     for symbol in variant.symbols:

@@ -142,8 +142,11 @@ def variant_function(
         if parameter.default not in ("None", "True", "False"):
             raise ProposalFailed(f"forward's parameter {parameter.name} was not among the inputs")
         checks.refuse(f"{parameter.name} is not {parameter.default}")
+    # Called by position: an argument that is called like one of Inductor's own variables has another name here.
+    given = [body.names[f"argument:{index}"] for index in range(len(variant.arguments))]
+    given += [parameter.name for parameter in forward[len(variant.arguments) :]]
     lines = [
-        f"def {name}(model, {', '.join(parameter.name for parameter in forward)}, checked):",
+        f"def {name}(model, {', '.join(given)}, checked):",
         f'    """{_one_line(" + ".join(checks.fusions) or "torch calls")}; None for inputs it was not made for."""',
         *("    " + line for line in checks.lines()),
         *("    " + line for statement in body.lines for line in statement.split("\n")),

@@ -20,12 +20,15 @@ import numpy.typing as npt
 from agent.dispatch.features import KINDS, Feature, Point
 from agent.dispatch.tree import Leaf, Node, Split, simplified
 from agent.performance.money import energy_aware
+from agent.portfolio.looking_ahead import Ahead
 from agent.portfolio.table import Array, Table, bounds, reference_errors
 
 Rows = npt.NDArray[np.intp]
 
 MOST_DEPTH = 6
 _LEAST_GAIN = math.log(1.01)
+#: Of two questions that pay together only.
+_LEAST_GAIN_OF_TWO = math.log(1.02)
 _NOISE_FACTOR = 2.0
 #: A member is refused where a shape is slower than this with confidence.
 _CONFIDENTLY_SLOWER = math.log(0.98)
@@ -86,6 +89,7 @@ class Grower:
         filled = np.column_stack([table.reference, table.filled[:, self._members]])
         #: What the reference and each member are worth at each shape.
         self._worth = filled - _BROKEN_PROMISE * slower
+        self._ahead = Ahead(self._values, self._worth * table.weights[:, None], self._features)
 
     def grow(self) -> Node:
         """The tree; its leaves hold columns of the table."""
@@ -187,7 +191,19 @@ class Grower:
                     best = (gain, place, limit)
             if best is not None:
                 return best[1:]
-        return None
+        return self._first_of_two(rows)
+
+    def _first_of_two(self, rows: Rows) -> tuple[int, int] | None:
+        """The question after which another one is hoped to gain what neither does alone."""
+        least = _LEAST_GAIN_OF_TWO * float(self._table.weights[rows].sum())
+        found = self._ahead.first(rows, least) if self._features else None
+        if found is None:
+            return None
+        place, limit = found
+        if self._features[place].is_condition:
+            return place, 0
+        above = int(self._values[rows, place][self._values[rows, place] > limit].min())
+        return place, limit_between(limit, above)
 
     def _hoped(self, rows: Rows) -> Choice:
         """What a leaf would use if nothing had to be proved."""

@@ -14,6 +14,7 @@ from typing import Any
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
 from agent.prompts import fill
+from agent.prompts.sizes import listed, shape_words, space_text
 from agent.proposers.base import ProposalContext
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Provider, Reply
@@ -22,6 +23,7 @@ from agent.providers.desk import IN_FLIGHT, LOOK_S, Desk, Witness
 from agent.providers.registry import provider_for
 from agent.spec import Budget, ModelChoice
 from agent.strategy import mismatch, starting
+from agent.strategy.clusters import visible_rows
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
 from agent.strategy.search import Search
 from agent.strategy.settings import Strategy
@@ -292,8 +294,9 @@ def opening(
         "propose",
         device_name=device_name,
         task_source=context.task.source,
-        dims=_dims_text(context.description.get("dims") or {}),
-        shapes=_list(f"{_words(dims)}{times.get(_words(dims), '')}" for dims in visible) or "- as given",
+        dims=space_text(context.description.get("dims") or {}) or "Only the shapes that `get_inputs` makes.",
+        shapes=listed(f"{shape_words(dims)}{times.get(shape_words(dims), '')}" for dims in visible)
+        or "- as given",
         device_notes="\n".join([notes, *filter(None, more)]),
     )
     kind = starting.kind(start_from) if start_from is not None else "candidate"
@@ -309,13 +312,13 @@ def after_verdict(verdict: dict[str, Any] | None) -> str:
     if verdict["verdict"] == "accepted":
         speed = (verdict.get("summary") or {}).get("geomean_speedup") or 0.0
         aim = "It is not faster yet. Make it faster." if speed < _ENOUGH else "Make it faster still."
-        shapes = _list(
-            f"{_words(row['dims'])}: {row['speedup']:.2f}x ({row['candidate_us']:.1f} us against "
+        shapes = listed(
+            f"{shape_words(row['dims'])}: {row['speedup']:.2f}x ({row['candidate_us']:.1f} us against "
             f"{row['baseline_us']:.1f} us, {row.get('best_baseline')})"
-            for row in _visible_rows(verdict)
+            for row in visible_rows(verdict)
         )
         return fill("improve", shapes=shapes, aim=aim)
-    findings = _list(
+    findings = listed(
         f"{finding.get('rule')}: {finding.get('evidence')}" for finding in verdict.get("findings") or []
     )
     detail = str(verdict.get("detail") or "")[-_DETAIL_CHARACTERS:]
@@ -329,43 +332,17 @@ def after_verdict(verdict: dict[str, Any] | None) -> str:
     )
 
 
-def _visible_rows(verdict: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        row
-        for row in verdict.get("shapes") or []
-        if row.get("split") == "visible" and row.get("timed") and row.get("speedup")
-    ]
-
-
 def baseline_times(context: ProposalContext) -> dict[str, str]:
     """Best baseline per visible shape, from any candidate that was screened before."""
     for candidate in context.store.candidates():
         verdict = context.store.verdict(candidate.sha256, "screen")
-        rows = _visible_rows(verdict) if verdict else []
+        rows = visible_rows(verdict) if verdict else []
         if rows:
             return {
-                _words(row["dims"]): f": {row['baseline_us']:.1f} us ({row['best_baseline']})" for row in rows
+                shape_words(row["dims"]): f": {row['baseline_us']:.1f} us ({row['best_baseline']})"
+                for row in rows
             }
     return {}
-
-
-def _dims_text(dims: dict[str, Any]) -> str:
-    lines = []
-    for name, dim in dims.items():
-        if "choices" in dim:
-            lines.append(f"{name}: one of {', '.join(map(str, dim['choices']))}")
-        else:
-            multiple = f", a multiple of {dim['multiple_of']}" if (dim.get("multiple_of") or 1) > 1 else ""
-            lines.append(f"{name}: {dim['min']} to {dim['max']}{multiple}")
-    return _list(lines) or "Only the shapes that `get_inputs` makes."
-
-
-def _words(dims: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dims.items())
-
-
-def _list(lines: Any) -> str:
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _one_line(text: object) -> str:

@@ -16,6 +16,8 @@ from evaluator.sources import TaskSource
 from tests.agent import small_job
 from tests.agent.strategy.judging import accepted, row
 
+pytestmark = pytest.mark.alone
+
 RATES = {
     "dram_bytes_per_s": 1e10,
     "l2_bytes_per_s": 4e10,

@@ -27,7 +27,7 @@ from evaluator.sources import TaskSource
 from tests.agent import small_job
 from tests.agent.chat_server import Answer, chat_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 KILLS = 5  # the service's own test kills twenty times
 
 

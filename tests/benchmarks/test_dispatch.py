@@ -15,6 +15,7 @@ from agent.library.by_task import list_task_kernels
 from benchmarks import dispatch
 from benchmarks.dispatch_matrix import assert_same
 from benchmarks.dispatch_tasks import TASKS, TaskOperation, with_warps
+from benchmarks.dispatch_verified import chosen, nearest
 
 FEW = [
     "--tasks",
@@ -26,6 +27,8 @@ FEW = [
     "3",
     "--rounds",
     "2",
+    "--more-rounds",
+    "16",
     "--no-cost",
 ]
 
@@ -52,9 +55,24 @@ def test_a_task_of_the_catalogue_is_measured_kept_and_studied(tmp_path: Path) ->
     assert names == ["eager", "eager 1t", "compile dynamic", "own", "own 1t"]
     assert len(matrix["us"]) == 35 and all(len(row) == len(names) for row in matrix["us"])
     assert all(len(one) == 2 and min(one) > 0 for row in matrix["us"] for one in row)
+    more = json.loads(kept.read_text())["operations"]["row_moments"]["more_us"]
+    assert len(more) == 3 and all(len(one) == 16 for row in more for one in row)
+    assert "verified" in table
     again = run(*FEW, "--json", str(kept))
     assert "timed in" not in again  # it went on with what was kept, and nothing was left to do
     assert again[again.index("┏") :] == table[table.index("┏") :]
+
+
+def test_verified_mode_takes_who_proves_to_be_faster_than_reference_and_compiler() -> None:
+    times = {0: [10.0, 10.1] * 6, 1: [9.0, 9.1] * 6, 2: [8.0, 8.1] * 6, 3: [7.0, 7.1] * 6, 4: [5.0, 5.1] * 6}
+    # 0 is the reference, 1 the compiler's; the fastest of all (4) is no contender, since two others are likelier.
+    assert chosen(times, 0, 2, [3, 2, 4, 1], [0, 1]) == 3
+    assert chosen(times, 0, 2, [2, 1], [0, 1]) == 2
+    assert (
+        chosen(times | {2: [8.99, 9.09] * 6}, 0, 2, [2, 1], [0, 1]) == 1
+    )  # by less than a percent over the compiler's
+    assert chosen({one: [10.0, 10.1] * 6 for one in times}, 0, 2, [2, 1], [0, 1]) == 0
+    assert nearest({"rows": 100, "dtype": "float32"}, [{"rows": 10}, {"rows": 120}, {"rows": 400}]) == 1
 
 
 def test_a_variant_that_computes_something_else_is_no_variant() -> None:

@@ -22,6 +22,8 @@ from agent.dispatch.tree import Leaf, Split
 from tests.agent.bundle.building import imported, inputs, optimized_text, right, warned
 from tests.agent.bundle.modal import FAST, SLOW_IF_LARGE, SLOW_TASK, WRONG_AT_48
 
+pytestmark = pytest.mark.alone
+
 TEXT_ARGUMENTS: dict[str, Any] = {
     "task": SLOW_TASK,
     "tree": Split(Feature("size", ("rows",)), 100, Leaf(0), Leaf(1)),

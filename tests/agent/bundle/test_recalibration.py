@@ -18,6 +18,8 @@ from agent.performance.analytic import Prices
 from tests.agent.bundle.building import imported, inputs, optimized_text, right, warned
 from tests.agent.bundle.modal import FAST, SLOW_TASK, planted
 
+pytestmark = pytest.mark.alone
+
 #: There, "once_fast" was several times faster than the reference, and "fast" slower than it. Here it is the other way round.
 ONCE_FAST = planted("once_fast", "for _ in range(60): x * 1.0")
 SHAPES = tuple(

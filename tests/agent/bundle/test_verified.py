@@ -15,6 +15,8 @@ from agent.dispatch.tree import Leaf
 from tests.agent.bundle.building import TASK, imported, inputs, optimized_text, right, warned
 from tests.agent.bundle.modal import FAST, SLOW_IF_LARGE, SLOW_TASK, WRITES, WRONG_AT_48, planted
 
+pytestmark = pytest.mark.alone
+
 
 def verified(
     folder: Path, *members: Any, task: str = SLOW_TASK, tree: Leaf | None = None, **more: Any

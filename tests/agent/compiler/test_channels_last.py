@@ -12,6 +12,8 @@ from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.agent.compiler.extraction import run_program
 
+pytestmark = pytest.mark.alone
+
 IMAGES = {
     "conv_hardswish_pool",
     "depthwise_mlp_block",

@@ -143,3 +143,23 @@ def test_a_variable_number_of_inputs_is_refused() -> None:
     reference = task_text("matmul_bias_relu").replace("def forward(self, x)", "def forward(self, *x)")
     with pytest.raises(ProposalFailed, match="variable number"):
         standalone_source(recorded("matmul_bias_relu", "cpu"), reference, "task", "cpu")
+
+
+def test_arguments_that_are_called_like_the_compiler_s_own_variables_get_other_names() -> None:
+    """Looking for a free name in `x1_`, `x1__`, ... never ended: all of them look like Inductor's."""
+    capture = recorded("softmax", "cuda")
+    variants = tuple(
+        dataclasses.replace(
+            variant, arguments=tuple(dataclasses.replace(one, name="x1") for one in variant.arguments)
+        )
+        for variant in capture.variants
+    )
+    text = re.sub(r"\bx\b", "x1", task_text("softmax"))
+    source = standalone_source(dataclasses.replace(capture, variants=variants), text, "softmax", "cuda")
+    assert "(model, given_x1, checked)" in source
+    assert "(self, x1, False)" in source
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    body = next(node for node in functions if node.name.startswith("run_kernels"))
+    read = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+    assert "given_x1" in read
+    assert "x1" not in read

@@ -20,6 +20,8 @@ from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.agent.library.test_human_proposer import propose
 
+pytestmark = pytest.mark.shares
+
 KERNELS = list_task_kernels()
 TRITON = [kernel for kernel in KERNELS if kernel.device == "cuda"]
 

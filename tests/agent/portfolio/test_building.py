@@ -6,11 +6,13 @@ import math
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
-from agent.dispatch.features import Point
+from agent.dispatch.features import Point, features_of
 from agent.dispatch.tree import Leaf, Split, depth, leaves, member_at
 from agent.portfolio import Entry, Portfolio, build_portfolio
+from agent.portfolio.looking_ahead import Ahead
 from tests.agent.portfolio.measured import SIZES, domain, entry
 
 
@@ -139,6 +141,33 @@ def test_a_member_that_is_proved_only_after_two_questions_is_found() -> None:
     assert portfolio.efficiency > 0.99
     assert [leaf.member for leaf in leaves(portfolio.tree)].count(0) == 1
     assert depth(portfolio.tree) <= 3
+
+
+def test_two_questions_that_pay_only_together_are_found() -> None:
+    """A kernel wins at wide aligned sizes and loses at wide odd and narrow aligned ones: either question alone gains nothing."""
+    shapes = [{"n": base + odd} for base in range(64, 512, 32) for odd in (0, 1)]
+    shapes += [{"n": base + odd} for base in range(4096, 4544, 32) for odd in (0, 1)]
+    wins = [shape["n"] >= 4096 and shape["n"] % 2 == 0 for shape in shapes]
+    mode = entry("mode", 1.0, origin="compiler", shapes=shapes)
+    kernel = entry("kernel", 1.0, order=1, shapes=shapes, speedups=[1.3 if win else 0.7 for win in wins])
+    portfolio = build_portfolio([mode, kernel], domain(shapes=shapes), ("n",))
+    assert portfolio is not None
+    assert [runs(portfolio, shape["n"]) == "kernel" for shape in shapes] == wins
+
+
+def test_pairs_of_questions_are_not_made_of_luck() -> None:
+    sizes = [{"n": base + odd} for base in range(64, 1024, 32) for odd in (0, 1)]
+    points = [Point(size, ("float32",)) for size in sizes]
+    features = features_of(domain(shapes=sizes), ("n",), points, 0)
+    values = np.array([[feature.value(point) for feature in features] for point in points])
+    rows = np.arange(len(sizes))
+    found = 0
+    for seed in range(20):
+        drawn = np.random.default_rng(seed).choice([0.1, -0.1], len(sizes))
+        found += Ahead(values, np.stack([0 * drawn, drawn], axis=1), features).first(rows, 0.0) is not None
+    assert found <= 3
+    planted = np.array([0.1 if size["n"] > 500 and size["n"] % 2 == 0 else -0.1 for size in sizes])
+    assert Ahead(values, np.stack([0 * planted, planted], axis=1), features).first(rows, 0.0) is not None
 
 
 def test_noise_makes_no_zigzag() -> None:

@@ -22,6 +22,8 @@ from evaluator.sources import TaskSource
 from tests.agent import small_job
 from tests.agent.strategy.judging import accepted, rejected, row
 
+pytestmark = pytest.mark.alone
+
 CHUNKED = """
 import torch
 import torch.nn as nn

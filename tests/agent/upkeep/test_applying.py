@@ -22,6 +22,8 @@ from agent.upkeep.reading import read_bundle
 from tests.agent.upkeep.bundles import write
 from tests.services.service import ROOT, Service
 
+pytestmark = pytest.mark.alone
+
 # The block's own class takes a flag and gives a tuple with None; capture writes it as operators on flat weights.
 USER = """
 import time

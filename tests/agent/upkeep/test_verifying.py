@@ -21,6 +21,8 @@ from services.commands.verify import show
 from tests.agent.upkeep.bundles import row, write
 from tests.services.service import ROOT, WRONG, Service
 
+pytestmark = pytest.mark.alone
+
 HERE = {"device": "cpu", "device_name": "a CPU", "threads": 2, "torch": "2.13", "harness": "6"}
 
 
