@@ -13,6 +13,7 @@ from evaluator.referee.correctness import Outcome, Rejected, cases
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.pairs import Pair, Timed
 from evaluator.referee.task_session import Progress, TaskSession
+from evaluator.referee.verify import LATE_STOP
 from evaluator.timing.statistics import median_interval
 
 #: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
@@ -51,7 +52,8 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
     """Log ratios of one A/A run, eager against eager, and the name of that variant.
 
     Raises:
-        RoleFailure: with ``task_rejected`` when the reference does not agree with itself.
+        RoleFailure: with ``task_rejected`` when the reference does not agree with itself, ``not_judged`` when the machine
+            is too busy to stop it in time.
     """
     fleet = session.fleet
     eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == fleet.threads)
@@ -64,6 +66,13 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             pair.check(timed, cases(session, shape, []))
             pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
+        if any(finding.rule == LATE_STOP for finding in rejected.findings):
+            # It is held against a candidate, which could gain by it; a reference against itself gains nothing, the machine was busy.
+            raise RoleFailure(
+                "not_judged",
+                f"nothing can be timed on this machine now: of the reference {rejected.sentence}",
+                role="reference",
+            ) from None
         raise RoleFailure(
             "task_rejected",
             f"the reference does not agree with itself ({rejected.sentence}); is it random?",

@@ -22,6 +22,8 @@ from evaluator.timing.cycles import Clocks
 from evaluator.verdict import Finding
 
 _CALL_SECONDS = 60.0
+#: The finding on who ran while it was stopped.
+LATE_STOP = "ran_while_stopped"
 #: CPU time that a stopped process may have used over all its stops, and for each of them: bookkeeping of the kernel, which on a busy
 #: machine came to 0.5 ms in some hundreds of stops of an honest process.
 _MOST_WHILE_STOPPED_US, _MOST_PER_STOP_US = 500.0, 2.0
@@ -182,7 +184,7 @@ class Checker:
         ran_us = process.check_rest() / 1e3
         if ran_us > _MOST_WHILE_STOPPED_US + _MOST_PER_STOP_US * process.stops:
             sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
-            raise Rejected("cheating", sentence, (Finding("ran_while_stopped", "cheat", sentence),))
+            raise Rejected("cheating", sentence, (Finding(LATE_STOP, "cheat", sentence),))
 
     @property
     def charge_ns(self) -> int:

@@ -192,7 +192,7 @@ def test_a_lost_referee_is_replaced_and_an_interruption_leaves_a_whole_file(tmp_
         assert words(tmp_path) == {"zeros": "incorrect", "slow": "accepted"}
         time.sleep(1)
         batch.send_signal(signal.SIGINT)
-        _, said = batch.communicate(timeout=30)
+        _, said = batch.communicate(timeout=120)
     finally:
         batch.kill()
         batch.wait()
