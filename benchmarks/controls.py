@@ -86,6 +86,7 @@ def main(
         str, typer.Option(help="Judge part i of n (`i/n`), for several of these beside each other.")
     ] = "1/1",
     sample: Annotated[int, typer.Option(help="Judge so many, drawn at random; 0 for all.")] = 0,
+    beside: Annotated[int, typer.Option(help="How many of these share the device, this one among them.")] = 1,
     limit: Annotated[float, typer.Option(help="Begin no new one after so many seconds.")] = math.inf,
     timed: Annotated[bool, typer.Option(help="Time them at the visible shapes, too.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include what a compiler builds.")] = True,
@@ -112,7 +113,7 @@ def main(
     rows: list[dict[str, Any]] = []
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        core = RefereeCore(device, Path(folder), "landlock")
+        core = RefereeCore(device, Path(folder), "landlock", referees=beside)
         try:
             for number, entry in enumerate(entries, 1):
                 if time.monotonic() - started > limit:

@@ -12,7 +12,8 @@ draws; the held-out ones are drawn once per task from fresh randomness, and no p
 being first, and what a job spent on baselines is told apart.
 
 Everything lies in the work folder and is kept as it comes: run the same command again and it goes on, in the middle of a job if
-need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. A
+need be. Several GPUs of a host share a work folder; each takes the next task that nobody has, those first that it has begun. So do
+several processes on one GPU, of which each must know how many they are (`--seat`): most of a job's time goes into compiling. A
 job of `batch` ends with requests in `jobs/TASK.batch/batch/requests.jsonl` until `--answers` has theirs.
 """
 
@@ -91,20 +92,30 @@ class Runs:
     Args:
         settings: what is run.
         work: folder that other processes share.
-        place: name of this process's own folder of compiled files.
+        device: name of the device, for the folder of its ceilings.
+        seat: which of how many processes on this device this one is.
         ends_at: monotonic time at which the process ends, whatever it does.
         console: where progress goes.
     """
 
-    def __init__(self, settings: Settings, work: Path, place: str, ends_at: float, console: Console) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        work: Path,
+        device: str,
+        seat: tuple[int, int],
+        ends_at: float,
+        console: Console,
+    ) -> None:
         self.settings = settings
         self.work = work
         self.ends_at = ends_at
         self.console = console
-        own = work / "referees" / place
-        # Before the referee takes the device: while something else runs there, they would come out too low.
-        self.ceilings = ceilings(own, settings.device)
-        self.referee = OwnReferee(settings.device, own)
+        #: Of this process's folder of compiled files, and of its claims.
+        self.place = f"{device}-{seat[0]}"
+        # Before the referee takes the device: while something else runs there, they would come out too low. One measures for all.
+        self.ceilings = ceilings(work / "referees" / device, settings.device)
+        self.referee = OwnReferee(settings.device, work / "referees" / self.place, seat[1])
         self.rows: list[dict[str, Any]] = []
         #: By task and shape; its origins share them.
         self._least_us: dict[tuple[str, str], float] = {}
@@ -112,6 +123,7 @@ class Runs:
             "program": "benchmarks.origins",
             "piece": secrets.token_hex(8),
             "settings": asdict(settings),
+            "beside": seat[1],
             "environment": {**environment(), **self.referee.core.fleet.environment()},
             "ceilings": self.ceilings,
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -269,6 +281,7 @@ def run(
     context: typer.Context,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     index: Annotated[int | None, typer.Option(help="Which of several GPUs.")] = None,
+    seat: Annotated[str, typer.Option(help="This is the i-th of n processes on the device (`i/n`).")] = "1/1",
     tasks: Annotated[str, typer.Option(help="Tasks of the catalogue (commas).")] = ",".join(TASKS),
     origins: Annotated[str, typer.Option(help="compiler, human, batch (commas).")] = "compiler,human",
     visible: Annotated[int, typer.Option(help="Visible shapes; 0 for as many as are drawn.")] = 2,
@@ -311,11 +324,11 @@ def run(
         hand_out(answers, work, names)
     # A job may be in one evaluation for minutes. Its store keeps what it has, and its referee's processes end with this one.
     _end_at(ends_at, console)
-    place = f"{device}-{index or 0}"
-    runs = Runs(settings, work, place, ends_at, console)
+    number, of = map(int, seat.split("/"))
+    runs = Runs(settings, work, f"{device}-{index or 0}", (number, of), ends_at, console)
     try:
-        for name in own_first(work, names, place):
-            with claimed(work, name, place) as mine:
+        for name in own_first(work, names, runs.place):
+            with claimed(work, name, runs.place) as mine:
                 if mine:
                     runs.task(name, names.index(name))
     finally:

@@ -25,15 +25,17 @@ class OwnReferee:
     Args:
         device: "cpu" or "cuda".
         work_dir: for what compilers make.
+        referees: how many share the device, this one among them.
     """
 
-    def __init__(self, device: str, work_dir: Path) -> None:
+    def __init__(self, device: str, work_dir: Path, referees: int = 1) -> None:
         self._device = device
         self._work_dir = work_dir
+        self._referees = referees
         self.core = self._open()
 
     def _open(self) -> RefereeCore:
-        core = RefereeCore(self._device, self._work_dir, "landlock")
+        core = RefereeCore(self._device, self._work_dir, "landlock", referees=self._referees)
         keep_to(core.fleet.role_cores)
         core.fleet.warm_up()
         return core
