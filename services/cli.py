@@ -12,6 +12,7 @@ from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from services.commands import keys, remote, tasks
 from services.commands.apply import apply
+from services.commands.backfill import backfill_leaderboard
 from services.commands.cost import cost
 from services.commands.doctor import doctor
 from services.commands.mcp import mcp
@@ -20,6 +21,7 @@ from services.commands.replay import replay
 from services.commands.resume import resume
 from services.commands.serve import serve
 from services.commands.verify import verify
+from services.commands.worker import worker
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,11 +43,13 @@ app.command()(profile)
 app.command()(verify)
 app.command()(apply)
 app.command()(serve)
+app.command()(worker)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tasks.app, name="tasks")
 app.command()(doctor)
 app.command("device")(ceilings)
 app.command()(cost)
+app.command()(backfill_leaderboard)
 app.command()(remote.submit)
 app.command()(remote.jobs)
 app.command()(remote.watch)

@@ -2,7 +2,8 @@
 
 | variable | default | meaning |
 | --- | --- | --- |
-| `KERNELWRIGHT_DATA_DIR` | `$XDG_DATA_HOME/kernelwright` or `~/.local/share/kernelwright` | database, bundles, caches |
+| `KERNELWRIGHT_DATA_DIR` | `$XDG_DATA_HOME/kernelwright` or `~/.local/share/kernelwright` | database, bundles, caches; its owner alone may look into it (mode 0700), or nothing starts |
+| `KERNELWRIGHT_RUNS_DIR` | `runs` in the data folder | folders of fine-tuning runs, for the page `/ui/runs` |
 | `KERNELWRIGHT_DATABASE_URL` | SQLite in the data folder | `postgresql+psycopg://...` for many machines |
 | `KERNELWRIGHT_BROKER_URL` | `memory://` (inside `kernelwright serve`) | `redis://...` for many machines |
 | `KERNELWRIGHT_DEVICE` | `cpu` | device of this machine's worker, and of a job that names none |
@@ -15,12 +16,15 @@
 | `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
 | `KERNELWRIGHT_HEAD_SECONDS`, `_BODY_SECONDS` | 10, 60 | a connection on which no request's head comes for so long is closed; a body that takes longer gets 408 |
+| `KERNELWRIGHT_ANSWER_SECONDS` | 60 | a client that takes nothing of its answer for so long is cut off, within as long again |
 | `KERNELWRIGHT_STREAMS_PER_KEY` | 600 | event streams open at a time of one key (without keys: of one address) |
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_RATE_LIMIT` | `6000/minute` | requests of one key (without keys: of one address); several with `;` between them |
 | `KERNELWRIGHT_RATE_LIMIT_WITHOUT_KEY` | `120/minute` | requests of one address with no valid key, once there are keys |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
-| `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts without any stored progress before a job is failed |
+| `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts that end in a fault, without any stored progress, before a job is failed |
+| `KERNELWRIGHT_MAX_LOST_WORKERS` | 10 | the same for attempts whose worker died: that is rarely the job's fault, and must not go on for ever |
+| `KERNELWRIGHT_AUDIT_DAYS` | 365 | entries of the audit log older than this are deleted, which is logged; 0 keeps all |
 | `KERNELWRIGHT_LOG_FORMAT` | `text` | `json`: one JSON object a line, for a collector |
 | `KERNELWRIGHT_ONE_USER` | `false` | what a job learns may reach any other of the same user, or without keys any other (`services/memory`) |
 
@@ -60,6 +64,7 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(default_factory=_default_data_dir)
+    runs_dir: Path | None = None
     database_url: str | None = None
     broker_url: str = "memory://"
     device: Literal["cpu", "cuda"] = "cpu"
@@ -76,12 +81,15 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=1_000_000, ge=1_000)
     head_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     body_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    answer_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     streams_per_key: int = Field(default=600, ge=1)
     allowed_hosts: tuple[str, ...] = ()
     rate_limit: str = "6000/minute"
     rate_limit_without_key: str = "120/minute"
     lease_seconds: float = Field(default=15.0, ge=1.0)
     max_attempts: int = Field(default=3, ge=1)
+    max_lost_workers: int = Field(default=10, ge=1)
+    audit_days: int = Field(default=365, ge=0, le=36_500)
     log_format: Literal["text", "json"] = "text"
     one_user: bool = False
 
@@ -111,6 +119,11 @@ class Settings(BaseSettings):
     def database(self) -> str:
         """The SQLAlchemy URL in force."""
         return self.database_url or f"sqlite:///{self.data_dir.expanduser().resolve() / 'kernelwright.db'}"
+
+    @property
+    def runs(self) -> Path:
+        """Where fine-tuning runs lie; it need not exist."""
+        return (self.runs_dir or self.data_dir / "runs").expanduser().resolve()
 
     @property
     def embedded(self) -> bool:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -115,32 +116,46 @@ def running(
             process.wait()
 
 
-@contextmanager
-def running_redis(folder: Path) -> Iterator[str]:
-    """Run a Redis that keeps nothing on disk; yields its URL."""
+@dataclass(frozen=True)
+class Program:
+    """A server program with its arguments: what is started, and started again after it was killed.
+
+    Attributes:
+        command: program and arguments.
+        url: where clients find it.
+        log: what it says goes there.
+        answers: whether it takes requests.
+        user: uid to become, or None.
+    """
+
+    command: Sequence[str | Path]
+    url: str
+    log: Path
+    answers: Callable[[], bool]
+    user: int | None = None
+
+
+def redis_program(folder: Path) -> Program:
+    """A Redis that keeps nothing on disk, on a free port."""
     program = redis_server()
     assert program is not None, 'the test lacks @pytest.mark.services("redis")'
     port = free_port()
-    options = [
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--dir",
-        str(folder),
-    ]
-    log = folder / "redis.log"
-    with running([program, *options, "--maxmemory-policy", "noeviction"], log, lambda: port_answers(port)):
-        yield f"redis://127.0.0.1:{port}/0"
+    options = f"--port {port} --bind 127.0.0.1 --appendonly no --maxmemory-policy noeviction".split()
+    command = [program, *options, "--save", "", "--dir", folder]
+    return Program(command, f"redis://127.0.0.1:{port}/0", folder / "redis.log", lambda: port_answers(port))
 
 
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """Make and run a PostgreSQL cluster in a temporary folder; yields a SQLAlchemy URL of an empty database.
+def running_redis(folder: Path) -> Iterator[str]:
+    """Run a Redis that keeps nothing on disk; yields its URL."""
+    program = redis_program(folder)
+    with running(program.command, program.log, program.answers):
+        yield program.url
+
+
+@contextmanager
+def postgres_cluster() -> Iterator[Program]:
+    """Make a PostgreSQL cluster in a temporary folder, which goes away at the end; its URL is of an empty database.
 
     PostgreSQL refuses to run as root: a root test run hands the folder and the server to the user `postgres`,
     which Debian's package makes, or to `nobody`.
@@ -153,17 +168,9 @@ def running_postgres() -> Iterator[str]:
         if user is not None:
             os.chown(folder, user, -1)
         data = folder / "data"
-        initdb = [
-            str(programs / "initdb"),
-            "--pgdata",
-            str(data),
-            "--username",
-            "kernelwright",
-            "--auth",
-            "trust",
-        ]
+        initdb = [programs / "initdb", "--pgdata", data, "--username", "kernelwright", "--auth", "trust"]
         subprocess.run(
-            [*initdb, "--encoding", "UTF8", "--locale", "C.UTF-8", "--no-sync"],
+            [*map(str, initdb), "--encoding", "UTF8", "--locale", "C.UTF-8", "--no-sync"],
             check=True,
             capture_output=True,
             user=user,
@@ -173,16 +180,31 @@ def running_postgres() -> Iterator[str]:
         # no fsync: the folder does not outlive the test
         options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", "fsync=off"]
         ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-        with running(
+        yield Program(
             [programs / "postgres", "-D", data, *options],
+            f"postgresql+psycopg://kernelwright@127.0.0.1:{port}/postgres",
             folder / "postgres.log",
             lambda: subprocess.run(ready, check=False).returncode == 0,
-            stop_signal=signal.SIGINT,  # "fast" shutdown: does not wait for clients
-            user=user,
-        ):
-            yield f"postgresql+psycopg://kernelwright@127.0.0.1:{port}/postgres"
+            user,
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """Make and run a PostgreSQL cluster in a temporary folder; yields a SQLAlchemy URL of an empty database."""
+    with (
+        postgres_cluster() as program,
+        running(
+            program.command,
+            program.log,
+            program.answers,
+            stop_signal=signal.SIGINT,  # "fast" shutdown: does not wait for clients
+            user=program.user,
+        ),
+    ):
+        yield program.url
 
 
 def _unprivileged_user() -> int:

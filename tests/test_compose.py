@@ -105,10 +105,18 @@ def _variables(document: Compose, env_example: str) -> Iterator[str]:
     offered = set(re.findall(r"^(\w+)=", env_example, flags=re.MULTILINE))
     yield from (f"variable {name} is missing in .env.example" for name in sorted(used - offered))
     yield from (f"variable {name} of .env.example is used nowhere" for name in sorted(offered - used))
-    fields = {f"KERNELWRIGHT_{field.upper()}" for field in Settings.model_fields}
+    known = {f"KERNELWRIGHT_{field.upper()}" for field in Settings.model_fields}
+    fields = set(known)
     for name in OWN_SERVICES:
         given = document["services"].get(name, {}).get("environment", {})
-        yield from (f"{name}: the service knows no setting {key}" for key in sorted(set(given) - fields))
+        yield from (f"{name}: the service knows no setting {key}" for key in sorted(set(given) - known))
+        # what is the same in every deployment of this file, such as a path inside the container
+        fields -= {key for key, value in given.items() if "${" not in str(value)}
+    secrets = {name.upper() for name in document["secrets"]}
+    yield from (
+        f"setting {name} is neither in .env.example nor a secret"
+        for name in sorted(fields - offered - secrets)
+    )
 
 
 def _exposure(document: Compose) -> Iterator[str]:
@@ -384,13 +392,23 @@ def test_unused_variable_of_the_example_is_named() -> None:
     assert found == ["variable KERNELWRIGHT_OLD of .env.example is used nowhere"]
 
 
+def test_setting_that_a_deployer_cannot_find_is_named() -> None:
+    without = ENV_EXAMPLE.replace("KERNELWRIGHT_STREAMS_PER_KEY=600\n", "")
+    document = compose()
+    del document["services"]["api"]["environment"]["KERNELWRIGHT_STREAMS_PER_KEY"]
+    assert problems_of(document, without) == [
+        "setting KERNELWRIGHT_STREAMS_PER_KEY is neither in .env.example nor a secret"
+    ]
+
+
 def test_commands_exist() -> None:
     services = compose()["services"]
     alembic = services["migrate"]["command"]
     assert (REPOSITORY / alembic[alembic.index("-c") + 1]).is_file()
     devices = {services[name]["environment"]["KERNELWRIGHT_DEVICE"] for name in WORKERS}
-    queues = {services[name]["command"][services[name]["command"].index("--queues") + 1] for name in WORKERS}
-    assert devices == queues == {"cpu", "cuda"}
+    # The worker takes its queue from its device.
+    assert devices == {"cpu", "cuda"}
+    assert all(services[name]["command"] == ["kernelwright", "worker"] for name in WORKERS)
 
     from services.worker.app import app
 

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -267,6 +268,11 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> str:
         session.execute(sqlalchemy.update(Job).values(device="cuda"))
         session.add(Job(id="2", name="n", device="cpu", task_name="t", task_sha256="", task_source="", request={},
                         state="succeeded"))  # fmt: skip
+        session.add(
+            Worker(
+                id="sick", device="cuda", seen_at=time.time(), self_check={"health": [{"rule": "gpu_ecc"}]}
+            )
+        )
     metrics = Metrics(base)
     metrics.http.answered("GET", "/jobs", 200, 0.01)
     base.close()

@@ -19,7 +19,18 @@ from services.api.gate import Gate
 from services.api.guard import Guard
 from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import Lookout
-from services.dashboard import boards, checks, compare, exports, fleet, login, pages, problem_pages, reference
+from services.dashboard import (
+    boards,
+    checks,
+    compare,
+    exports,
+    fleet,
+    login,
+    pages,
+    problem_pages,
+    reference,
+    runs,
+)
 from services.dashboard import keys as key_pages
 from services.db.session import database
 from services.db.upgrade import upgrade
@@ -70,7 +81,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         await run_in_threadpool(upgrade, app.state.database)
         app.state.stopping = asyncio.Event()
         app.state.lookout = Lookout(app.state.database, app.state.stopping, settings.streams_per_key)
-        dispatcher = Dispatcher(app.state.database, celery, settings.max_attempts)
+        dispatcher = Dispatcher(app.state.database, celery, settings.max_lost_workers, settings.audit_days)
         worker = EmbeddedWorker(celery, settings.device) if with_worker else None
         if worker:
             worker.start()
@@ -101,6 +112,18 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)
-    for part in (exports, boards, pages, reference, login, key_pages, problem_pages, fleet, compare, checks):
+    for part in (
+        exports,
+        boards,
+        pages,
+        reference,
+        login,
+        key_pages,
+        problem_pages,
+        fleet,
+        compare,
+        checks,
+        runs,
+    ):
         app.include_router(part.router)
     return app

@@ -104,7 +104,10 @@ class Gate:
             found = await run_in_threadpool(self._admit, scope, headers)
         except SQLAlchemyError as error:
             _log.warning("no key can be checked: the database does not answer (%s)", type(error).__name__)
-            await problem(503, "the database does not answer; ask again in a moment")(scope, receive, send)
+            away = problem(
+                503, "the database does not answer; ask again in a moment", headers={"Retry-After": "2"}
+            )
+            await away(scope, receive, send)
             return
         if isinstance(found, _Refusal):
             answer = _answer(found, scope, headers)

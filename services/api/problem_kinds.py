@@ -152,7 +152,7 @@ KINDS: tuple[Kind, ...] = (
         503,
         "not-ready",
         "Not ready",
-        "The service is up, but its database does not answer, so no key can be checked.",
+        "The service is up, but its database does not answer: no key can be checked, nothing read, nothing stored.",
         ("Send the same request again in a moment.", "GET /readyz says what is missing."),
     ),
 )

@@ -15,15 +15,17 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from services.api.problem_kinds import OF_STATUS
 from services.db.models import utc_now
+from services.db.outages import is_outage
 from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceeded, Refused, ServiceError
 
 _log = logging.getLogger(__name__)
+_BACK_IN_S = "2"  # how long PostgreSQL's restart takes
 # where a request's parts come from; a client knows its fields by their own names
 _PLACES = ("body", "query", "path", "header")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -87,6 +89,13 @@ def install(app: FastAPI) -> None:
         detail = "another request is making the same thing right now; ask again"
         return problem(409, detail, headers={"Retry-After": "1"})
 
+    async def away(request: Request, error: Exception) -> JSONResponse:
+        if not isinstance(error, DBAPIError) or not is_outage(error):
+            raise error
+        _log.warning("a request was cut off: the database is away (%s)", type(error.orig).__name__)
+        detail = "the database does not answer; ask again in a moment"
+        return problem(503, detail, headers={"Retry-After": _BACK_IN_S})
+
     async def fault(request: Request, error: Exception) -> JSONResponse:
         # starlette logs the traceback; the client is told nothing of our insides
         return problem(500, "the service failed; its log says why")
@@ -95,6 +104,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(IntegrityError, raced)
+    for kind in (OperationalError, InterfaceError, DBAPIError):
+        app.add_exception_handler(kind, away)
     app.add_exception_handler(Exception, fault)
 
 

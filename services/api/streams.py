@@ -128,8 +128,13 @@ class Lookout:
 
 
 def _is_valid(database: Database, key_id: str) -> bool:
-    with database.read() as session:
-        return is_valid(session, key_id)
+    """False where the database is away: the stream ends, and whoever reconnects is looked at by the gate."""
+    try:
+        with database.read() as session:
+            return is_valid(session, key_id)
+    except SQLAlchemyError as error:
+        _log.warning("a key cannot be checked: %s", type(error).__name__)
+        return False
 
 
 def _chunks(job_ids: list[str]) -> Iterator[list[str]]:

@@ -48,6 +48,9 @@ def submit(
         Path | None,
         typer.Option(help='Instead of sizes that are inferred, as JSON: {"rows": {"max": 64}, ...}.'),
     ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Which of your own jobs go first: the greater, from -4 to 4.")
+    ] = None,
     key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
@@ -59,6 +62,7 @@ def submit(
     wanted: dict[str, Any] = {
         **task_field(task),
         "device": device,
+        "priority": priority,
         "budget": _given(budget),
         "traffic": json_of(traffic),
         "space": json_of(space),

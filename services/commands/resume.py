@@ -39,7 +39,7 @@ def resume(
         if row is not None and row.state == "waiting":
             batches.resume(session, row)
             session.flush()
-        held = lease.claim(session, Job, job, owner, settings.lease_seconds, settings.max_attempts)
+        held = lease.claim(session, Job, job, owner, settings.lease_seconds, settings.max_lost_workers)
         if held is None:
             raise NotReady(f"job {job} waits for no answers here, or somebody else works on it")
         session.commit()

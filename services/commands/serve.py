@@ -50,6 +50,7 @@ def serve(
     Stop it with Ctrl-C: running jobs are given back and go on where they were after the next start.
     """
     say = Console(stderr=True)
+    _close_data_folder(say)
     if not is_loopback(host):
         if not wait_for_key and not _has_keys():
             say.print(
@@ -69,6 +70,19 @@ def serve(
         say.print(f"[red]cannot listen[/] on {host} port {port}: {error.strerror or error}")
         raise typer.Exit(1) from None
     _serve_on(listener, host, with_worker=worker, say=say)
+
+
+def _close_data_folder(say: Console) -> None:
+    from services.data_folder import DataFolderOpen, make_private
+    from services.settings import get_settings
+
+    try:
+        changed = make_private(get_settings().data_dir)
+    except DataFolderOpen as error:
+        say.print(f"[red]refused:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(_EXIT_USAGE) from None
+    if changed:
+        say.print(f"[yellow]note:[/] {changed}", highlight=False, soft_wrap=True)
 
 
 def _has_keys() -> bool:
@@ -126,7 +140,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
 
     config = uvicorn.Config(
         app,
-        http=patient(settings.head_seconds),
+        http=patient(settings.head_seconds, settings.answer_seconds),
         ws="none",
         limit_concurrency=most_connections(),
         log_config=None,

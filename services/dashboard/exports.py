@@ -11,6 +11,7 @@
 | `/ui/candidates/{id}/plots/{phase}.svg` | `held_out`, `validation`, `screen` |
 | `/ui/leaderboard/{task}/plots/history.svg` | first place over time |
 | `/ui/workers/tables/{name}.csv` | see `fleet` |
+| `/ui/runs/tables/{name}.csv`, `/ui/runs/{run}/tables/{name}.csv` | see `runs` |
 | `/ui/compare/tables/{name}.csv` | `facts`, `shapes` of several `candidate` |
 
 `.json` in place of `.csv` gives the same rows as JSON. Lists that go on say so in a `Link` header, and in `next`.

@@ -11,6 +11,7 @@ memory                       what jobs learnt, for other jobs; goes with the job
 leaderboards ──< leaderboard_entries, leaderboard_firsts
                              one board per task, referee and platform; its figures; who was first since when
 workers                      who is alive, which devices, which sandbox
+turns                        when each user was last served, for whose turn is next
 idempotency_keys             which request of which user made which row
 users ──< api_keys ──< login_sessions    who may ask for what, and who is logged in to the pages
   └──< usage                 what a user has used, day by day
@@ -73,6 +74,7 @@ class Leased:
         lease_until: end of the lease, seconds since 1970 on the database's clock.
         sent_at: when a message for it was last sent, same clock; None asks for one.
         cancel_requested: somebody wants it to stop.
+        priority: see `services.jobs.turns`.
     """
 
     state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
@@ -82,6 +84,7 @@ class Leased:
     lease_until: Mapped[float | None] = mapped_column(Float)
     sent_at: Mapped[float | None] = mapped_column(Float)
     cancel_requested: Mapped[bool] = mapped_column(default=False)
+    priority: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -97,6 +100,7 @@ class Job(Leased, Base):
     __table_args__ = (
         Index("jobs_of_owner", "owner_id", "id"),
         Index("jobs_of_owner_by_state", "owner_id", "state"),
+        Index("jobs_by_turn", "state", "device", "owner_id", "priority", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -213,6 +217,7 @@ class Evaluation(Leased, Base):
     __table_args__ = (
         Index("evaluations_of_owner", "owner_id", "id"),
         Index("evaluations_of_owner_by_state", "owner_id", "state"),
+        Index("evaluations_by_turn", "state", "device", "owner_id", "priority", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -337,6 +342,17 @@ class Worker(Base):
     self_check: Mapped[dict[str, Any] | None]
     problem: Mapped[str | None] = mapped_column(Text)
     seen_at: Mapped[float] = mapped_column(Float)
+
+
+class Turn(Base):
+    """When a user's row of a table was last given to a worker (database clock); `owner` is "" for nobody's rows."""
+
+    __tablename__ = "turns"
+
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    device: Mapped[str] = mapped_column(String(16), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(32), primary_key=True)
+    served_at: Mapped[float] = mapped_column(Float)
 
 
 class IdempotencyKey(Base):

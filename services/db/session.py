@@ -79,7 +79,7 @@ def _make_engine(url_text: str) -> Engine:
         url = url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() == "sqlite":
         if url.database and url.database != ":memory:":
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         timeout = {"timeout": _BUSY_TIMEOUT_MS / 1000}
         engine = create_engine(url, json_serializer=dump_json, hide_parameters=True, connect_args=timeout)
         event.listen(engine, "connect", _prepare_sqlite)

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from kernelbench_tasks import catalog
 from services.commands.task_argument import task_field
+from services.data_folder import DataFolderOpen, make_private
 from services.demo.failure import DemoFailed
 from services.demo.serving import running_service
 from services.demo.steps import Demo
@@ -63,7 +64,8 @@ def _run(
 ) -> None:
     fields = dict(task_field(task), budget={"seconds": seconds}, **({"device": device} if device else {}))
     source = _source_of(fields)
-    folder.mkdir(parents=True, exist_ok=True)
+    # Before anything lies in it: the service takes over no folder that others can look into.
+    make_private(folder)
     heading = console.rule
     heading("[bold]1. Start the service", align="left")
     starting = time.monotonic()
@@ -125,7 +127,7 @@ def main(
     clock = Clock()
     try:
         _run(task, data_dir.resolve(), console, clock, is_live=is_live, device=device, seconds=seconds)
-    except (DemoFailed, httpx.HTTPError, subprocess.TimeoutExpired, OSError) as error:
+    except (DemoFailed, DataFolderOpen, httpx.HTTPError, subprocess.TimeoutExpired, OSError) as error:
         console.print(Text.assemble(("The demo failed: ", "bold red"), str(error)), soft_wrap=True)
         console.print(Text(f"The service's log is {data_dir.resolve() / 'service.log'}"), soft_wrap=True)
         raise typer.Exit(1) from None

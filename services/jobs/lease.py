@@ -175,12 +175,12 @@ def ask_for_messages(session: Session, model: LeasedModel) -> None:
 
 
 def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[LeasedRow]:
-    """Rows nobody works on that must be ended: cancelled while their worker was dead, or out of attempts."""
+    """Rows nobody works on that must be ended: cancelled while their worker died or gave them back, or out of attempts."""
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
     waiting = or_(expired, model.state == "queued")
     query = select(model).where(
         or_(
-            and_(expired, model.cancel_requested),
+            and_(waiting, model.cancel_requested),
             and_(waiting, model.stalled_attempts >= max_attempts),
         )
     )

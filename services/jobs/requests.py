@@ -22,6 +22,9 @@ from pydantic import (
 MAX_SHAPES_PER_SPLIT = 64
 MAX_MODELS = 8
 MAX_DIMS = 64
+# Up to the first a priority orders one's own rows, beyond it goes before everybody's turn (`services.jobs.turns`).
+OWN_PRIORITY = 4
+MOST_PRIORITY = 9
 # What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
 _LARGEST_SIZE = 2**53
 # A year; beyond some hundreds of years clocks and waits overflow.
@@ -68,6 +71,15 @@ Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
 Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
 Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
 Device = Literal["cpu", "cuda"]
+Priority = Annotated[
+    int,
+    Field(
+        ge=-OWN_PRIORITY,
+        le=MOST_PRIORITY,
+        description="which of one's own waiting jobs and evaluations go first: the greater. It gains nothing over other users; "
+        f"beyond {OWN_PRIORITY}, which takes a key of scope admin, it goes before everybody",
+    ),
+]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
 
 
@@ -266,6 +278,7 @@ class OptimizeRequest(TaskRequest):
         "to GET /jobs/{id}/batch come by POST /jobs/{id}/batch",
     )
     strategy: StrategyRequest = Field(default_factory=StrategyRequest)
+    priority: Priority = 0
     energy: bool = Field(
         default=False,
         description="measure joules of the fastest candidates where their times tie within 2 %, and deliver the one that needs least",
@@ -300,6 +313,7 @@ class EvaluateRequest(TaskRequest):
     deadline_s: float = Field(
         default=900.0, ge=5, le=3600, allow_inf_nan=False, description="seconds for the whole evaluation"
     )
+    priority: Priority = 0
 
 
 class CandidateRequest(Request):

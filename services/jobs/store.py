@@ -2,14 +2,16 @@
 
 Everything is durable when a method returns, and every write checks in its own transaction that this worker still holds
 the lease. `candidate.proposed` and `candidate.judged` are written together with the row that they tell of, so that a
-SIGKILL between the two can neither lose an event nor double it.
+SIGKILL between the two can neither lose an event nor double it. A database that restarts is waited for: each write may happen
+twice, and what it stores is there once.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
@@ -18,6 +20,7 @@ from agent.candidates import Candidate
 from agent.store import PHASES
 from services.db import models
 from services.db.models import Job
+from services.db.outages import outliving
 from services.db.session import Database
 from services.db.types import storable_json, storable_text
 from services.jobs import events, lease
@@ -30,6 +33,9 @@ _OUTLINE = ("verdict", "reason", "findings", "summary", "environment", "effort",
 _OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled", "job.waiting")
 # Told once per source (and phase) however often a resumed job repeats them.
 _EVENTS_OF_SOURCE = ("candidate.proposed", "candidate.compiled", "candidate.judged")
+
+# Verdicts and steps kept in memory of one job: some megabytes.
+_MOST_KNOWN = 256
 
 
 class SqlJobStore:
@@ -46,9 +52,11 @@ class SqlJobStore:
         self._database = database
         self._job_id = job_id
         self._lease = held
-        self._stopping = stopping
+        self.stopping = stopping
+        self._known: dict[tuple[str, ...], Any] = {}
         self._known_owner: tuple[str | None, str, bool] | None = None
 
+    @outliving
     def candidates(self) -> list[Candidate]:
         """See `JobStore.candidates`. Leaves out external ones that an evaluation of their own is about to judge.
 
@@ -72,6 +80,7 @@ class SqlJobStore:
                 for row in session.scalars(query.order_by(models.Candidate.number))
             ]
 
+    @outliving
     def add_candidate(self, candidate: Candidate) -> bool:
         """See `JobStore.add_candidate`.
 
@@ -96,11 +105,16 @@ class SqlJobStore:
             self._progressed(session)
             return True
 
+    @outliving
     def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
         """See `JobStore.verdict`."""
-        with self._database.read() as session:
+
+        def read(session: Session) -> Any:
             return session.scalar(self._verdict_query(sha256, phase))
 
+        return cast(dict[str, Any] | None, self._read_once(("verdict", sha256, phase), read))
+
+    @outliving
     def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
         """See `JobStore.add_verdict`.
 
@@ -132,12 +146,17 @@ class SqlJobStore:
             self._progressed(session)
             return True
 
+    @outliving
     def step(self, name: str) -> object | None:
         """See `JobStore.step`."""
-        with self._database.read() as session:
+
+        def read(session: Session) -> Any:
             row = session.get(models.Step, (self._job_id, name))
             return row.value["value"] if row else None
 
+        return self._read_once(("step", name), read)
+
+    @outliving
     def finish_step(self, name: str, value: object) -> None:
         """See `JobStore.finish_step`.
 
@@ -149,7 +168,9 @@ class SqlJobStore:
                 session.add(
                     models.Step(job_id=self._job_id, name=name, value={"value": storable_json(value)})
                 )
+                self._progressed(session)
 
+    @outliving
     def steps(self, prefix: str) -> dict[str, object]:
         """See `JobStore.steps`."""
         query = select(models.Step).where(
@@ -158,6 +179,7 @@ class SqlJobStore:
         with self._database.read() as session:
             return {row.name: row.value["value"] for row in session.scalars(query.order_by(models.Step.name))}
 
+    @outliving
     def event(self, name: str, data: dict[str, Any]) -> None:
         """See `JobStore.event`. `budget.spent` also adds its `usd` and `tokens` to the job's bill.
 
@@ -175,10 +197,11 @@ class SqlJobStore:
             if events.append(session, self._job_id, name, data, once=once) and name == "budget.spent":
                 self._bill(session, data)
 
+    @outliving
     def stop_requested(self) -> str | None:
         """See `JobStore.stop_requested`. A lost lease and a worker that shuts down stop a job like a cancellation, a quota
         of its user that is used up like a spent budget."""
-        if self._stopping():
+        if self.stopping():
             return "cancelled"
         with self._database.read() as session:
             if lease.wanted(session, self._lease):
@@ -187,6 +210,21 @@ class SqlJobStore:
             if owner_id is None or self._lease.model is not Job:
                 return None
             return "budget" if quotas.standing_of(session, owner_id).exhausted(device, pays=pays) else None
+
+    def _read_once(self, key: tuple[str, ...], read: Callable[[Session], Any]) -> Any:
+        """What is stored never changes, so that it is read once; what is not there yet is asked for again.
+
+        A job asks for the same step dozens of times: this is a quarter of what storing costs it. Each caller has a copy.
+        """
+        if key not in self._known:
+            with self._database.read() as session:
+                found = read(session)
+            if found is None:
+                return None
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return copy.deepcopy(self._known[key])
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
@@ -204,8 +242,12 @@ class SqlJobStore:
         return self._known_owner
 
     def _progressed(self, session: Session) -> None:
-        """Something new was stored: the attempt was not in vain. What a resumed job merely repeats does not count."""
-        lease.locked_row(session, self._lease).stalled_attempts = 0
+        """Something new was stored: the attempt was not in vain. What a resumed job merely repeats does not count.
+
+        Steps count, too: a worker that dies after half of a long job's steps has brought it on.
+        """
+        row: Any = session.get_one(self._lease.model, self._lease.row_id)  # locked already, by `_writing`
+        row.stalled_attempts = 0
         job = session.get(Job, self._job_id)
         if job is not None:
             job.tally = None

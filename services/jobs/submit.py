@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from agent.spec import DEFAULT_STRATEGY, POLICY_API_KEY_VARIABLE, Budget, JobSpec, ModelChoice
@@ -17,24 +15,28 @@ from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from services.catalogue import registry
 from services.db.ids import new_id
-from services.db.models import Candidate, Evaluation, IdempotencyKey, Job, Verdict, Worker, utc_now
-from services.db.privacy import owner_of
+from services.db.models import Candidate, Evaluation, Job, Verdict, Worker
+from services.db.privacy import owner_of, sees_all
 from services.db.types import epoch_seconds
-from services.errors import Conflict, FieldError, NotFound, Refused
-from services.jobs import events, lease
+from services.errors import FieldError, NotFound, Refused
+from services.jobs import events, idempotency, lease
 from services.jobs.lines import lines_of_code
-from services.jobs.requests import CandidateRequest, EvaluateRequest, OptimizeRequest, Request, TaskRequest
+from services.jobs.requests import (
+    OWN_PRIORITY,
+    CandidateRequest,
+    EvaluateRequest,
+    OptimizeRequest,
+    TaskRequest,
+)
 from services.jobs.wake import bell
 from services.settings import Settings
 from services.users import quotas
 
 _WORKER_REMEMBERED_S = 24 * 3600.0
-_KEY_LIFETIME = timedelta(hours=24)
 _POLICY_SAMPLES = 4
 #: The effort of an evaluation that only looks at its task.
 LOOK = "look"
 _LOOK_S = 120.0
-_KEY_MAX_CHARACTERS = 200
 
 
 def create_job(
@@ -56,14 +58,14 @@ def create_job(
         Conflict: the key was used before with another body.
         QuotaExceeded: the session's user has used what it may use.
     """
-    earlier = _earlier(session, "optimize", request, idempotency_key)
-    if earlier:
-        return earlier
+    made_before = idempotency.earlier(session, "optimize", request, idempotency_key)
+    if made_before:
+        return made_before
     job_id = new_id()
     task = _task(request, request.name, settings)
     device = request.device or settings.device
     owner_id = owner_of(session)
-    errors = _unsupported(session, request, device, settings)
+    errors = _unsupported(session, request, device, settings) + _priority_errors(session, request.priority)
     origins, models = _proposers(request, settings, errors)
     pays = any(choice.provider != "batch" for choice in models)
     if pays and request.budget.usd is None and quotas.standing_of(session, owner_id).left("usd") is not None:
@@ -109,6 +111,7 @@ def create_job(
             task_source=task.source,
             from_catalog=catalog.find_by_sha256(task.sha256) is not None,
             request=wanted,
+            priority=request.priority,
         )
     )
     session.flush()
@@ -116,8 +119,8 @@ def create_job(
         session, job_id, "job.queued", {"name": spec.name, "device": device, "origins": list(origins)}
     )
     if claim_for is not None:
-        lease.claim(session, Job, job_id, claim_for, settings.lease_seconds, settings.max_attempts)
-    _remember(session, "optimize", request, idempotency_key, job_id)
+        lease.claim(session, Job, job_id, claim_for, settings.lease_seconds, settings.max_lost_workers)
+    idempotency.remember(session, "optimize", request, idempotency_key, job_id)
     session.commit()
     bell.set()
     return job_id
@@ -127,12 +130,12 @@ def create_evaluation(
     session: Session, request: EvaluateRequest, settings: Settings, idempotency_key: str | None = None
 ) -> str:
     """Make a queued evaluation, commit, and return its id. Raises as `create_job` does."""
-    earlier = _earlier(session, "evaluate", request, idempotency_key)
-    if earlier:
-        return earlier
+    made_before = idempotency.earlier(session, "evaluate", request, idempotency_key)
+    if made_before:
+        return made_before
     task = _task(request, None, settings)
     device = request.device or settings.device
-    errors = _device_errors(session, device, settings)
+    errors = _device_errors(session, device, settings) + _priority_errors(session, request.priority)
     if errors:
         raise Refused(errors)
     owner_id = owner_of(session)
@@ -148,9 +151,10 @@ def create_evaluation(
             device=device,
             effort=request.effort,
             deadline_s=request.deadline_s,
+            priority=request.priority,
         )
     )
-    _remember(session, "evaluate", request, idempotency_key, evaluation_id)
+    idempotency.remember(session, "evaluate", request, idempotency_key, evaluation_id)
     session.commit()
     bell.set()
     return evaluation_id
@@ -181,6 +185,7 @@ def create_look(session: Session, request: TaskRequest, settings: Settings) -> s
         device=device,
         effort=LOOK,
         deadline_s=_LOOK_S,
+        priority=OWN_PRIORITY,  # somebody sits before a page and waits
     )
     session.add(row)
     session.commit()
@@ -222,8 +227,9 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
     if session.scalar(judged.limit(1)) is None and session.scalar(waiting.limit(1)) is None:
         task = TaskSource(name=job.task_name, source=job.task_source)
         row_of_evaluation = _evaluation(
-            new_id(), task, source, owner_id=job.owner_id, device=job.device, effort="screen", job_id=job_id
-        )
+            new_id(), task, source, owner_id=job.owner_id, device=job.device, effort="screen",
+            job_id=job_id, priority=job.priority,
+        )  # fmt: skip
         session.add(row_of_evaluation)
     candidate_id = row.id
     session.commit()
@@ -282,6 +288,7 @@ def _evaluation(
     effort: str,
     deadline_s: float | None = None,
     job_id: str | None = None,
+    priority: int = 0,
 ) -> Evaluation:
     return Evaluation(
         id=evaluation_id,
@@ -297,6 +304,7 @@ def _evaluation(
         candidate_source=candidate.source,
         origin=candidate.origin,
         label=candidate.label,
+        priority=priority,
     )
 
 
@@ -320,6 +328,12 @@ def _device_errors(session: Session, device: str, settings: Settings) -> list[Fi
     if device in offered:
         return []
     return [FieldError("device", f"no worker here offers {device!r}; there is: {', '.join(sorted(offered))}")]
+
+
+def _priority_errors(session: Session, priority: int) -> list[FieldError]:
+    if priority <= OWN_PRIORITY or sees_all(session):
+        return []
+    return [FieldError("priority", f"beyond {OWN_PRIORITY} it takes a key of scope admin")]
 
 
 def _unsupported(
@@ -410,30 +424,3 @@ def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldEr
 def _prices(model: str, settings: Settings) -> dict[str, Any]:
     given, made = settings.llm_prices.get(model, (0.0, 0.0))
     return {"usd_per_million_input_tokens": given, "usd_per_million_output_tokens": made}
-
-
-def _earlier(session: Session, verb: str, request: Request, key: str | None) -> str | None:
-    if key is None:
-        return None
-    if not key or len(key) > _KEY_MAX_CHARACTERS or not key.isprintable():
-        message = f"must be 1 to {_KEY_MAX_CHARACTERS} printable characters"
-        raise Refused([FieldError("Idempotency-Key", message)])
-    session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < utc_now() - _KEY_LIFETIME))
-    row = session.get(IdempotencyKey, (owner_of(session) or "", key))
-    if row is None:
-        return None
-    if row.body_sha256 != _digest(verb, request):
-        raise Conflict("this Idempotency-Key was used before with another request")
-    return row.made_id
-
-
-def _remember(session: Session, verb: str, request: Request, key: str | None, made_id: str) -> None:
-    if key is not None:
-        owner_id = owner_of(session) or ""
-        session.add(
-            IdempotencyKey(owner_id=owner_id, key=key, body_sha256=_digest(verb, request), made_id=made_id)
-        )
-
-
-def _digest(verb: str, request: Request) -> str:
-    return hashlib.sha256(f"{verb}\n{request.model_dump_json()}".encode()).hexdigest()

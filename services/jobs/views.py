@@ -80,6 +80,7 @@ class JobView(View):
     state: JobState
     task: TaskView
     device: str
+    priority: int = 0
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -139,6 +140,7 @@ class EvaluationView(View):
     candidate: dict[str, str]
     device: str
     effort: str
+    priority: int = 0
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select, update
@@ -34,8 +35,8 @@ def standing_of(session: Session, job: Job) -> Standing | NotListed:
     return decide(job, winner, held_out)
 
 
-def enter(session: Session, job: Job) -> LeaderboardEntry | None:
-    """Put a job that ends now, and that the caller has locked, on its board; None where it does not rank.
+def enter(session: Session, job: Job, at: datetime | None = None) -> LeaderboardEntry | None:
+    """Put a job that ends now, or ended `at` a time, and that the caller has locked, on its board; None where it does not rank.
 
     Twice is once: a job has one entry.
     """
@@ -49,6 +50,7 @@ def enter(session: Session, job: Job) -> LeaderboardEntry | None:
     board = _locked_board(session, standing)
     model = _model_of(job, winner)
     now = utc_now()
+    at = at or now
     entry = LeaderboardEntry(
         board_id=board.id,
         job_id=job.id,
@@ -64,7 +66,7 @@ def enter(session: Session, job: Job) -> LeaderboardEntry | None:
         shapes=standing.shapes,
         roofline_share=_roofline_share(session, job, winner),
         usd=job.usd,
-        entered_at=now,
+        entered_at=at,
     )
     same = (
         LeaderboardEntry.board_id == board.id,
@@ -72,17 +74,19 @@ def enter(session: Session, job: Job) -> LeaderboardEntry | None:
         LeaderboardEntry.owner == entry.owner,
         LeaderboardEntry.origin == winner.origin,
     )
-    session.execute(
-        update(LeaderboardEntry).where(*same).values(live=False).execution_options(synchronize_session=False)
-    )
+    later = select(LeaderboardEntry.id).where(*same, LeaderboardEntry.entered_at > at)
+    entry.live = session.scalar(later.limit(1)) is None
+    earlier = update(LeaderboardEntry).where(*same, LeaderboardEntry.entered_at <= at).values(live=False)
+    session.execute(earlier.execution_options(synchronize_session=False))
     session.add(entry)
     session.flush()
     board.changed_at = now
-    _note_first(session, board.id)
+    _note_first(session, board.id, at, now)
     return entry
 
 
-def _note_first(session: Session, board_id: int) -> None:
+def _note_first(session: Session, board_id: int, at: datetime, now: datetime) -> None:
+    """Since `at`, or since now where somebody was first after that: what was shown then is not rewritten."""
     first = session.scalar(
         select(LeaderboardEntry.id)
         .where(LeaderboardEntry.board_id == board_id, LeaderboardEntry.live)
@@ -90,13 +94,14 @@ def _note_first(session: Session, board_id: int) -> None:
         .limit(1)
     )
     held = session.scalar(
-        select(LeaderboardFirst.entry_id)
+        select(LeaderboardFirst)
         .where(LeaderboardFirst.board_id == board_id)
         .order_by(LeaderboardFirst.id.desc())
         .limit(1)
     )
-    if first is not None and first != held:
-        session.add(LeaderboardFirst(board_id=board_id, entry_id=first))
+    if first is not None and (held is None or first != held.entry_id):
+        since = at if held is None or held.since <= at else now
+        session.add(LeaderboardFirst(board_id=board_id, entry_id=first, since=since))
 
 
 def _locked_board(session: Session, standing: Standing) -> Leaderboard:

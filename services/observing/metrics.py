@@ -206,13 +206,22 @@ def _workers(session: Session) -> Iterator[Metric]:
         "Share of the last seconds in which the device was judging, mean over its workers.",
         labels=["device", "type"],
     )
-    for one in workers.capabilities(workers.alive(session)):
+    sick = GaugeMetricFamily(
+        "kernelwright_device_unhealthy",
+        "Workers that took their GPU out, by the rule of its health.",
+        labels=["device", "rule"],
+    )
+    alive = workers.alive(session)
+    for (device, rule), number in workers.ailments(alive).items():
+        sick.add_metric([device, rule], number)
+    for one in workers.capabilities(alive):
         for state in ("ready", "refusing", "checking"):
             count.add_metric([one.device, one.type, state], getattr(one, state))
         if one.busy_share is not None:
             busy.add_metric([one.device, one.type], one.busy_share)
     yield count
     yield busy
+    yield sick
 
 
 def _seconds(since: datetime, now: datetime) -> float:

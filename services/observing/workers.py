@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +12,12 @@ from sqlalchemy.orm import Session
 from evaluator.fingerprint import type_of
 from services.db.models import Worker
 from services.db.types import epoch_seconds
+from services.worker.gpu_rules import KNOWN_KERNEL, RULES
 
 SEEN_WITHIN_S = 20.0
 BUSY_SHARE = "busy_share"
+HEALTH = "health"
+_RULES = frozenset({*RULES, KNOWN_KERNEL})
 _LONGEST_NAME = 100
 
 
@@ -64,6 +67,18 @@ def capabilities(workers: Sequence[Worker]) -> list[Capability]:
 def state_of(worker: Worker) -> str:
     """What a worker that is alive does: it is `ready`, is `checking` itself, or is `refusing` all work."""
     return "refusing" if worker.problem is not None else "checking" if worker.tier is None else "ready"
+
+
+def ailments(workers: Sequence[Worker]) -> Counter[tuple[str, str]]:
+    """How many workers say which rule of their device's health took them out, by device and rule; only rules that we know."""
+    found: Counter[tuple[str, str]] = Counter()
+    for worker in workers:
+        said = (worker.self_check or {}).get(HEALTH)
+        for one in said if isinstance(said, list) else ():
+            rule = one.get("rule") if isinstance(one, dict) else None
+            if isinstance(rule, str) and rule in _RULES:
+                found[worker.device, rule] += 1
+    return found
 
 
 def _capability(device: str, type_name: str, members: Sequence[Worker]) -> Capability:

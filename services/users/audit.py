@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from datetime import timedelta
+
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from services.db.models import AuditEntry
+from services.db.models import AuditEntry, utc_now
+from services.db.session import Database
 from services.db.types import storable_text
 from services.users.caller import Caller
 
 FROM_THE_MACHINE = Caller(address="this machine")
+_SERVICE = Caller(address="this service")
+_PURGED_AT_ONCE = 5_000  # SQLite has one place for writers, and requests wait for it
 
 
 def note(
@@ -51,6 +56,30 @@ def list_entries(session: Session, limit: int, before: int | None = None) -> lis
     if before is not None:
         query = query.where(AuditEntry.id < before)
     return list(session.scalars(query))
+
+
+def purge(database: Database, days: int) -> int:
+    """Delete entries older than so many days, and say so in the log itself; how many there were. 0 days: keep all."""
+    if days <= 0:
+        return 0
+    before = utc_now() - timedelta(days=days)
+    old = select(AuditEntry.id).where(AuditEntry.time < before).order_by(AuditEntry.id).limit(_PURGED_AT_ONCE)
+    gone = 0
+    while True:
+        with database.read() as session:
+            ids = session.scalars(old).all()
+        if not ids:
+            return gone
+        with database.write() as session:
+            # By the ids of those that are old; what others have deleted meanwhile is neither counted nor told of.
+            found = session.execute(
+                delete(AuditEntry).where(AuditEntry.id.in_(ids), AuditEntry.time < before)
+            )
+            count = int(found.rowcount)  # type: ignore[attr-defined]
+            if count:
+                detail = f"{count} entries from before {before:%Y-%m-%d %H:%M} UTC ({days} days are kept)"
+                note(session, _SERVICE, "audit purged", detail=detail)
+        gone += count
 
 
 def _short(text: str | None, length: int) -> str | None:

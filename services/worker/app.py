@@ -1,4 +1,4 @@
-"""The Celery application. A message only says "look at this row": losing, doubling or delaying one does no harm.
+"""The Celery application. A message only says "something may be ready": losing, doubling or delaying one does no harm.
 
 celery -A services.worker.app worker -Q cpu     # on a machine of its own; `-Q cuda` with KERNELWRIGHT_DEVICE=cuda
 """
@@ -19,7 +19,7 @@ from celery.signals import (
 from services.observing.logs import dress
 from services.settings import get_settings
 
-_HOURS_S = 24 * 3600
+_log = logging.getLogger(__name__)
 
 
 def make_celery(broker_url: str) -> Celery:
@@ -29,18 +29,11 @@ def make_celery(broker_url: str) -> Celery:
         # results live in our tables
         task_ignore_result=True,
         result_backend=None,
-        # a message is kept until its row has been dealt with, and one worker holds one message a thread
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
+        # a message is dealt with at once, by waking the worker's slots (`services.worker.slots`)
         worker_prefetch_multiplier=1,
-        task_track_started=True,
-        # threads: the work is done by the referee's own processes, and Python here only waits for them
         worker_pool="threads",
-        worker_concurrency=4,
+        worker_concurrency=1,
         broker_connection_retry_on_startup=True,
-        # the lease decides who works on a row; a broker that stumbles must not kill healthy work
-        worker_cancel_long_running_tasks_on_connection_loss=False,
-        # above any job, or Redis hands a running job's message to a second worker; recovery is the lease's business
         broker_transport_options=_transport_options(broker_url),
         worker_hijack_root_logger=False,
         task_create_missing_queues=True,
@@ -51,7 +44,7 @@ def make_celery(broker_url: str) -> Celery:
 def _transport_options(broker_url: str) -> dict[str, Any]:
     if not broker_url.startswith(("redis", "rediss")):
         return {}
-    return {"visibility_timeout": _HOURS_S, "socket_connect_timeout": 2, "socket_timeout": 30}
+    return {"socket_connect_timeout": 2, "socket_timeout": 30}
 
 
 app = make_celery(get_settings().broker_url)
@@ -66,9 +59,16 @@ def _dress(logger: logging.Logger, **_: Any) -> None:
 @celeryd_after_setup.connect
 def _begin(**_: Any) -> None:
     # the self-check then runs while the worker connects, and /readyz knows the sandbox before the first job
+    from services.data_folder import DataFolderOpen, make_private
     from services.worker.context import worker_context
 
-    worker_context()
+    try:
+        changed = make_private(get_settings().data_dir)
+    except DataFolderOpen as error:
+        raise SystemExit(f"refused: {error}") from None
+    if changed:
+        _log.warning(changed)
+    worker_context().slots.start()
 
 
 @worker_shutting_down.connect

@@ -84,6 +84,16 @@ class Bench:
         with self._guard:
             return self._busy_s + (time.monotonic() - self._began if self._began is not None else 0.0)
 
+    def is_idle(self) -> bool:
+        """Whether no call runs now."""
+        with self._guard:
+            return self._running is None
+
+    def is_warm(self) -> bool:
+        """Whether there is a referee, which holds memory of the device."""
+        with self._guard:
+            return self._referee is not None
+
     def stop(self, seat: Seat) -> None:
         """Refuse further calls of `seat` and kill the one that runs, if it is this seat's."""
         with self._guard:

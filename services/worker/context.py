@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 
+from sqlalchemy import delete
+from sqlalchemy.exc import SQLAlchemyError
+
 from agent.spec import API_KEY_VARIABLE, POLICY_API_KEY_VARIABLE
+from services.db.models import Worker
 from services.db.session import database
+from services.jobs import lease
 from services.settings import Settings, get_settings
 from services.worker.bench import Bench
 from services.worker.identity import own_identity
 from services.worker.presence import Presence
 from services.worker.runner import Runner
+from services.worker.slots import Slots
+
+_STOP_WITHIN_S = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerContext:
-    """Bench, presence and runner of this process."""
+    """Bench, presence, runner and slots of this process; the slots look for work once they are started."""
 
     def __init__(self, settings: Settings) -> None:
         keys = {API_KEY_VARIABLE: settings.llm_api_key, POLICY_API_KEY_VARIABLE: settings.policy_api_key}
@@ -29,12 +40,16 @@ class WorkerContext:
             settings.device, settings.data_dir.expanduser().resolve() / "bench", settings.minimum_tier
         )
         self.presence = Presence(base, self.bench, self.owner)
-        self.runner = Runner(settings, base, self.bench, self.owner, self.presence.problem)
+        self.runner = Runner(
+            settings, base, self.bench, self.owner, self.presence.problem, self.presence.is_sick
+        )
+        self.slots = Slots(self.runner.work_on_next, self.presence.problem, self.runner.stopping)
 
     def stop(self) -> None:
         """Give running rows back, kill what runs, take the worker's row away."""
         self.runner.stopping.set()
         self.bench.close()
+        self.slots.stop(_STOP_WITHIN_S)
         self.presence.stop()
 
 
@@ -57,3 +72,13 @@ def stop_worker() -> None:
     with _making:
         if _made is not None:
             _made.stop()
+
+
+def free_rows_of(owner: str) -> None:
+    """Free the rows of a worker that is dead and take it off the list; where the database is away, its leases run out."""
+    try:
+        with database(get_settings().database).write() as session:
+            lease.expire_leases_of(session, [owner])
+            session.execute(delete(Worker).where(Worker.id == owner))
+    except SQLAlchemyError as error:
+        _log.warning("the rows of %s wait for their leases to run out: %s", owner, error)

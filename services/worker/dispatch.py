@@ -1,4 +1,4 @@
-"""The dispatcher: sends a message for every row that needs a worker, and ends rows that no worker can help any more.
+"""The dispatcher: tells workers that rows wait, and ends rows that no worker can help any more.
 
 It runs as a thread of every API process. It is the only sender of messages, so a broker that is down delays work and
 never fails a request.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -21,12 +21,16 @@ from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import LeasedModel, LeasedRow
 from services.jobs.wake import bell
+from services.observing import workers as observed
+from services.users import audit
 from services.worker.identity import is_known_dead
 
 LOOK_EVERY_S = 1.0
 _RESEND_AFTER_S = 10.0
 _MESSAGES_AT_ONCE = 8
-_TASK_OF = ((Job, "kernelwright.run_job"), (Evaluation, "kernelwright.run_evaluation"))
+_PURGE_EVERY_S = 24 * 3600.0
+_LOOK = "kernelwright.look"  # `services.worker.tasks`, which only workers load
+_MODELS: tuple[LeasedModel, ...] = (Job, Evaluation)
 _log = logging.getLogger(__name__)
 
 
@@ -37,12 +41,15 @@ class Dispatcher:
         database: where the rows are.
         celery: through which messages are sent.
         max_attempts: attempts without progress before a row is failed.
+        audit_days: how long entries of the audit log are kept; 0: for ever.
     """
 
-    def __init__(self, database: Database, celery: Celery, max_attempts: int) -> None:
+    def __init__(self, database: Database, celery: Celery, max_attempts: int, audit_days: int = 0) -> None:
         self._database = database
         self._celery = celery
         self._max_attempts = max_attempts
+        self._audit_days = audit_days
+        self._purged_at = time.monotonic() - _PURGE_EVERY_S
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
         self.broker_problem: str | None = None
@@ -51,7 +58,7 @@ class Dispatcher:
         """Start; `queue_is_new` says that messages sent before are gone, as those of an in-memory broker are."""
         if queue_is_new:
             with self._database.write() as session:
-                for model, _ in _TASK_OF:
+                for model in _MODELS:
                     lease.ask_for_messages(session, model)
         self._thread.start()
 
@@ -65,8 +72,11 @@ class Dispatcher:
         while not self._stopped.is_set():
             try:
                 self.look()
+                self._purge()
             except SQLAlchemyError:
                 _log.warning("the dispatcher could not reach the database", exc_info=True)
+            except Exception:  # noqa: BLE001 - without this thread nothing is ever sent, freed or ended again
+                _log.exception("a round of the dispatcher failed")
             bell.wait(LOOK_EVERY_S)
             bell.clear()
 
@@ -74,14 +84,21 @@ class Dispatcher:
         """One round."""
         self._free_rows_of_the_dead()
         self._resume_answered()
-        for model, task in _TASK_OF:
+        for model in _MODELS:
             self._end_abandoned(model)
-            self._send(model, task)
+            self._send(model)
+
+    def _purge(self) -> None:
+        if time.monotonic() - self._purged_at >= _PURGE_EVERY_S:
+            self._purged_at = time.monotonic()
+            gone = audit.purge(self._database, self._audit_days)
+            if gone:
+                _log.info("%d old entries of the audit log were deleted", gone)
 
     def _free_rows_of_the_dead(self) -> None:
         owners: set[str] = set()
         with self._database.read() as session:
-            for model, _ in _TASK_OF:
+            for model in _MODELS:
                 owners.update(owner for owner in lease.owners(session, model) if is_known_dead(owner))
         if owners:
             _log.info("workers that died: %s", ", ".join(sorted(owners)))
@@ -105,19 +122,26 @@ class Dispatcher:
             for row in lease.abandoned(session, model, self._max_attempts):
                 _end(session, row)
 
-    def _send(self, model: LeasedModel, task: str) -> None:
+    def _send(self, model: LeasedModel) -> None:
+        """A message for each row that waits, to whoever hears it first, and after a while again.
+
+        None where no worker is: it would look by itself when it starts, and meanwhile messages would pile up.
+        """
         with self._database.read() as session:
             if not lease.any_claimable(session, model, self._max_attempts, _RESEND_AFTER_S):
                 return
+            heard = {worker.device for worker in observed.alive(session)}
         with self._database.write() as session:
             rows = lease.take_for_sending(
                 session, model, self._max_attempts, _RESEND_AFTER_S, _MESSAGES_AT_ONCE
             )
         for row_id, device in rows:
+            if device not in heard:
+                continue
             try:
-                self._celery.send_task(task, args=[row_id], queue=device, retry=False)
+                self._celery.send_task(_LOOK, queue=device, retry=False, expires=_RESEND_AFTER_S)
                 self.broker_problem = None
-            except (OperationalError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a broker that loads, is full or was flushed fails in many ways
                 self.broker_problem = str(error)
                 _log.warning("the broker took no message: %s", error)
                 with self._database.write() as session:
@@ -127,7 +151,7 @@ class Dispatcher:
 
 def _end(session: Session, row: LeasedRow) -> None:
     if row.cancel_requested:
-        state, reason = "cancelled", "cancelled; its worker had died"
+        state, reason = "cancelled", "cancelled; its worker had died or given it back"
     else:
         state = "failed"
         reason = (

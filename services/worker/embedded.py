@@ -13,7 +13,7 @@ _STOP_WITHIN_S = 10.0
 
 
 class EmbeddedWorker:
-    """One worker thread (with a small pool of its own) for one device's queue."""
+    """One thread that hears the broker's messages for one device, and the slots that they wake."""
 
     def __init__(self, celery: Celery, queue: str) -> None:
         celery.loader.import_default_modules()
@@ -24,7 +24,7 @@ class EmbeddedWorker:
             hostname="embedded@localhost",
             queues=[queue],
             pool_cls="threads",
-            concurrency=4,
+            concurrency=1,
             without_gossip=True,
             without_mingle=True,
             without_heartbeat=True,
@@ -33,8 +33,8 @@ class EmbeddedWorker:
         self._thread = threading.Thread(target=self._controller.start, name="worker", daemon=True)
 
     def start(self) -> None:
-        """Start the thread and the worker's self-check."""
-        worker_context()
+        """Start the thread, the worker's self-check and its slots."""
+        worker_context().slots.start()
         self._thread.start()
 
     def stop(self) -> None:

@@ -25,7 +25,12 @@ def machine() -> str:
 
 def own_identity() -> str:
     """The identity of this process."""
-    return f"{machine()}/{os.getpid()}-{_start_ticks(os.getpid())}"
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> str:
+    """The identity of a process of this machine."""
+    return f"{machine()}/{pid}-{_start_ticks(pid)}"
 
 
 def is_known_dead(owner: str) -> bool:

@@ -1,7 +1,8 @@
 """A worker's entry in the table of workers: that it is alive, which device it has, and which sandbox held its own attacks.
 
 The self-check runs before the first job. A worker without a sandbox that held refuses every job (fails closed), and so does
-one whose device reaches something else than others of the type that it says it is.
+one whose device reaches something else than others of the type that it says it is. A GPU is looked at all the time
+(`services.worker.health`): a worker whose GPU is sick refuses work until it is well again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from evaluator.profiling.claims import doubt
 from services.db.models import Worker
 from services.db.session import Database
 from services.db.types import epoch_seconds, storable_json
-from services.observing.workers import BUSY_SHARE
+from services.observing.workers import BUSY_SHARE, HEALTH
+from services.worker import health
 from services.worker.bench import Bench
+from services.worker.gpu_reading import NvmlGpu
+from services.worker.health import DeviceHealth, try_kernel
 
 BEAT_EVERY_S = 5.0
 # A check can fail on a machine that is very busy, or while remains of a killed worker still hold processes.
@@ -46,6 +50,7 @@ class Presence:
         self._stopped = threading.Event()
         self._check: dict[str, Any] | None = None
         self._problem: str | None = None
+        self._health: DeviceHealth | None = None
         self._busy = (time.monotonic(), 0.0)
         self._busy_share: float | None = None
         self._threads = [
@@ -62,13 +67,23 @@ class Presence:
         """Stop beating and take the row away."""
         self._stopped.set()
         self._threads[1].join(timeout=BEAT_EVERY_S)
-        with self._database.write() as session:
-            session.execute(delete(Worker).where(Worker.id == self._owner))
+        try:
+            with self._database.write() as session:
+                session.execute(delete(Worker).where(Worker.id == self._owner))
+        except SQLAlchemyError as error:  # its row grows old and is no longer counted
+            _log.warning("the worker's row stays: %s", type(error).__name__)
 
     def problem(self) -> str | None:
         """Waits for the first result of the self-check; why this worker must not run anything untrusted, or None when it may."""
         self._checked.wait()
-        return self._problem
+        return self._current_problem()
+
+    def is_sick(self) -> bool:
+        """Whether the device has become such that what runs on it should be given back."""
+        return self._health is not None and self._health.stops()
+
+    def _current_problem(self) -> str | None:
+        return self._problem or (self._health.problem() if self._health is not None else None)
 
     def _run_check(self) -> None:
         """Check until it holds: a few times in quick succession, then, refusing work meanwhile, now and again."""
@@ -81,10 +96,27 @@ class Presence:
                 self._checked.set()
                 self._write()
             if problem is None:
+                self._watch_device()
                 return
             self._stopped.wait(TRY_AGAIN_S if tries < TRIES else CHECK_AGAIN_S)
         self._problem = self._problem or "the worker is shutting down"
         self._checked.set()
+
+    def _watch_device(self) -> None:
+        """Look after a GPU until the worker stops."""
+        uuid = ((self._check or {}).get("device") or {}).get("gpu_uuid")
+        if self._bench.device != "cuda" or not uuid:
+            return
+        try:
+            gpu = NvmlGpu(str(uuid))
+        except OSError as error:
+            _log.warning("the health of this GPU is not watched: %s", error)
+            return
+        bench = self._bench
+        self._health = DeviceHealth(gpu, lambda: try_kernel(bench.seat()), bench.is_idle, bench.is_warm)
+        while not self._stopped.wait(health.LOOK_EVERY_S):
+            if self._health.look():
+                self._write()
 
     def _check_once(self) -> str | None:
         try:
@@ -151,7 +183,13 @@ class Presence:
             row = Worker(id=self._owner, device=self._bench.device)
             session.add(row)
         row.tier = self._check.get("tier") if self._check and self._problem is None else None
-        # beside what was checked: how much of the time between two beats the device was judging
-        row.self_check = storable_json({**self._check, BUSY_SHARE: self._busy_share}) if self._check else None
-        row.problem = self._problem
+        # beside what was checked: how much of the time between two beats the device was judging, and what ails it
+        found = (
+            [{"rule": one.rule, "sentence": one.sentence} for one in self._health.found]
+            if self._health
+            else []
+        )
+        beside = {BUSY_SHARE: self._busy_share, HEALTH: found}
+        row.self_check = storable_json({**self._check, **beside}) if self._check else None
+        row.problem = self._current_problem()
         row.seen_at = epoch_seconds()  # type: ignore[assignment]  # an SQL expression, evaluated by the database

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -14,14 +14,15 @@ from sqlalchemy.orm import Session
 from agent.candidates import Candidate
 from agent.job import judge_candidate, run_job
 from agent.redaction import known_secrets
-from agent.spec import JobOutcome
+from agent.spec import JobOutcome, JobSpec
 from evaluator.client import Referee
 from evaluator.errors import SandboxUnavailable
 from evaluator.sources import CandidateSource, TaskSource
 from services.db.models import Bundle, Evaluation, Job
+from services.db.outages import is_outage, through_outages
 from services.db.session import Database
 from services.errors import LeaseLost
-from services.jobs import batches, events, lease
+from services.jobs import batches, events, lease, turns
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.store import SqlJobStore
@@ -42,6 +43,7 @@ _OF_A_LOOK = (
 )  # fmt: skip
 # What a crash of ours reads like to the person who waits for the job; details are in the log.
 _FAULT = "internal fault ({kind}): {error}"
+Result = TypeVar("Result")
 
 
 class Runner:
@@ -53,6 +55,7 @@ class Runner:
         bench: where candidates run.
         owner: this worker's identity, written into leases.
         refusal: why nothing may run here, or None; waits until that is known.
+        is_sick: whether the device's verdicts cannot be believed any more: what runs is given back.
     """
 
     def __init__(
@@ -62,54 +65,46 @@ class Runner:
         bench: Bench,
         owner: str,
         refusal: Callable[[], str | None],
+        is_sick: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._database = database
         self._bench = bench
         self._owner = owner
         self._refusal = refusal
-        self._job_slot = threading.Lock()
+        self._is_sick = is_sick
         self.stopping = threading.Event()
 
-    def run_job(self, job_id: str) -> None:
-        """Work on a job, unless this process has one already (then a message will come again) or nobody needs to."""
-        if not self._job_slot.acquire(blocking=False):
-            return
-        try:
-            self._refusal()  # a row stays queued, and can be cancelled at once, until the sandbox has been checked
-            held = self._claim(Job, job_id)
-            if held is not None:
-                with belonging_to(job_id):
-                    self.work_on_job(held)
-        finally:
-            self._job_slot.release()
-        if not self.stopping.is_set():
-            with self._database.write() as session:
-                lease.ask_for_messages(session, Job)
-
-    def run_evaluation(self, evaluation_id: str) -> None:
-        """Judge one (task, candidate), for POST /evaluate or as an external candidate of a job."""
-        self._refusal()
-        held = self._claim(Evaluation, evaluation_id)
-        if held is not None:
-            with belonging_to(evaluation_id):
+    def work_on_next(self, model: LeasedModel) -> bool:
+        """Take the row of a table whose turn it is and work on it; False when there is none for this worker."""
+        if self.stopping.is_set():
+            return False
+        held = turns.take(
+            self._database,
+            model,
+            self._bench.device,
+            self._owner,
+            self._settings.lease_seconds,
+            self._settings.max_lost_workers,
+        )
+        if held is None:
+            return False
+        with belonging_to(held.row_id):
+            if model is Job:
+                self.work_on_job(held)
+            else:
                 self._work_on_evaluation(held)
+        return True
 
     def work_on_job(self, held: Lease) -> None:
         """Drive a claimed job to its end."""
-        with self._database.write() as session:
-            job = lease.locked_row(session, held)
-            spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
-            spec = replace(spec, budget=quotas.within(session, job, spec.budget))
-            owner_id = job.owner_id
-            batches.lay_out(session, spec)
-            events.append(session, job.id, "job.started", {"attempt": held.attempt})
+        spec, owner_id = self._patiently(lambda: self._begin(held))
         _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
         if refusal is not None:
             self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
             return
-        store = SqlJobStore(self._database, spec.job_id, held, self.stopping.is_set)
+        store = SqlJobStore(self._database, spec.job_id, held, self._gives_back)
         out_dir = self._settings.job_dir(spec.job_id)
         out_dir.mkdir(parents=True, exist_ok=True)
         seat = self._seat(owner_id)
@@ -123,11 +118,18 @@ class Runner:
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )
 
-    def _work_on_evaluation(self, held: Lease) -> None:
+    def _begin(self, held: Lease) -> tuple[JobSpec, str | None]:
+        """What is to be done, and whose job it is; the attempt is told."""
         with self._database.write() as session:
-            row: Evaluation = lease.locked_row(session, held)
-            job = session.get(Job, row.job_id) if row.job_id else None
-            spec = job_spec(job) if job else None
+            job = lease.locked_row(session, held)
+            spec = batches.with_folder(job_spec(job), self._settings.job_dir(job.id) / "batch")
+            spec = replace(spec, budget=quotas.within(session, job, spec.budget))
+            batches.lay_out(session, spec)
+            events.append(session, job.id, "job.started", {"attempt": held.attempt}, once=str(held.attempt))
+            return spec, job.owner_id
+
+    def _work_on_evaluation(self, held: Lease) -> None:
+        row, spec = self._patiently(lambda: self._opened(held))
         refusal = self._refusal()
         if refusal is not None:
             self._finish_evaluation(held, ("failed", f"this worker runs nothing: {refusal}", None))
@@ -137,7 +139,7 @@ class Runner:
 
         def work() -> tuple[str, str, dict[str, Any] | None]:
             if spec is not None:
-                store = SqlJobStore(self._database, spec.job_id, held, self.stopping.is_set)
+                store = SqlJobStore(self._database, spec.job_id, held, self._gives_back)
                 candidate = Candidate(source=row.candidate_source, origin=row.origin, label=row.label)
                 verdict = judge_candidate(spec, store, referee, candidate)
             elif row.effort == LOOK:
@@ -161,6 +163,13 @@ class Runner:
             self._finish_evaluation,
             lambda: ("cancelled", "cancelled; its processes were killed", None),
         )
+
+    def _opened(self, held: Lease) -> tuple[Evaluation, JobSpec | None]:
+        """The evaluation, and what its job asks for if it has one."""
+        with self._database.write() as session:
+            row: Evaluation = lease.locked_row(session, held)
+            job = session.get(Job, row.job_id) if row.job_id else None
+            return row, job_spec(job) if job else None
 
     def _seat(self, owner_id: str | None) -> Seat:
         """A seat at the bench whose turns count as the user's."""
@@ -191,7 +200,7 @@ class Runner:
             self._settings.lease_seconds,
             stop_work=seat.kill,
             give_up=lambda: self._quietly(finish, held, cancelled()),
-            stopping=self.stopping,
+            stopping=self._gives_back,
         )
         try:
             with watch:
@@ -203,6 +212,10 @@ class Runner:
             outcome = self._failure(held, f"nothing here isolates a candidate: {error}")
         except Exception as error:  # noqa: BLE001 - every fault of ours must end in the row, not in a dead thread
             if self._end_of_stopped(held, finish, cancelled):
+                return
+            if is_outage(error):  # no fault of the row's: it is given back, and the attempt does not count
+                _log.warning("%s is given back: %s", held.row_id, error)
+                self._release(held)
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
             try:
@@ -217,40 +230,54 @@ class Runner:
         self, held: Lease, finish: Callable[[Lease, Any], None], cancelled: Callable[[], Any]
     ) -> bool:
         """End or give back a row whose work was stopped from outside; False when nobody stopped it."""
-        with self._database.read() as session:
-            reason = lease.wanted(session, held)
+        reason = self._patiently(lambda: self._wanted(held))
         if reason == "lost":
             return True
         if reason == "cancelled":
             self._quietly(finish, held, cancelled())
             return True
-        if self.stopping.is_set():
-            with self._database.write() as session:
-                lease.release(session, held)
+        if self._gives_back():
+            self._release(held)
             return True
         return False
 
+    def _wanted(self, held: Lease) -> str | None:
+        with self._database.read() as session:
+            return lease.wanted(session, held)
+
+    def _release(self, held: Lease) -> None:
+        def release() -> None:
+            with self._database.write() as session:
+                lease.release(session, held)
+
+        self._patiently(release)
+
+    def _patiently(self, work: Callable[[], Result]) -> Result:
+        """Wait for a database that is away, unless this worker is to stop; then leases run out."""
+        return through_outages(work, give_up=self.stopping.is_set)
+
+    def _gives_back(self) -> bool:
+        return self.stopping.is_set() or self._is_sick()
+
     def _retry_or_fail(self, held: Lease, finish: Callable[[Lease, Any], None], reason: str) -> None:
         """Let another attempt be made while there are any left; the attempt counts as stalled."""
-        with self._database.write() as session:
-            row = lease.locked_row(session, held)
-            row.reason = reason
-            if row.stalled_attempts < self._settings.max_attempts:
+
+        def again() -> bool:
+            with self._database.write() as session:
+                row = lease.locked_row(session, held)
+                row.reason = reason
+                if row.stalled_attempts >= self._settings.max_attempts:
+                    return False
                 row.state = "queued"
                 row.lease_owner = row.lease_until = row.sent_at = None
-                return
+                return True
+
+        if self._patiently(again):
+            return
         self._quietly(finish, held, self._failure(held, f"gave up after {held.attempt} attempts: {reason}"))
 
     def _failure(self, held: Lease, reason: str) -> Any:
         return JobOutcome("failed", "not_judged", reason) if held.model is Job else ("failed", reason, None)
-
-    def _claim(self, model: LeasedModel, row_id: str) -> Lease | None:
-        if self.stopping.is_set():
-            return None
-        with self._database.write() as session:
-            return lease.claim(
-                session, model, row_id, self._owner, self._settings.lease_seconds, self._settings.max_attempts
-            )
 
     def finish_job(self, held: Lease, outcome: JobOutcome) -> None:
         """Store how a job ended, with its bundle, in one transaction; then what it leaves in memory.
@@ -287,10 +314,9 @@ class Runner:
         with self._database.write() as session:
             end_evaluation(session, lease.locked_row(session, held), state, reason, result)
 
-    @staticmethod
-    def _quietly(finish: Callable[[Lease, Any], None], held: Lease, outcome: Any) -> None:
+    def _quietly(self, finish: Callable[[Lease, Any], None], held: Lease, outcome: Any) -> None:
         try:
-            finish(held, outcome)
+            self._patiently(lambda: finish(held, outcome))
         except LeaseLost:
             _log.info("%s was ended by somebody else", held.row_id)
 

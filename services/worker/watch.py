@@ -30,7 +30,7 @@ class Watch:
         stop_work: kills what runs for the row. Called from the watch's thread, once.
         give_up: ends the row when the work has not returned `GRACE_S` after `stop_work`: a worker stuck in a slow
             HTTP answer must not keep a cancelled job from being cancelled. What it writes later is refused.
-        stopping: set when the whole worker shuts down.
+        stopping: whether the worker gives back what it has: it shuts down, or its device is sick.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Watch:
         *,
         stop_work: Callable[[], None],
         give_up: Callable[[], None],
-        stopping: threading.Event,
+        stopping: Callable[[], bool],
     ) -> None:
         self._database = database
         self._lease = held
@@ -80,12 +80,12 @@ class Watch:
                     "the watch over %s could not reach the database", self._lease.row_id, exc_info=True
                 )
                 continue
-            if reason is not None or self._stopping.is_set():
+            if reason is not None or self._stopping():
                 self._end(reason)
                 return
 
     def _end(self, reason: str | None) -> None:
-        _log.info("stopping %s: %s", self._lease.row_id, reason or "shutdown")
+        _log.info("stopping %s: %s", self._lease.row_id, reason or "it is given back")
         self._stop_work()
         if reason == "cancelled" and not self._done.wait(GRACE_S):
             self._give_up()

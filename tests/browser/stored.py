@@ -213,6 +213,7 @@ def job(state: str = "succeeded", **changes: Any) -> dict[str, Any]:
         "started_at": at(1),
         "finished_at": at(100) if state in ("succeeded", "failed", "cancelled") else None,
         "attempt": 1,
+        "priority": 0,
         "verdict": None,
         "reason": None,
         "counts": {"candidates": 0, "accepted": 0, "rejected": 0, "pending": 0},

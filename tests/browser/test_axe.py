@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ from services.db.models import Job, utc_now
 from tests.browser.conftest import Visit
 from tests.browser.shelf import Shelf
 from tests.browser.test_new_pages import addresses, workers
+from tests.services.keyed import Keyed
 from tests.services.ranked import TASK, ended_job
+from tests.services.serving import serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -76,27 +79,44 @@ def findings(page: Page, *rules: str) -> list[str]:
     ]
 
 
+def walked(page: Page, axe: str, url: str, paths: Iterable[str]) -> list[str]:
+    """Findings on all these pages: every rule at both widths; in the dark, where nothing but colors differs, those of contrast."""
+    found = []
+    for path in paths:
+        answer = page.goto(url + path)
+        assert answer is not None and answer.ok and page.url == url + path
+        page.evaluate(axe)  # by the driver, whom no policy of the page forbids it
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            for theme, rules in (("dark", ["color-contrast", "link-in-text-block"]), ("light", [])):
+                page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+                found += [f"{path}, {width} px, {theme}: {one}" for one in findings(page, *rules)]
+    return found
+
+
 def test_axe_finds_nothing_on_any_page(shelf: Shelf, visit: Visit, axe: str) -> None:
-    """Every rule at both widths; in the dark, where nothing but colors differs, those of contrast."""
     pages, page = addresses(shelf), visit.page
     ranked, running = ended_job(shelf.database, 1.7, task=TASK), shelf.start_job("running")
     candidate = pages["compare"].partition("candidate=")[2].partition("&")[0]
     paths = [*pages.values(), "/", f"/ui/jobs/{ranked}", f"/ui/candidates/{candidate}", "/ui/leaderboard",
-             f"/ui/leaderboard/{TASK}", "/ui/keys", f"/ui/jobs/{running}"]  # fmt: skip
-    found = []
+             f"/ui/leaderboard/{TASK}", "/ui/keys", f"/ui/jobs/{running}", "/docs"]  # fmt: skip
     with workers(shelf):
-        for path in paths:
-            page.goto(shelf.url + path)
-            page.evaluate(axe)  # by the driver, whom no policy of the page forbids it
-            for width in (1280, 390):
-                page.set_viewport_size({"width": width, "height": 900})
-                for theme, rules in (("dark", ["color-contrast", "link-in-text-block"]), ("light", [])):
-                    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-                    found += [f"{path}, {width} px, {theme}: {one}" for one in findings(page, *rules)]
+        found = walked(page, axe, shelf.url, paths)
     visit.assert_clean(shelf.url)
     with shelf.database.write() as session:  # other tests look at the same service
         job = session.get_one(Job, running)
         job.state, job.finished_at = "cancelled", utc_now()
+    assert not found, "\n".join(found)
+
+
+def test_axe_finds_nothing_on_the_login_page(tmp_path: Path, visit: Visit, axe: str) -> None:
+    """Which a service without keys never shows."""
+    keyed = Keyed(tmp_path)
+    keyed.key("ada")
+    with serving(keyed.app) as url:
+        found = walked(visit.page, axe, url, ["/login"])
+        visit.assert_clean(url)
+    keyed.close()
     assert not found, "\n".join(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +19,7 @@ from tests.browser import stored
 from tests.browser.conftest import Visit
 from tests.browser.shelf import Shelf
 from tests.browser.test_in_browser import told_story
+from tests.rl.run_folders import COMPARISON, make_run
 from tests.services.service import TINY_TASK
 from tests.services.test_workers_page import HOST, PROBLEM, check_of
 
@@ -78,6 +80,9 @@ def addresses(shelf: Shelf) -> dict[str, str]:
     job_id, cheat_id = told_story(shelf)
     ids = [f"{job_id}.{stored.candidate(label, origin)['sha256'][:12]}" for label, origin in (
         ("one pass, streaming stores", "human"), ("torch.compile max-autotune, 2 threads", "compiler"))]  # fmt: skip
+    run = shelf.service.data_dir / "runs" / "cpu" / "contrastive"
+    make_run(run)
+    (run / "comparison.json").write_text(json.dumps(COMPARISON))
     form = {"kind": "source", "source": TINY_TASK, "name": "looked at"}
     look = shelf.service.client.post(f"{shelf.url}/ui/check", data=form).headers["location"]
     with shelf.database.write() as session:
@@ -89,6 +94,8 @@ def addresses(shelf: Shelf) -> dict[str, str]:
         "workers": "/ui/workers",
         "compare": "/ui/compare?" + "&".join(f"candidate={one}" for one in [*ids, cheat_id]),
         "check": look,
+        "runs": "/ui/runs",
+        "run": "/ui/runs/cpu~contrastive",
         "job": f"/ui/jobs/{job_id}",
     }
 

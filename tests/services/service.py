@@ -95,11 +95,19 @@ class Service:
         data_dir: its data folder; a second `Service` on the same folder resumes.
         options: further arguments of `serve`.
         environment: further environment variables.
+        program: the module that is run in place of the command line.
     """
 
-    def __init__(self, data_dir: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        program: str = "services.cli",
+    ) -> None:
         self.data_dir = data_dir
         self._options = options
+        self._program = program
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")},
             "KERNELWRIGHT_DATA_DIR": str(data_dir),
@@ -129,8 +137,8 @@ class Service:
 
     def start(self) -> None:
         """Start and wait until it answers."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "services.cli", "serve", "--port", "0", *self._options]
+        self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        command = [sys.executable, "-m", self._program, "serve", "--port", "0", *self._options]
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -16,15 +16,18 @@ from services.api.patience import patient
 
 
 @contextmanager
-def serving(app: FastAPI, *, most: int | None = None, head_seconds: float = 10.0) -> Iterator[str]:
+def serving(
+    app: FastAPI, *, most: int | None = None, head_seconds: float = 10.0, answer_seconds: float = 60.0
+) -> Iterator[str]:
     """The address at which `app` is served, as `kernelwright serve` does it.
 
     Args:
         app: a whole application, without its life span: nothing is ever run.
         most: how many connections it takes.
         head_seconds: how long it waits for a request's head.
+        answer_seconds: how long it waits for some of an answer to be taken.
     """
-    http = patient(head_seconds)
+    http = patient(head_seconds, answer_seconds)
     config = uvicorn.Config(
         app,
         http=http,

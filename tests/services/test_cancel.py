@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.services.service import (
     ENDLESS,
     TINY_TASK,
@@ -15,6 +17,9 @@ from tests.services.service import (
     is_alive,
     wait_until,
 )
+
+# two seconds are promised for a machine that has time
+pytestmark = pytest.mark.alone
 
 SLOW = candidate("import time; time.sleep(4.0); return torch.relu(x) * self.weight")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agent.runs.files import FIGURES
 from services.db.models import Job
 from services.users import logins
 from tests.browser import stored
@@ -33,6 +36,31 @@ def keyed(tmp_path: Path) -> Iterator[Keyed]:
     made = Keyed(tmp_path)
     yield made
     made.close()
+
+
+def full_run(folder: Path) -> None:
+    """A run with every curve, none of them smooth, and long samples of many tasks."""
+    folder.mkdir(parents=True)
+    draw = random.Random(0)
+    steps = [{"step": step, **{name: draw.random() for name in FIGURES}} for step in range(1, 3000)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    samples = [
+        {
+            "step": step,
+            "task": f"task {number}",
+            "source": LONG[number:],
+            "word": "accepted",
+            "speedup": 1.5,
+            "why": "",
+        }
+        for step in (1, 2999)
+        for number in range(20)
+    ]
+    caught = [
+        {"step": 5, "task": "t", "word": "cheating", "why": f"rejected: {number} " * 20}
+        for number in range(90)
+    ]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*samples, *caught]))
 
 
 @dataclass(frozen=True)
@@ -68,7 +96,8 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         job = session.get_one(Job, job_id)
         job.winner_sha256, job.tally = made["sha256"], None
     look = keyed.client().post("/ui/check", data={"kind": "source", "source": LONG})
-    ids = {"job_id": job_id, "candidate_id": candidate_id, "task": TASK, "kind": "too-many"}
+    full_run(keyed.settings.runs / "full")
+    ids = {"job_id": job_id, "candidate_id": candidate_id, "task": TASK, "kind": "too-many", "run": "full"}
     others = f"candidate={first_id}&candidate={candidate_id}"
     yield Heavy(keyed, {**ids, "check_id": look.headers["Location"].rpartition("/")[2], "others": others})
     keyed.close()
@@ -95,15 +124,22 @@ def test_no_page_and_no_plot_is_heavier_than_fifty_kilobytes(heavy: Heavy) -> No
         path.format(**ids, file=file, name="style.css")
         + (f"?{ids['others']}" if path == "/ui/compare" else "")
         for method, path in routes_of(keyed.app)
-        if method == "GET" and (path == "/" or path.startswith(("/ui", "/problems")))
+        if method == "GET" and (path in ("/", "/docs") or path.startswith(("/ui", "/problems")))
         for file in files.get(path, ("",))
         if "/tables/" not in path
     ]
     weights = {path: weight(client, path) for path in pages}
     shown = {path: total for path, (total, kind) in weights.items() if kind in ("text/html", "image/svg+xml")}
-    assert len(shown) >= 12
+    assert len(shown) >= 13 and "/docs" in shown
     assert shown[f"/ui/jobs/{ids['job_id']}"] > 15_000, "the heaviest page has nothing on it"
     assert {path: total for path, total in shown.items() if total > HEAVIEST_BYTES} == {}
+
+
+def test_the_login_page_is_light(keyed: Keyed) -> None:
+    keyed.key("ada")
+    total, kind = weight(keyed.client(), "/login")
+    assert kind == "text/html"
+    assert 1_000 < total <= HEAVIEST_BYTES
 
 
 def test_of_a_long_source_a_page_shows_the_beginning_and_all_of_it_when_asked(heavy: Heavy) -> None:

@@ -116,7 +116,7 @@ def test_a_job_killed_at_twenty_random_instants_ends_with_the_same_verdicts(tmp_
     chance = random.Random(seed)
     with model_server(MODELS) as url:
         # Attempts may be killed before they stored anything, several in a row; that cap has a test of its own.
-        environment = {"KERNELWRIGHT_LLM_BASE_URL": url, "KERNELWRIGHT_MAX_ATTEMPTS": "1000"}
+        environment = {"KERNELWRIGHT_LLM_BASE_URL": url, "KERNELWRIGHT_MAX_LOST_WORKERS": "1000"}
 
         with Service(tmp_path / "undisturbed", environment=environment) as undisturbed:
             job_id = submit(undisturbed)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 from sqlalchemy import select, text
 
 from agent.candidates import Candidate
@@ -240,6 +241,34 @@ def test_progress_makes_up_for_earlier_attempts(base: Database, tmp_path: Path) 
         time.sleep(0.05)
 
 
+def test_a_new_step_is_progress_too(base: Database, tmp_path: Path) -> None:
+    job_id = new_job(base, tmp_path)
+    for number in range(2 * ATTEMPTS):
+        held = taken(base, job_id, seconds=1.0)
+        store(base, held).finish_step(f"timed/{number}", {"ok": True})
+        with base.write() as session:
+            lease.expire_leases_of(session, ["one"])
+    assert claim(base, job_id) is not None
+
+
+def test_what_is_known_is_read_once_and_nobody_can_change_it_for_others(
+    base: Database, tmp_path: Path
+) -> None:
+    memory = store(base, taken(base, new_job(base, tmp_path)))
+    assert memory.step("describe") is None
+    assert memory.verdict("0" * 64, "screen") is None
+    memory.finish_step("describe", {"dims": {"rows": 1}})
+    memory.add_verdict("0" * 64, "screen", {"verdict": "accepted"})
+    memory.step("describe")["dims"]["rows"] = 2  # type: ignore[index]
+    asked: list[str] = []
+    sqlalchemy.event.listen(base.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    assert memory.step("describe") == {"dims": {"rows": 1}}
+    assert memory.verdict("0" * 64, "screen") == {"verdict": "accepted"}
+    assert memory.verdict("0" * 64, "screen") == {"verdict": "accepted"}
+    assert sum("verdicts" in one for one in asked) == 1
+    assert not any("steps" in one for one in asked)
+
+
 def test_repeating_what_is_stored_is_no_progress(base: Database, tmp_path: Path) -> None:
     job_id = new_job(base, tmp_path)
     for attempt in range(1, ATTEMPTS + 2):  # the first one stores something, the others only repeat it
@@ -263,6 +292,21 @@ def test_a_running_job_whose_worker_is_dead_can_be_cancelled(base: Database, tmp
         cancel.request_cancel(session, job_id)
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelling"
+    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    with base.read() as session:
+        assert read.get_job(session, job_id).state == "cancelled"
+
+
+def test_a_job_that_is_given_back_while_it_is_being_cancelled_is_cancelled(
+    base: Database, tmp_path: Path
+) -> None:
+    job_id = new_job(base, tmp_path)
+    held = taken(base, job_id)
+    with base.uncommitted() as session:
+        cancel.request_cancel(session, job_id)
+    with base.write() as session:
+        lease.release(session, held)
+    assert claim(base, job_id) is None
     Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelled"

@@ -12,10 +12,10 @@ import pytest
 from alembic import command
 from sqlalchemy import inspect, select, text
 
-from services.db.models import Job, Verdict
+from services.db.models import Evaluation, Job, Verdict
 from services.db.session import Database
 from services.db.upgrade import alembic_config, upgrade
-from services.jobs import read
+from services.jobs import read, turns
 from services.leaderboard import reading
 from services.users import keys
 from tests.services.databases import BOTH_DATABASES, empty_postgres, fresh_database
@@ -210,3 +210,28 @@ def _board(base: Database) -> list[str | None]:
     """Jobs on the task's board, best first."""
     with base.read() as session:
         return [row.job_id for row in reading.read_board(session, TASK).data]
+
+
+@pytest.mark.parametrize("kind", BOTH_DATABASES)
+def test_turns_come_and_go_and_what_waits_keeps_its_place(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database(kind, tmp_path, request) as base:
+        config = alembic_config(base)
+        command.downgrade(config, "0006")
+        _write(base, _OLD_ROWS[:4])
+        upgrade(base)
+        command.check(config)
+        _nothing_is_lost(base)
+        both = "SELECT priority FROM jobs UNION ALL SELECT priority FROM evaluations"
+        assert _rows(base, both) == [(0,), (0,)]
+        _write(base, ["UPDATE jobs SET priority = 4"])
+        assert turns.take(base, Job, "cpu", "one", 60.0, 3) is not None
+        assert turns.take(base, Evaluation, "cpu", "one", 60.0, 3) is not None
+        assert _rows(base, "SELECT kind FROM turns ORDER BY kind") == [("evaluations",), ("jobs",)]
+        command.downgrade(config, "0006")
+        _nothing_is_lost(base)
+        assert _rows(base, "SELECT id, state, lease_owner, attempt FROM jobs") == [("j", "running", "one", 1)]
+        upgrade(base)
+        command.check(config)
+        assert (_rows(base, both), _rows(base, "SELECT * FROM turns")) == ([(0,), (0,)], [])

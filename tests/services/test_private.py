@@ -17,6 +17,7 @@ from sqlalchemy import select
 from services.db.models import Candidate, Event, Job, LeaderboardEntry
 from services.db.privacy import Viewer
 from services.jobs import events
+from tests.rl.run_folders import make_run
 from tests.services.databases import empty_postgres
 from tests.services.keyed import Keyed, routes_of, submit, whole_job
 from tests.services.ranked import TASK, ended_job
@@ -45,6 +46,12 @@ RULES = {
     "GET /ui/compare": SHARED,  # with ids: tests/services/test_compare.py
     "GET /ui/compare/tables/{file}": SHARED,
     "GET /ui/workers/tables/{file}": SHARED,
+    "GET /runs": SHARED,
+    "GET /runs/{run}": SHARED,
+    "GET /ui/runs": SHARED,  # what is for admins: tests/services/test_runs_page.py
+    "GET /ui/runs/{run}": SHARED,
+    "GET /ui/runs/tables/{file}": SHARED,
+    "GET /ui/runs/{run}/tables/{file}": SHARED,
     "GET /leaderboard": BOARD,
     "GET /leaderboard/{task}": BOARD,
     "GET /leaderboard/{task}/history": BOARD,
@@ -110,6 +117,10 @@ FILES = {
     "GET /ui/workers/tables/{file}": [
         f"{name}.{ending}" for name in ("workers", "devices") for ending in _BOTH
     ],
+    "GET /ui/runs/tables/{file}": [f"runs.{ending}" for ending in _BOTH],
+    "GET /ui/runs/{run}/tables/{file}": [
+        f"{name}.{ending}" for name in ("steps", "caught") for ending in _BOTH
+    ],
     "GET /ui/leaderboard/tables/{file}": [f"boards.{ending}" for ending in _BOTH],
     "GET /ui/leaderboard/{task}/tables/{file}": [
         f"{name}.{ending}" for name in ("entries", "history") for ending in _BOTH
@@ -148,7 +159,8 @@ def hers(keyed: Keyed) -> dict[str, str]:
     """The ids of all that Ada has."""
     key = keyed.key("ada")
     ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id, label="m-1 #1")
-    names = {"name": "style.css", "task": TASK, "kind": "no-key"}
+    make_run(keyed.settings.runs / "cpu" / "sft")
+    names = {"name": "style.css", "task": TASK, "kind": "no-key", "run": "cpu~sft"}
     return {**whole_job(keyed, keyed.client(key)), "key_id": key.row.id, "ranked_id": ranked, **names}
 
 
@@ -248,7 +260,9 @@ def test_a_key_that_may_read_changes_nothing(keyed: Keyed, hers: dict[str, str],
 @pytest.mark.parametrize("rule", of_kind(SHARED))
 def test_what_is_shared_shows_nothing_of_anybody_s(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
     text = ask(keyed.client(keyed.key("mallory")), rule, hers).text
-    assert not any(value in text for name, value in hers.items() if name not in ("name", "task", "kind"))
+    assert not any(
+        value in text for name, value in hers.items() if name not in ("name", "task", "kind", "run")
+    )
 
 
 @pytest.mark.parametrize("rule", of_kind(BOARD))
@@ -327,7 +341,9 @@ def test_no_spelling_of_a_path_is_a_way_around(keyed: Keyed, hers: dict[str, str
     asyncio.run(keyed.app(scope, receive, send))
     body = b"".join(message.get("body", b"") for message in sent).decode()
     assert sent[0]["status"] in (401, 404)
-    assert not any(value in body for name, value in hers.items() if name not in ("name", "task", "kind"))
+    assert not any(
+        value in body for name, value in hers.items() if name not in ("name", "task", "kind", "run")
+    )
 
 
 def test_what_the_gate_refuses_is_observed(keyed: Keyed) -> None:

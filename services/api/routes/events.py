@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from services.api.deps import CallerDep, DatabaseDep
@@ -21,6 +23,7 @@ from services.jobs.views import EventView, Page, page_of
 from services.users.addresses import household
 
 router = APIRouter(tags=["jobs"])
+_log = logging.getLogger(__name__)
 _PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
 _KEY_ASKED_EVERY_S = 2.5  # and the look-out keeps an answer as long: within 5 s the stream has ended
@@ -104,7 +107,11 @@ async def _stream(
                     return  # revoked or expired meanwhile; whoever reconnects is told at the gate
             if looks:
                 watcher.woken.clear()  # first: what comes while this looks wakes it again
-                found, settled = await run_in_threadpool(_look, database, job_id, watcher.seen)
+                try:
+                    found, settled = await run_in_threadpool(_look, database, job_id, watcher.seen)
+                except SQLAlchemyError as error:
+                    _log.warning("a stream ends, its client comes again: %s", type(error).__name__)
+                    return
                 for event in found:
                     yield format_sse_event(
                         data_str=event.model_dump_json(), event=event.name, id=str(event.id)

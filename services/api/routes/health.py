@@ -103,8 +103,13 @@ def _sandbox(workers: Sequence[Worker] | str) -> dict[str, Any]:
         return {"ok": True, "tier": usable[0].tier, "workers": shown}
     if not workers:
         return {"ok": False, "problem": "no worker is alive", "workers": []}
-    unchecked = any(worker.problem is None for worker in workers)
-    return {"ok": False, "problem": "being checked" if unchecked else "no sandbox held", "workers": shown}
+    if any(worker.problem is None for worker in workers):
+        problem = "being checked"
+    elif any(worker.tier is not None for worker in workers):
+        problem = "no worker's device is well"
+    else:
+        problem = "no sandbox held"
+    return {"ok": False, "problem": problem, "workers": shown}
 
 
 def _workers(workers: Sequence[Worker] | str) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from services.jobs.requests import OptimizeRequest
 from services.jobs.submit import _task
 from services.settings import Settings, get_settings
 
+pytestmark = pytest.mark.shares
+
 _HEAD = "import torch\nimport torch.nn as nn\n"
 _SOUND = _HEAD + textwrap.dedent("""
     class Model(nn.Module):
@@ -39,11 +41,17 @@ _SOUND = _HEAD + textwrap.dedent("""
     def get_init_inputs():
         return [features]
 """)
-_DOWNLOADS = (
-    "from transformers import AutoModelForCausalLM\n"
-    + _SOUND
-    + "\nweights = AutoModelForCausalLM.from_pretrained('some/model')\n"
-)
+# Reaches for the network as a library's loader would, but once: transformers tries for 40 s and more.
+_DOWNLOADS = _SOUND + textwrap.dedent("""
+    import socket
+
+    class AutoModel:
+        @staticmethod
+        def from_pretrained(name):
+            return socket.create_connection(("192.0.2.1", 443))
+
+    weights = AutoModel.from_pretrained("some/model")
+""")
 _FILES = {
     "level1/1_Sound_.py": _SOUND,
     "level1/2_Zero.py": _SOUND.replace(".relu()", ".relu() * 0"),

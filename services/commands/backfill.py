@@ -1,0 +1,35 @@
+"""`kernelwright backfill-leaderboard`: rank jobs that ended before the leaderboard was kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def backfill_leaderboard(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+) -> None:
+    """Put jobs on the leaderboard that rank and are not on it, as of when they ended; run again, it changes nothing.
+
+    It works on the database of this machine's settings, also while the service runs.
+    """
+    from services.db.session import database
+    from services.db.upgrade import upgrade
+    from services.leaderboard.backfill import backfill
+    from services.settings import get_settings
+
+    base = database(get_settings().database)
+    upgrade(base)
+    entered, kept_out = backfill(base)
+    if as_json:
+        json.dump({"entered": entered, "not_listed": dict(kept_out)}, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    say = Console()
+    say.print(f"{entered} jobs were entered", highlight=False)
+    for reason, count in kept_out.most_common():
+        say.print(f"{count} not: {reason}", markup=False, highlight=False)

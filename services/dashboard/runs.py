@@ -1,0 +1,190 @@
+"""Pages of fine-tuning runs: ``/ui/runs`` (also ``/runs``), one run each, and their tables as data.
+
+| address | what |
+| --- | --- |
+| `/ui/runs/tables/runs.csv` | all runs |
+| `/ui/runs/{run}/tables/steps.csv` | figures of every step |
+| `/ui/runs/{run}/tables/caught.csv` | what was caught, by reason |
+
+They are read from the folder `KERNELWRIGHT_RUNS_DIR` by `agent.runs`, which takes every file as a stranger's. Whoever may read sees figures;
+what models wrote, and where checkpoints lie, is for scope admin, since tasks of a run may be anybody's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import RedirectResponse
+from markupsafe import Markup
+
+from agent.runs import curves, files, story
+from agent.runs.files import Run, RunUnknown
+from services.api.deps import CallerDep, SettingsDep
+from services.dashboard import exports
+from services.dashboard.rendering import render
+from services.dashboard.tables import Table
+from services.dashboard.words import Word
+from services.errors import NotFound
+from services.settings import Settings
+
+STAGES = {
+    "sft": Word("supervised", "idle", "It learns verified pairs of a module and a kernel."),
+    "selfsup": Word("self-supervised", "idle", "It samples, and learns what the referee accepted of that."),
+    "contrastive": Word(
+        "contrastive", "idle", "It is rewarded by the referee, with scored kernels in its prompt."
+    ),
+    "": Word("stage unknown", "idle", "The run's folder does not say which stage it is."),
+}
+COMPARED = {
+    "gain": Word("gain", "good", "The whole interval lies above 1."),
+    "loss": Word("loss", "bad", "The whole interval lies below 1."),
+    "unknown": Word("not decided", "idle", "The interval holds 1."),
+}
+_COLUMNS = (
+    "name",
+    "stage",
+    "steps",
+    "planned",
+    "changed_at",
+    "loss",
+    "reward_mean",
+    "speedup_mean",
+    "accepted_share",
+    "hacks",
+)
+_SOURCE_LINES = 60
+
+router = APIRouter(include_in_schema=False)
+RunName = Annotated[str, Path(max_length=300)]
+
+
+@router.get("/runs")
+def runs_address() -> Response:
+    """The page's short address."""
+    return RedirectResponse("/ui/runs", 307)
+
+
+@router.get("/runs/{run}")
+def run_address(run: RunName, settings: SettingsDep) -> Response:
+    """A run's short address; of a run that exists alone, so that it leads nowhere else."""
+    return RedirectResponse(f"/ui/runs/{_run(settings, run).overview.name}", 307)
+
+
+@router.get("/ui/runs")
+def runs_page(settings: SettingsDep, caller: CallerDep) -> Response:
+    """All runs, the one that was written last first."""
+    found = files.list_runs(settings.runs)
+    return render(
+        "runs.html",
+        runs=[{**_line(one), "title": _title(one.name)} for one in found],
+        stages=STAGES,
+        folder=str(settings.runs) if caller.may("admin") else None,
+    )
+
+
+@router.get("/ui/runs/tables/{file}")
+def runs_table(request: Request, settings: SettingsDep, file: str) -> Response:
+    """The list as data."""
+    name, ending = exports.parts_of(file, "runs")
+    lines = [_line(one) for one in files.list_runs(settings.runs)]
+    rows = tuple(tuple(line[column] for column in _COLUMNS) for line in lines)
+    return exports.answer_of(request, Table(_COLUMNS, rows), name, ending)
+
+
+@router.get("/ui/runs/{run}")
+def run_page(settings: SettingsDep, caller: CallerDep, run: RunName) -> Response:
+    """One run: curves, what it was compared with, what was caught, and for admins samples."""
+    found = _run(settings, run)
+    may_see_sources = caller.may("admin")
+    return render(
+        "run.html",
+        run=found,
+        title=_title(found.overview.name),
+        stage=STAGES[found.overview.stage],
+        facts=_facts(found, may_see_sources),
+        curves=[(one, Markup(one.svg)) for one in curves.curves(found.steps)],  # noqa: S704 - numbers and our own words
+        ratios=story.ratios(found.comparison),
+        compared=COMPARED,
+        catches=story.catches(found.samples),
+        verdicts=story.words(found.samples),
+        pairs=[_shown(pair) for pair in story.pairs(found)] if may_see_sources else None,
+    )
+
+
+@router.get("/ui/runs/{run}/tables/{file}")
+def run_table(request: Request, settings: SettingsDep, run: RunName, file: str) -> Response:
+    """One of the run's tables."""
+    which, ending = exports.parts_of(file, "steps", "caught")
+    found = _run(settings, run)
+    if which == "caught":
+        rows = tuple((one.what, one.times, one.first_step) for one in story.catches(found.samples))
+        table = Table(("why", "completions", "first_step"), rows)
+    else:
+        columns = ("step", *files.FIGURES)
+        table = Table(columns, tuple((step.number, *step.figures.values()) for step in found.steps))
+    return exports.answer_of(request, table, f"run-{which}", ending)
+
+
+def _run(settings: Settings, name: str) -> Run:
+    try:
+        return files.read_run(settings.runs, name)
+    except RunUnknown:
+        raise NotFound("there is no such run") from None
+
+
+def _line(one: files.Overview) -> dict[str, Any]:
+    changed = one.changed_s if math.isfinite(one.changed_s) and 0 <= one.changed_s < 1e11 else 0.0
+    return {
+        "name": one.name,
+        "stage": one.stage,
+        "steps": one.steps,
+        "planned": one.planned,
+        "changed_at": files.moment_of(changed),
+        **{name: one.last.get(name) for name in _COLUMNS[5:]},
+    }
+
+
+def _title(name: str) -> str:
+    return name.replace(files.JOINT, "/")
+
+
+def _facts(run: Run, named: bool) -> list[tuple[str, str]]:
+    """What a reader asks first; a model's path and the tasks of a run for admins."""
+    config = run.config
+    model = story.mapping(config.get("model"))
+    trained = {"full": "all weights", "lora": "adapters"}.get(files.text(model.get("train"), 20), "")
+    listed = [
+        (
+            "Steps",
+            f"{run.overview.steps:,}" + (f" of {run.overview.planned:,}" if run.overview.planned else ""),
+        ),
+        ("Trained", trained),
+        ("Compared on", files.text(run.comparison.get("machine"), 200)),
+    ]
+    if named:
+        listed += [
+            ("Model", files.text(model.get("path"), 200)),
+            ("Tasks", _names(config.get("tasks"))),
+            ("Held out", _names(config.get("held_out"))),
+        ]
+    return [(name, said) for name, said in listed if said]
+
+
+def _names(value: Any) -> str:
+    listed: Sequence[Any] = value[:20] if isinstance(value, list) else []
+    return ", ".join(filter(None, (files.text(one, 80) for one in listed)))
+
+
+def _shown(pair: story.Pair) -> dict[str, Any]:
+    sides = {"before": (pair.before, pair.before_speedup), "after": (pair.after, pair.after_speedup)}
+    return {
+        "task": pair.task,
+        "sides": [
+            (side, speedup, source.splitlines()[:_SOURCE_LINES])
+            for side, (source, speedup) in sides.items()
+            if source
+        ],
+    }

@@ -1,0 +1,78 @@
+"""Waiting for a database that is away: it restarts, fails over, has no room or no connection left for the moment.
+
+Whoever holds minutes of judging in its hands must not throw them away because the database restarted. What is done again must
+be able to happen twice: a commit whose answer was lost may have happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+PATIENCE_S = 600.0
+_PROGRAM_LIMITS = "54"
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+Result = TypeVar("Result")
+Given = ParamSpec("Given")
+_log = logging.getLogger(__name__)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the database could not be asked, rather than refused what it was asked (PEP 249's operational errors).
+
+    PostgreSQL's class 54, a limit of the program such as a value too long for an index, is among those errors and never passes by
+    itself: who waited for that would do so for ever.
+    """
+    if str(getattr(getattr(error, "orig", None), "sqlstate", None) or "").startswith(_PROGRAM_LIMITS):
+        return False
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, (OperationalError, InterfaceError))
+
+
+def through_outages(
+    work: Callable[[], Result], *, give_up: Callable[[], bool] = lambda: False, patience_s: float = PATIENCE_S
+) -> Result:
+    """Do `work` until it is not cut off by an outage; it must be able to happen twice.
+
+    Args:
+        work: one whole transaction.
+        give_up: asked before each further try, for example whether the process is to stop.
+        patience_s: how long an outage may last before its error is raised.
+    """
+    began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except DBAPIError as error:
+            away_s = time.monotonic() - began_s
+            if not is_outage(error) or away_s > patience_s or give_up():
+                raise
+            _log.warning("the database is away (%s); trying again", type(error.orig).__name__)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _Stoppable(Protocol):
+    def stopping(self) -> bool: ...
+
+
+Owner = TypeVar("Owner", bound=_Stoppable)
+
+
+def outliving(
+    method: Callable[Concatenate[Owner, Given], Result],
+) -> Callable[Concatenate[Owner, Given], Result]:
+    """A method that goes through outages until its owner is `stopping`; each call must be able to happen twice."""
+
+    @wraps(method)
+    def patient(self: Owner, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return through_outages(lambda: method(self, *args, **kwargs), give_up=self.stopping)
+
+    return patient

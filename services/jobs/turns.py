@@ -1,0 +1,185 @@
+"""Whose turn it is: which row a worker with a free slot takes next.
+
+First come rows whose worker died: they have had their turn. Then it is the turn of the user who has least running on the
+device, and of several such the one who was served longest ago; of that user's rows the one of highest priority, and of
+those the oldest. So however many rows one user queues, another's only one gets the next slot but those that others in
+the same position get before it, one each. Rows made without a key are one user's.
+
+Priorities up to `requests.OWN_PRIORITY` order a user's own rows and gain nothing over others; greater ones, which only admins
+may give, go before everybody's turn.
+
+Each table and device has turns of its own, as workers have slots of their own for them. Two workers that look at the same
+instant may both find it the same user's turn: that user gets two rows, and with more running waits for longer afterwards.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Subquery,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from services.db.models import Turn, User
+from services.db.session import Database
+from services.db.types import epoch_seconds
+from services.jobs import lease
+from services.jobs.lease import Lease, LeasedModel
+from services.jobs.requests import OWN_PRIORITY
+from services.users.quotas import lock_user
+
+_ORPHANS_AT_ONCE = 8
+
+
+def take(
+    database: Database,
+    model: LeasedModel,
+    device: str,
+    worker: str,
+    lease_seconds: float,
+    max_attempts: int,
+) -> Lease | None:
+    """Claim the row whose turn it is; None when there is none for this device. A look that finds nothing writes nothing.
+
+    Args:
+        database: where the rows are.
+        model: which table.
+        device: which rows of it: those that the worker can judge.
+        worker: the identity of who claims.
+        lease_seconds: how long the row is the worker's without being prolonged.
+        max_attempts: rows with so many attempts without progress are left alone.
+    """
+    with database.read() as session:
+        orphans = session.scalars(_orphans(model, device, max_attempts)).all()
+        anybody = session.scalar(_owners_in_turn(model, device), {"passed": ()}) is not None
+    for row_id in orphans:
+        with database.write() as session:
+            held = lease.claim(session, model, row_id, worker, lease_seconds, max_attempts)
+        if held is not None:
+            return held
+    passed: list[str] = []  # whose rows others took, or have locked, while we looked
+    while anybody:
+        # One user a transaction: who waited for a second user's lock while holding the first's could wait for ever.
+        with database.write() as session:
+            owner = session.scalar(_owners_in_turn(model, device), {"passed": passed})
+            if owner is None:
+                return None
+            lock_user(session, owner or None)
+            row_id = session.scalar(_next_of(model, device, max_attempts, nobody=not owner), {"owner": owner})
+            if row_id is not None:
+                held = lease.claim(session, model, row_id, worker, lease_seconds, max_attempts)
+                if held is not None:
+                    _note(session, model, device, owner)
+                    return held
+        passed.append(owner)
+    return None
+
+
+@cache  # to put a statement together takes longer than to execute it
+def _orphans(model: LeasedModel, device: str, max_attempts: int) -> Select[Any]:
+    lapsed = and_(model.state == "running", model.lease_until < epoch_seconds())
+    wanted = and_(model.cancel_requested.is_(False), model.stalled_attempts < max_attempts)
+    return select(model.id).where(lapsed, model.device == device, wanted).limit(_ORPHANS_AT_ONCE)
+
+
+def _waits(model: LeasedModel, device: str, max_attempts: int) -> ColumnElement[bool]:
+    return and_(
+        model.state == "queued",
+        model.device == device,
+        model.cancel_requested.is_(False),
+        model.stalled_attempts < max_attempts,
+    )
+
+
+def _waiting(model: LeasedModel, device: str) -> Subquery:
+    """Each user with queued rows, and the greatest priority of them.
+
+    One look into an index per user, and none per row: the rows of a flood are not read to find that they are one user's.
+    """
+    queued = and_(model.state == "queued", model.device == device)
+    most = func.max(model.priority)
+    users = select(func.min(model.owner_id).label("owner")).where(queued).cte("users_in_line", recursive=True)
+    following = select(func.min(model.owner_id)).where(queued, model.owner_id > users.c.owner)
+    users = users.union_all(select(following.scalar_subquery()).where(users.c.owner.is_not(None)))
+    of_user = select(most).where(queued, model.owner_id == users.c.owner).scalar_subquery()
+    return union_all(
+        select(users.c.owner.label("owner"), of_user.label("most")).where(users.c.owner.is_not(None)),
+        select(literal("").label("owner"), most.label("most")).where(queued, model.owner_id.is_(None)),
+    ).subquery()
+
+
+@cache
+def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
+    """Users with rows that wait and, by their quota `jobs_running`, room for another; "" for nobody's rows.
+
+    Parameter `passed`: those who are left out.
+    """
+    waiting = _waiting(model, device)
+    running = (
+        select(
+            func.coalesce(model.owner_id, "").label("owner"),
+            func.count().label("anywhere"),
+            func.sum(case((model.device == device, 1), else_=0)).label("here"),
+        )
+        .where(model.state == "running")
+        .group_by(model.owner_id)
+        .subquery()
+    )
+    limit = User.quotas["jobs_running"].as_integer()
+    return (
+        select(waiting.c.owner)
+        .outerjoin(running, running.c.owner == waiting.c.owner)
+        .outerjoin(User, User.id == waiting.c.owner)
+        .outerjoin(
+            Turn,
+            and_(Turn.kind == model.__tablename__, Turn.device == device, Turn.owner == waiting.c.owner),
+        )
+        .where(
+            or_(limit.is_(None), func.coalesce(running.c.anywhere, 0) < limit),
+            waiting.c.most.is_not(None),
+            waiting.c.owner.not_in(bindparam("passed", expanding=True)),
+        )
+        .order_by(
+            case((waiting.c.most > OWN_PRIORITY, waiting.c.most), else_=OWN_PRIORITY).desc(),
+            func.coalesce(running.c.here, 0),
+            func.coalesce(Turn.served_at, 0.0),
+            waiting.c.owner,
+        )
+        .limit(1)
+    )
+
+
+@cache
+def _next_of(model: LeasedModel, device: str, max_attempts: int, *, nobody: bool) -> Select[Any]:
+    """The first row of `owner`, or of those without one. PostgreSQL passes over one that somebody has locked: it is being claimed or cancelled."""
+    own = and_(
+        _waits(model, device, max_attempts),
+        model.owner_id.is_(None) if nobody else model.owner_id == bindparam("owner"),
+    )
+    # by the greatest priority first and not ordered by both, so that an index finds it however many rows there are
+    most = select(func.max(model.priority)).where(own).scalar_subquery()
+    first = select(model.id).where(own, model.priority == most).order_by(model.id).limit(1)
+    return first.with_for_update(skip_locked=True)
+
+
+def _note(session: Session, model: LeasedModel, device: str, owner: str) -> None:
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    row = insert(Turn).values(kind=model.__tablename__, device=device, owner=owner, served_at=epoch_seconds())
+    session.execute(
+        row.on_conflict_do_update(
+            index_elements=["kind", "device", "owner"], set_={"served_at": epoch_seconds()}
+        )
+    )

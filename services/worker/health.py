@@ -1,0 +1,121 @@
+"""Is the worker's GPU fit to judge? What NVML says, by the rules of `gpu_rules`, and a kernel whose result is known.
+
+The kernel runs in the sandbox like any other, when the bench is idle: now and again, and before a worker that took itself out
+comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from evaluator.errors import EvaluatorError, RefereeLost
+from services.worker.bench import Seat
+from services.worker.gpu_reading import Gpu, Reading
+from services.worker.gpu_rules import KEPT_S, KNOWN_KERNEL, Finding, findings
+
+LOOK_EVERY_S = 15.0
+_TRY_EVERY_S = 600.0
+_KERNEL_WITHIN_S = 60.0
+_WRONG = 3
+_log = logging.getLogger(__name__)
+
+# Whole numbers so small that every product and sum is exact in each type and in any order. The answers come from the CPU.
+_PROGRAM = f"""\
+import sys
+import torch
+
+def numbers(rows, columns, shift):
+    i, j = torch.arange(rows), torch.arange(columns)
+    return ((i[:, None] * 3 + j[None, :] * 5 + shift) % 7 - 3).double()
+
+right = True
+for dtype, inner in ((torch.float32, 1024), (torch.bfloat16, 16), (torch.float16, 64)):
+    a, b = numbers(1024, inner, 1), numbers(inner, 768, 2)
+    got = a.cuda().to(dtype) @ b.cuda().to(dtype)
+    right &= bool(torch.equal(got.double().cpu(), a @ b))
+whole = torch.arange(1 << 25, device="cuda")
+there_and_back = ((whole * 3 + 1) - 1) // 3
+right &= bool(torch.equal(there_and_back, whole)) and int(whole.sum()) == (1 << 24) * ((1 << 25) - 1)
+sys.exit(0 if right else {_WRONG})
+"""
+
+
+def try_kernel(seat: Seat) -> str | None:
+    """Run the known kernel on the GPU; what was wrong in a sentence, or None."""
+    try:
+        ran = seat.run_tool(_PROGRAM, {}, deadline_s=_KERNEL_WITHIN_S, device=True)
+    except (EvaluatorError, RefereeLost) as error:
+        return f"a kernel with a known result could not be run: {error}"
+    if ran.exit_code == 0:
+        return None
+    if ran.exit_code == _WRONG:
+        return "a kernel with a known result gave another one"
+    last = ran.stdout.strip().splitlines()[-1:]
+    return f"a kernel with a known result did not end well ({ran.status}): {' '.join(last)[:300]}"
+
+
+class DeviceHealth:
+    """One GPU's health, as far as it has been looked at.
+
+    Args:
+        gpu: what is read.
+        kernel: see `try_kernel`.
+        is_idle: whether nothing runs at the bench.
+        is_warm: whether a referee of this worker may hold the GPU's memory.
+
+    Attributes:
+        found: what is wrong.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        kernel: Callable[[], str | None],
+        is_idle: Callable[[], bool],
+        is_warm: Callable[[], bool],
+    ) -> None:
+        self._gpu = gpu
+        self._kernel = kernel
+        self._is_idle = is_idle
+        self._is_warm = is_warm
+        self._readings: deque[Reading] = deque()
+        self._tried_at = time.monotonic()  # the self-check has just run on it
+        self.found: tuple[Finding, ...] = ()
+
+    def look(self) -> bool:
+        """Read once and judge; whether anything is other than before."""
+        reading = self._gpu.read(own=self._is_warm())
+        self._readings.append(reading)
+        while reading.at_s - self._readings[0].at_s > KEPT_S:
+            self._readings.popleft()
+        found = tuple(findings(self._readings))
+        if not found:
+            found = self._tried()
+        changed = found != self.found
+        for one in found if changed else ():
+            _log.warning("the GPU is taken out: %s: %s", one.rule, one.sentence)
+        if changed and not found:
+            _log.info("the GPU is well again")
+        self.found = found
+        return changed
+
+    def problem(self) -> str | None:
+        """Why nothing new may be begun on it, or None."""
+        return "; ".join(one.sentence for one in self.found) or None
+
+    def stops(self) -> bool:
+        """Whether what runs is to be stopped and given back."""
+        return any(one.stops for one in self.found)
+
+    def _tried(self) -> tuple[Finding, ...]:
+        due = time.monotonic() - self._tried_at > _TRY_EVERY_S
+        if not self.found and not due:
+            return ()
+        if not self._is_idle():
+            return self.found  # waiting for the bench would mean to read nothing meanwhile
+        wrong = self._kernel()
+        self._tried_at = time.monotonic()
+        return (Finding(KNOWN_KERNEL, wrong),) if wrong else ()

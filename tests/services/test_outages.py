@@ -1,0 +1,224 @@
+"""A database that is away is waited for: nothing that was judged is lost, and what may have happened happens once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from agent.candidates import Candidate
+from services.api.app import create_app
+from services.db import outages
+from services.db.models import Event, Job, Worker
+from services.db.session import Database
+from services.jobs import lease, read
+from services.jobs.store import SqlJobStore
+from services.settings import Settings
+from services.worker.app import make_celery
+from services.worker.bench import Bench
+from services.worker.dispatch import Dispatcher
+from services.worker.runner import Runner
+from tests.services.databases import new_job, new_sqlite
+
+AWAY = OperationalError("SELECT 1", {}, Exception("the database system is starting up"))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "_FIRST_PAUSE_S", 0.001)
+
+
+def test_what_never_passes_by_itself_is_no_outage() -> None:
+    too_long = OperationalError(
+        "INSERT", {}, psycopg.errors.ProgramLimitExceeded("index row size 9000 exceeds")
+    )
+    full = OperationalError("INSERT", {}, psycopg.errors.DiskFull("no space left on device"))
+    assert outages.is_outage(AWAY) and outages.is_outage(full)
+    assert not outages.is_outage(too_long)
+    assert not outages.is_outage(IntegrityError("INSERT", {}, Exception("UNIQUE")))
+
+
+class Outage:
+    """Fails so many commits of a database, before or behind the commit itself."""
+
+    def __init__(self, base: Database, times: int, *, behind: bool = False) -> None:
+        self.left = times
+        self._base, self._behind = base, behind
+        event.listen(base.engine, "commit", self._on_commit)
+
+    def _on_commit(self, connection: Any) -> None:
+        if self.left > 0:
+            self.left -= 1
+            if self._behind:  # done, and the answer lost
+                connection.connection.driver_connection.commit()
+            raise AWAY
+
+
+def started(base: Database, folder: Path) -> SqlJobStore:
+    """The store of a job that a worker has taken."""
+    job_id = new_job(base, folder)
+    with base.write() as session:
+        held = lease.claim(session, Job, job_id, "one", 60.0, 3)
+    assert held is not None
+    return SqlJobStore(base, job_id, held, lambda: False)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_verdict_and_its_bill_are_stored_once_through_an_outage(tmp_path: Path, behind: bool) -> None:
+    base = new_sqlite(tmp_path)
+    store = started(base, tmp_path)
+    candidate = Candidate("a = 1", "human", "a")
+    outage = Outage(base, 0, behind=behind)
+    writes: list[Callable[[], object]] = [
+        lambda: store.add_candidate(candidate),
+        lambda: store.add_verdict(candidate.sha256, "screen", {"verdict": "incorrect"}),
+        lambda: store.finish_step("describe", {"ok": True}),
+        lambda: store.event("budget.spent", {"request": "llm/1", "usd": 0.5, "tokens": 7}),
+    ]
+    for write in writes:
+        outage.left = 2
+        write()
+        assert outage.left == 0, "the outage was not met"
+    with base.read() as session:
+        told = [one.name for one in read.list_events(session, store._job_id)]
+        job = session.get_one(Job, store._job_id)
+        assert (job.tokens, job.usd) == (7, 0.5)
+    assert told == ["job.queued", "candidate.proposed", "candidate.judged", "budget.spent"]
+    assert store.verdict(candidate.sha256, "screen") == {"verdict": "incorrect"}
+    assert store.step("describe") == {"ok": True}
+    base.close()
+
+
+def test_a_fault_of_ours_is_not_repeated(tmp_path: Path) -> None:
+    tries = []
+
+    def wrong() -> None:
+        tries.append(1)
+        raise IntegrityError("INSERT", {}, Exception("UNIQUE constraint failed"))
+
+    with pytest.raises(IntegrityError):
+        outages.through_outages(wrong)
+    assert len(tries) == 1
+
+
+def test_patience_ends_and_so_does_that_of_a_worker_that_stops() -> None:
+    def away() -> None:
+        raise AWAY
+
+    with pytest.raises(OperationalError):
+        outages.through_outages(away, patience_s=0.01)
+    with pytest.raises(OperationalError):
+        outages.through_outages(away, give_up=lambda: True)
+
+
+def test_a_job_cut_off_by_an_outage_is_given_back_and_the_attempt_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = new_sqlite(tmp_path)
+    job_id = new_job(base, tmp_path)
+    runner = Runner(
+        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+    )
+
+    def cut_off(*_: object) -> None:
+        raise AWAY
+
+    monkeypatch.setattr("services.worker.runner.run_job", cut_off)
+    for attempt in range(1, 6):  # more often than faults may happen
+        assert runner.work_on_next(Job)
+        with base.read() as session:
+            job = session.get_one(Job, job_id)
+            assert (job.state, job.stalled_attempts, job.attempt) == ("queued", 0, attempt)
+    base.close()
+
+
+def test_a_fault_in_the_same_place_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = new_sqlite(tmp_path)
+    job_id = new_job(base, tmp_path)
+    runner = Runner(
+        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+    )
+
+    def fault(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("services.worker.runner.run_job", fault)
+    for _ in range(3):
+        assert runner.work_on_next(Job)
+    with base.read() as session:
+        job = session.get_one(Job, job_id)
+        assert (job.state, job.attempt) == ("failed", 3)
+        assert "KeyError" in (job.reason or "")
+        assert session.query(Event).filter_by(job_id=job_id, name="job.started").count() == 3
+    base.close()
+
+
+def test_a_round_that_fails_does_not_end_the_dispatcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = new_sqlite(tmp_path)
+    dispatcher = Dispatcher(base, make_celery("memory://"), 3)
+    monkeypatch.setattr("services.worker.dispatch.LOOK_EVERY_S", 0.01)
+    thrice, rounds = threading.Event(), []
+
+    def look() -> None:
+        rounds.append(1)
+        if len(rounds) >= 3:
+            thrice.set()
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(dispatcher, "look", look)
+    dispatcher.start(queue_is_new=False)
+    assert thrice.wait(10)
+    dispatcher.stop()
+    base.close()
+
+
+def test_whatever_a_broker_raises_the_message_is_sent_later(tmp_path: Path) -> None:
+    base = new_sqlite(tmp_path)
+    job_id = new_job(base, tmp_path)
+    with base.write() as session:
+        session.add(Worker(id="one", device="cpu", tier="landlock", seen_at=time.time()))
+    celery = make_celery("memory://")
+    dispatcher = Dispatcher(base, celery, 3)
+    sent = []
+
+    def loading(*_: object, **__: object) -> None:
+        raise RuntimeError("LOADING Redis is loading the dataset in memory")
+
+    celery.send_task = loading
+    dispatcher.look()
+    assert dispatcher.broker_problem == "LOADING Redis is loading the dataset in memory"
+    celery.send_task = lambda *_, **__: sent.append(1)
+    dispatcher.look()
+    assert sent == [1]
+    with base.read() as session:
+        assert session.get_one(Job, job_id).sent_at is not None
+    base.close()
+
+
+def test_a_request_during_an_outage_is_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastapi.testclient import TestClient
+
+    from services.jobs import read as reading
+
+    def cut_off(*_: object, **__: object) -> None:
+        raise AWAY
+
+    app = create_app(Settings(data_dir=tmp_path))
+    local = {"base_url": "http://localhost", "client": ("127.0.0.1", 50000)}
+    with TestClient(app, raise_server_exceptions=False, **local) as client:  # type: ignore[arg-type]
+        monkeypatch.setattr(reading, "get_job", cut_off)
+        answer = client.get("/jobs/01m838cqvpw6vwaj69m81ys43a")
+    assert answer.status_code == 503, answer.text
+    assert answer.headers["retry-after"] == "2"
+    assert answer.headers["content-type"] == "application/problem+json"
