@@ -165,7 +165,7 @@ def test_every_origin_runs_a_whole_job_at_the_same_shapes_and_goes_on_where_it_w
     settings = origins.Settings("cpu", origins.ORIGINS, counts, candidates=1, model="m", samples=1)
 
     def run() -> dict[str, dict[str, Any]]:
-        runs = origins.Runs(settings, tmp_path, "here", time.monotonic() + 280, Console(quiet=True))
+        runs = origins.Runs(settings, tmp_path, "here", (1, 1), time.monotonic() + 280, Console(quiet=True))
         try:
             runs.task("row_sum", 0)
         finally:
