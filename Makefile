@@ -49,7 +49,7 @@ serve: $(STAMPS)/run
 
 .PHONY: test
 test: $(STAMPS)/dev
-	$(BIN)/python -m pytest -m "not slow" --durations=25 --durations-min=5 $(PYTEST_ARGS)
+	$(BIN)/python -m scripts.run_tests $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMPS)/dev
@@ -94,5 +94,5 @@ $(STAMPS)/run: $(INSTALL_INPUTS) | python-found
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/dev: $(INSTALL_INPUTS) | python-found
-	@$(PYTHON) scripts/install.py --venv $(VENV) --extras service,agent,mcp,dev
+	@$(PYTHON) scripts/install.py --venv $(VENV) --extras service,agent,mcp,rl,dev
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run

@@ -3,6 +3,9 @@
 On a newcomer's machine a test whose program is missing (a browser, Redis, PostgreSQL, a GPU) is skipped with a line
 that says what to install. `KERNELWRIGHT_REQUIRE` (a comma separated list of `browser`, `redis`, `postgres`, `gpu`, or
 `all`) names what must be there: then the missing program, or a test that skips itself, is a failure. CI sets it.
+
+Tests that time something must have the machine to themselves (`is_alone`); all others may share it. `make test` runs the two
+parts one after the other, `--part` is how it chooses. Without `--part` every test runs.
 """
 
 from __future__ import annotations
@@ -27,6 +30,42 @@ ABSENCE: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "gpu": (lambda: not servers.has_nvidia_gpu(), "no NVIDIA GPU"),
 }
+
+
+# Fixtures that are a referee, which times what it judges, or a service whose worker has one.
+TIMING_FIXTURES = frozenset({"referee", "core", "working_service"})
+# Attacks on the clock, verdicts that must not be disturbed, and the referee's own parts, many of which are about time.
+TIMING_FOLDERS = ("tests/attacks/", "tests/corpus/", "tests/evaluator/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--part`."""
+    parser.addoption(
+        "--part",
+        choices=("together", "alone"),
+        help="only tests that may share the machine with others, or only those that must not (marker alone)",
+    )
+
+
+def is_alone(item: pytest.Item) -> bool:
+    """Whether a test needs the machine to itself, since what it measures, or the time that it waits, would else be another."""
+    if item.get_closest_marker("shares") is not None:
+        return False
+    return (
+        item.get_closest_marker("alone") is not None
+        or item.nodeid.startswith(TIMING_FOLDERS)
+        or not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the other part."""
+    part = config.getoption("--part")
+    if part is None:
+        return
+    left_out = [item for item in items if is_alone(item) != (part == "alone")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if is_alone(item) == (part == "alone")]
 
 
 def required_resources() -> frozenset[str]:

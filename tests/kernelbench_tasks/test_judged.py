@@ -12,6 +12,8 @@ from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 
+pytestmark = pytest.mark.shares
+
 _HEAD = "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 
 

@@ -1,0 +1,59 @@
+"""The test suite in two parts: first what can share the machine, by two processes, then what must have it to itself.
+
+python -m scripts.run_tests [PYTEST ARGUMENTS]
+
+Which part a test belongs to is told in tests/conftest.py (`--part`). Arguments go to both parts; one that selects tests of one
+part alone leaves the other empty, which is no failure. `-n 0` runs the first part in one process too, as `--pdb` needs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+#: Of pytest: nothing was selected.
+NOTHING = 5
+_FAILED = 1
+# What both parts print at their end; later arguments of the same name win.
+_ALWAYS = ["-m", "not slow", "--durations=25", "--durations-min=5"]
+# Files stay whole, since their fixtures are expensive. Two: with three, services were not ready in time on two cores.
+PARTS = {
+    "together": ["-n", "2", "--dist", "loadfile", "--part=together"],
+    "alone": ["--part=alone"],
+}
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """The first code of a part that failed; without one 0, or :data:`NOTHING` where no part had a test."""
+    for code in codes:
+        if code not in (0, NOTHING):
+            return code
+    return 0 if 0 in codes else NOTHING
+
+
+def goes_on(code: int, arguments: Sequence[str]) -> bool:
+    """Whether the next part runs too: after failed tests, unless the first failure was to be the last, but not after errors of use."""
+    if code != _FAILED:
+        return code in (0, NOTHING)
+    return not any(
+        argument in ("-x", "--exitfirst") or argument.startswith("--maxfail") for argument in arguments
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run both parts; the exit code for both."""
+    codes: list[int] = []
+    for part, how in PARTS.items():
+        print(f"tests, {part}:", flush=True)
+        command = [sys.executable, "-m", "pytest", *how, *_ALWAYS, *arguments]
+        if part == "alone":
+            command += ["-n", "0"]
+        codes.append(subprocess.run(command, check=False).returncode)
+        if not goes_on(codes[-1], arguments):
+            break
+    return exit_code(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

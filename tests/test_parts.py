@@ -1,0 +1,107 @@
+"""`make test` runs every test once, what times something by itself, and one exit code speaks for both parts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import run_tests
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+_CONFTEST = """
+import pytest
+from tests.conftest import pytest_addoption, pytest_collection_modifyitems
+
+@pytest.fixture
+def referee():
+    return None
+
+def pytest_runtest_call(item):
+    with open("ran", "a") as log:
+        log.write(f"{item.name} {'PYTEST_XDIST_WORKER' in __import__('os').environ}\\n")
+"""
+_TESTS = """
+import pytest
+
+def test_that_shares():
+    pass
+
+def test_that_judges(referee):
+    pass
+
+@pytest.mark.alone
+def test_that_times():
+    pass
+
+def test_that_fails():
+    assert False
+
+@pytest.mark.slow
+def test_that_is_slow():
+    pass
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "test_some.py").write_text(_TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone: a\n    slow: b\n")
+    return tmp_path
+
+
+def _run(suite: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
+    """Exit code, which tests ran and whether in several processes, and what was printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    # without the plugins that nothing here needs: importing them takes longer than all the rest
+    environment |= {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "scripts.run_tests", "-p", "xdist.plugin", *arguments]
+    done = subprocess.run(
+        command, cwd=suite, env=environment, capture_output=True, text=True, check=False, timeout=280
+    )
+    log = suite / "ran"
+    lines = log.read_text().split("\n") if log.exists() else []
+    ran = dict(line.split() for line in lines if line)
+    assert len(ran) == len([line for line in lines if line]), "a test ran twice"
+    return done.returncode, ran, done.stdout
+
+
+def test_each_test_runs_in_its_part_and_a_failure_is_told_at_the_end(suite: Path) -> None:
+    code, ran, printed = _run(suite)
+    assert code == 1
+    assert ran == {
+        "test_that_shares": "True",
+        "test_that_fails": "True",
+        "test_that_judges": "False",
+        "test_that_times": "False",
+    }
+    assert "1 failed, 1 passed" in printed and "2 passed" in printed
+
+
+def test_the_first_failure_may_be_the_last(suite: Path) -> None:
+    code, ran, _ = _run(suite, "-x", "-n", "0")
+    assert (code, "test_that_times" in ran) == (1, False)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("times", 0), ("nothing", 5)])
+def test_a_part_without_tests_is_no_failure(suite: Path, name: str, expected: int) -> None:
+    code, ran, _ = _run(suite, "-k", name, "-n", "0")
+    assert (code, len(ran)) == (expected, expected == 0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [([0, 0], 0), ([0, 5], 0), ([5, 0], 0), ([5, 5], 5), ([1, 0], 1), ([0, 1], 1), ([5, 3], 3), ([2], 2)],
+)
+def test_one_code_for_both_parts(codes: list[int], expected: int) -> None:
+    assert run_tests.exit_code(codes) == expected
+
+
+def test_an_interrupted_part_is_the_last() -> None:
+    assert run_tests.goes_on(0, []) and run_tests.goes_on(5, []) and run_tests.goes_on(1, ["-k", "x"])
+    assert not any(run_tests.goes_on(code, []) for code in (2, 3, 4))
+    assert not run_tests.goes_on(1, ["--maxfail=3"])
