@@ -156,6 +156,24 @@ def test_a_row_that_is_mostly_cut_off_is_allowed_what_others_lose() -> None:
     assert not compare(values, expected).ok
 
 
+def test_short_rows_in_which_terms_cancel_are_allowed_what_others_lose() -> None:
+    """Rows of 3 behind a ReLU, each element a sum of 288 products: one alone says little of what they lost."""
+    generator = np.random.default_rng(8)
+    for _ in range(200):
+        left = generator.normal(size=(128, 288)).astype(np.float32)
+        right = (generator.normal(size=(288, 9)) / 17).astype(np.float32)
+        wide, up = left.astype(np.float64), right.astype(np.float64)
+        exact, moved = np.maximum(wide @ up, 0), np.maximum(wide * (1 + 2.0**-23) @ up, 0)
+        own = np.maximum(sum(left[:, k : k + 16] @ right[k : k + 16] for k in range(0, 288, 16)), 0)
+        other = np.maximum((left[:, ::-1] @ right[::-1]).astype(np.float64), 0)
+        shape = (128, 3, 3)
+        expected = expect("float32", shape, exact.ravel(), own.astype(np.float64).ravel(), moved.ravel(), 288)
+        found = compare(other.ravel(), expected)
+        assert found.ok, found.words
+        low = left.astype(np.float16).astype(np.float64) @ up  # ten bits, as TF32 has
+        assert not compare(np.maximum(low, 0).ravel(), expected).ok
+
+
 def test_in_16_bits_a_small_row_is_not_allowed_what_large_ones_lose() -> None:
     generator = np.random.default_rng(6)
     exact = np.abs(generator.normal(30.0, 5.0, (200, 32)))
