@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.client import Referee
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.evaluation import Request
 from evaluator.referee.fleet import headers_folder
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import HERE, SHAPES, TASK, xfail_if_voided
+from tests.evaluator.few_baselines import without_autotune
 
 
 def test_compiled_candidate_without_the_header_it_needs(
@@ -20,7 +22,15 @@ def test_compiled_candidate_without_the_header_it_needs(
     headers_folder().mkdir(parents=True)
     (headers_folder() / "complete").touch()
     source = (HERE / "candidates" / "honest_compiled.py").read_text(encoding="utf-8")
-    with Referee("cpu", work_dir=tmp_path / "referee") as referee:
-        verdict = referee.evaluate(TASK, CandidateSource(source, "external", "compiled"), shapes=SHAPES)
+    candidate = CandidateSource(source, "external", "compiled")
+    core = RefereeCore("cpu", tmp_path / "referee", "landlock")
+    without_autotune(core)
+    try:
+        verdict = core.evaluate(
+            Request(TASK, candidate, splits=("visible",), shapes={"visible": SHAPES["visible"]}),
+            lambda *_: None,
+        )
+    finally:
+        core.close()
     xfail_if_voided(verdict)
     assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])

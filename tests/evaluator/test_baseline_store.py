@@ -15,6 +15,7 @@ from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.open_shape import OpenShape
 from tests.attacks.test_candidates import TASK
+from tests.evaluator.few_baselines import without_autotune
 
 TIMES = {"eager/1t": (3.5, ""), "compile_default/1t": (0.0, "no compiler")}
 DIMS = {"rows": 64, "cols": 96}
@@ -67,6 +68,7 @@ def rank(work_dir: Path, *, then_every: bool = False) -> tuple[OpenShape, set[st
     """
     core = RefereeCore("cpu", work_dir, "landlock")
     loaded: set[str] = set()
+    without_autotune(core)
     try:
         with core.fleet.device_lock.shared():
             session = core.session(TASK)

@@ -14,6 +14,8 @@ from evaluator.content.weights import redraw
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 
+pytestmark = pytest.mark.shares
+
 
 def _normal(shape: tuple[int, int] = (40, 50)) -> TensorInput:
     generator = np.random.default_rng(2)

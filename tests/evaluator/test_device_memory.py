@@ -20,6 +20,8 @@ from evaluator.referee.memory_size import MOST_SLOTS, POOL_SHARE, MemorySize, Sh
 from evaluator.referee.room import Room, had_its_part, held_most
 from evaluator.roles import device_memory
 
+pytestmark = pytest.mark.shares
+
 GIB, MIB = 1 << 30, 1 << 20
 H200_BYTES = 140 * GIB
 SHARE_BYTES = H200_BYTES // 32

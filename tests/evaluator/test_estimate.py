@@ -9,6 +9,8 @@ import pytest
 from evaluator.referee.measure import SharedClock, _estimate, _Quad, effort_for, quicker_than_nothing
 from evaluator.referee.ranking import guess_us
 
+pytestmark = pytest.mark.shares
+
 MS = 1_000_000
 
 

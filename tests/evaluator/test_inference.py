@@ -17,6 +17,8 @@ from evaluator.shapes.inference.result import Inferred, from_json, infer
 from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog
 
+pytestmark = pytest.mark.shares
+
 _HEAD = "import torch\nimport torch.nn as nn\n"
 
 

@@ -16,6 +16,9 @@ from evaluator.roles.interpreted import imports_triton
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 
+# Triton candidates are checked by its interpreter and never timed.
+pytestmark = pytest.mark.shares
+
 TASK = TaskSource("row_sum", catalog.load("row_sum").source)
 SHAPES = {
     "visible": [{"rows": 4, "cols": 70, "dtype": "float32"}, {"rows": 2, "cols": 300, "dtype": "float32"}]
@@ -80,7 +83,6 @@ def test_a_wrong_kernel_is_rejected(referee: Referee) -> None:
 
 
 @needs_triton
-@pytest.mark.shares  # triton candidates are checked by its interpreter and never timed
 def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
     drawn = referee.describe(TASK)["shapes"]["visible"]
     assert max(dims["rows"] * dims["cols"] for dims in drawn) > 1 << 17

@@ -29,7 +29,7 @@ SPREAD = (
     "int4_matmul", "batch_norm_relu_training", "bias_gelu", "segment_max", "dot_interaction",
 )  # fmt: skip
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.shares]
 
 
 @pytest.fixture(scope="module")

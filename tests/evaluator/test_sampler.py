@@ -14,6 +14,8 @@ from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
 from evaluator.shapes.space import ChoiceDim, Dims, IntegerDim, Space, check_shape, parse_space
 from evaluator.shapes.strata import CROSSED, STRATA, draw_every, draw_strata, is_prime
 
+pytestmark = pytest.mark.shares
+
 SPACE: Space = {
     "rows": IntegerDim(1, 16384, 1, 512),
     "cols": IntegerDim(8, 8192, 2, 1024),
