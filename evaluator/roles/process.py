@@ -21,6 +21,7 @@ from evaluator.errors import ProtocolViolation, RoleExited, RoleFailure, RoleRep
 from evaluator.roles import frames, runner, wire
 from evaluator.roles.drain import MAX_OUTPUT_BYTES, OutputDrain
 from evaluator.roles.sessions import members_of
+from evaluator.roles.threads import Threads
 from evaluator.sandbox import syscalls
 
 _WORDS = {
@@ -31,9 +32,6 @@ _WORDS = {
 }
 _FREEZE_SECONDS = 2.0
 _MEANWHILE_SECONDS = 0.05
-_MAX_OPEN_STATES = 32
-#: CPUCLOCK_SCHED of the kernel's clock ids; with the complement of a process id above it, that process's CPU clock.
-_CPU_CLOCK_OF_PROCESS = 2
 
 
 class RoleProcess:
@@ -76,7 +74,6 @@ class RoleProcess:
         self.stops = 0
         #: What must not change in it, see :class:`evaluator.referee.landmarks.Landmarks`; None where nobody looks.
         self.landmarks: Any = None
-        self._ran_ns = 0
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
         #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.lent_memory.ProcessMemory`.
@@ -86,9 +83,7 @@ class RoleProcess:
         self.paused_s = 0.0
         #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
         self.pinned = False
-        #: Open stat files of its threads, and the thread that last held up a freeze.
-        self._states: dict[str, int] = {}
-        self._running = ""
+        self._threads = Threads(0)
         self.drain = OutputDrain(output, self.kill)
         for line in (channel, control):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -97,6 +92,7 @@ class RoleProcess:
         """Waits for the process to be confined; the kernel tells us its process ids as we see them."""
         self._init_pid = self._receive_credentials(self._control, 5, deadline_s)[0]
         self.pid = self._receive_credentials(self._channel, 1, deadline_s)[0]
+        self._threads = Threads(self.pid)
 
     def _receive_credentials(self, line: socket.socket, length: int, deadline_s: float) -> tuple[int, bytes]:
         line.settimeout(deadline_s)
@@ -302,7 +298,7 @@ class RoleProcess:
                 raise RoleFailure("runtime_error", "its process could not be stopped", role=self.name)
         self.frozen = True
         self.stops += 1
-        self._ran_ns = self._cpu_ns()
+        self._threads.begin_rest()
         return stopped_ns
 
     def thaw(self) -> None:
@@ -317,17 +313,8 @@ class RoleProcess:
         A signal to continue may come from others than the referee: from a timer of the kernel's, for one.
         """
         if self.frozen and not self.dead:
-            now_ns = self._cpu_ns()
-            self.ran_while_stopped_ns += max(0, now_ns - self._ran_ns)
-            self._ran_ns = now_ns
+            self.ran_while_stopped_ns += self._threads.ran_ns()
         return self.ran_while_stopped_ns
-
-    def _cpu_ns(self) -> int:
-        """CPU time of all threads so far; a clock of the kernel's that costs less than a microsecond to read."""
-        try:
-            return time.clock_gettime_ns((~self.pid << 3) | _CPU_CLOCK_OF_PROCESS)
-        except OSError:
-            return self._ran_ns
 
     def _signal(self, number: int) -> None:
         try:
@@ -336,34 +323,10 @@ class RoleProcess:
             raise self._ended() from None
 
     def _all_stopped(self) -> bool:
-        """Whether the kernel calls every thread stopped; the one that still ran when last asked is asked first."""
-        if self._running in self._states and not self._is_stopped(self._running):
-            return False
         try:
-            threads = os.listdir(f"/proc/{self.pid}/task")
-        except (FileNotFoundError, ProcessLookupError):
+            return self._threads.all_stopped()
+        except ProcessLookupError:
             raise self._ended() from None
-        for thread in threads:
-            if not self._is_stopped(thread):
-                self._running = thread
-                return False
-        return True
-
-    def _is_stopped(self, thread: str) -> bool:
-        """Opening a file of /proc takes longer than reading it, and a process is asked thousands of times."""
-        try:
-            if thread not in self._states:
-                path = f"/proc/{self.pid}/task/{thread}/stat"
-                self._states[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            state = os.pread(self._states[thread], 1024, 0).rpartition(b")")[2].split(None, 1)[0]
-        except (FileNotFoundError, ProcessLookupError):
-            # That thread is gone. Its number may come back as another one's, so the descriptor goes, too.
-            if thread in self._states:
-                os.close(self._states.pop(thread))
-            return False
-        if len(self._states) > _MAX_OPEN_STATES:
-            os.close(self._states.pop(thread))
-        return state in (b"T", b"t")
 
     def stop_others(self) -> int:
         """Stops every other process of the sandbox and returns how many there are (0 for an honest candidate)."""
@@ -443,7 +406,6 @@ class RoleProcess:
         if self.memory is not None:
             self.memory.close()
             self.memory = None
-        while self._states:
-            os.close(self._states.popitem()[1])
+        self._threads.close()
         self._channel.close()
         self._control.close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ import pytest
 from evaluator.referee.core import RefereeCore
 from evaluator.roles import runner
 from evaluator.roles.arena import sealed_text
+from evaluator.roles.threads import Threads
 from evaluator.sandbox.limits import Limits
 
 _SPINS = b'{"program": "while True:\\n    pass", "files": {}}'
@@ -39,6 +44,67 @@ def test_time_used_while_stopped_is_seen(tmp_path: Path) -> None:
         process.close()
     finally:
         core.close()
+
+
+@pytest.fixture
+def spinning() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        yield child.pid
+        child.kill()
+
+
+def _stop(pid: int) -> Threads:
+    threads = Threads(pid)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGSTOP)
+    while not threads.all_stopped():
+        pass
+    return threads
+
+
+def test_bookkeeping_of_a_stopped_process_is_not_its_time(
+    spinning: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its core was taken away in the moment between the look that found it stopped and its leaving."""
+    threads, clock_ns = _stop(spinning), itertools.count(0, 1_000_000)
+    monkeypatch.setattr(threads, "_cpu_ns", lambda: next(clock_ns))
+    threads.begin_rest()
+    assert threads.ran_ns() == 0 and next(clock_ns) >= 2_000_000
+    os.kill(spinning, signal.SIGCONT)
+    time.sleep(0.02)
+    assert threads.ran_ns() > 0, "it runs"
+    os.kill(spinning, signal.SIGSTOP)
+    while not threads.all_stopped():
+        pass
+    threads.begin_rest()
+    os.kill(spinning, signal.SIGCONT)
+    time.sleep(0.02)
+    os.kill(spinning, signal.SIGSTOP)
+    while not threads.all_stopped():
+        pass
+    assert threads.ran_ns() > 0, "it is stopped again, but has run"
+    threads.close()
+
+
+@pytest.mark.parametrize("text", [None, b"0 0 0\n", b"12 34\n"])
+def test_without_the_kernels_count_all_time_counts(
+    spinning: int, monkeypatch: pytest.MonkeyPatch, text: bytes | None
+) -> None:
+    threads, clock_ns = _stop(spinning), itertools.count(0, 1_000_000)
+    read = threads._read
+
+    def other(thread: str, name: str) -> bytes:
+        if name != "schedstat":
+            return read(thread, name)
+        if text is None:
+            raise FileNotFoundError
+        return text
+
+    monkeypatch.setattr(threads, "_cpu_ns", lambda: next(clock_ns))
+    monkeypatch.setattr(threads, "_read", other)
+    threads.begin_rest()
+    assert threads.ran_ns() == 1_000_000
+    threads.close()
 
 
 _LEAVES_A_CHILD = b"""{"program": "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    if os.fork() == 0:\\n        time.sleep(60)\\n", "files": {}}"""
