@@ -23,7 +23,7 @@
 | `KERNELWRIGHT_RATE_LIMIT_WITHOUT_KEY` | `120/minute` | requests of one address with no valid key, once there are keys |
 | `KERNELWRIGHT_LEASE_SECONDS` | 15 | a worker silent for this long loses its job |
 | `KERNELWRIGHT_MAX_ATTEMPTS` | 3 | attempts that end in a fault, without any stored progress, before a job is failed |
-| `KERNELWRIGHT_MAX_LOST_WORKERS` | 10 | the same for attempts whose worker died: that is rarely the job's fault, and must not go on for ever |
+| `KERNELWRIGHT_MAX_LOST_WORKERS` | 10 | the same for attempts whose worker died, or that a database cut off which answered otherwise: that is rarely the job's fault, and must not go on for ever |
 | `KERNELWRIGHT_AUDIT_DAYS` | 365 | entries of the audit log older than this are deleted, which is logged; 0 keeps all |
 | `KERNELWRIGHT_LOG_FORMAT` | `text` | `json`: one JSON object a line, for a collector |
 | `KERNELWRIGHT_ONE_USER` | `false` | what a job learns may reach any other of the same user, or without keys any other (`services/memory`) |

@@ -69,7 +69,9 @@ class Leased:
     Attributes:
         state: one of `STATES`.
         attempt: how often a worker started on it.
-        stalled_attempts: attempts since anything was last stored; a row that kills its worker must not loop for ever.
+        stalled_attempts: attempts since anything was last stored that ended without a word, because the worker died, or in errors of
+            a database that answered otherwise; a row that kills its worker must not loop for ever.
+        faults: attempts since then that ended in a fault of ours.
         lease_owner: the worker (see `services.worker.identity`).
         lease_until: end of the lease, seconds since 1970 on the database's clock.
         sent_at: when a message for it was last sent, same clock; None asks for one.
@@ -80,6 +82,7 @@ class Leased:
     state: Mapped[str] = mapped_column(String(16), default="queued", index=True)
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     stalled_attempts: Mapped[int] = mapped_column(Integer, default=0)
+    faults: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     lease_owner: Mapped[str | None] = mapped_column(String(200))
     lease_until: Mapped[float | None] = mapped_column(Float)
     sent_at: Mapped[float | None] = mapped_column(Float)

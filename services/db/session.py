@@ -13,7 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from services.db.privacy import EVERYTHING, PrivateSession, Viewer
@@ -58,6 +59,15 @@ class Database:
         """A session that can write and commits only when told to."""
         with self._session(self._write_engine) as session:
             yield session
+
+    def answers(self) -> bool:
+        """Whether the database can be asked anything at this moment."""
+        try:
+            with self.read() as session:
+                session.execute(select(1))
+        except SQLAlchemyError:
+            return False
+        return True
 
     def _session(self, engine: Engine) -> Session:
         return PrivateSession(engine, self._viewer)

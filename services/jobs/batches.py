@@ -61,7 +61,7 @@ def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
     job.reason = storable_text(
         f"{reason}; then `kernelwright resume {job.id}`, or `kernelwright batch {job.id}` over HTTP"
     )
-    job.stalled_attempts = 0  # waiting is no fault
+    job.stalled_attempts = job.faults = 0  # waiting is no fault
     job.lease_owner = job.lease_until = job.sent_at = None
     if folder is not None:
         requests = folder / REQUESTS

@@ -98,16 +98,27 @@ def wanted(session: Session, lease: Lease) -> str | None:
     return "cancelled" if row[0] else None
 
 
-def release(session: Session, lease: Lease) -> None:
-    """Give the row back unfinished (a clean shutdown); this attempt does not count as stalled."""
+def release(
+    session: Session, lease: Lease, *, stalled: bool = False, faults: int = 0, reason: str = ""
+) -> None:
+    """Give the row back unfinished.
+
+    Args:
+        session: of a transaction.
+        lease: what is given back.
+        stalled: whether the attempt counts as one in which the worker died; not so after a clean shutdown or an outage.
+        faults: how many faults of ours it adds.
+        reason: why, where the row should say so.
+    """
+    stalled_before = case((lease.model.stalled_attempts > 0, lease.model.stalled_attempts - 1), else_=0)
     session.execute(
         update(lease.model)
         .where(_held(lease))
         .values(
             state="queued",
-            stalled_attempts=case(
-                (lease.model.stalled_attempts > 0, lease.model.stalled_attempts - 1), else_=0
-            ),
+            stalled_attempts=lease.model.stalled_attempts if stalled else stalled_before,
+            faults=lease.model.faults + faults,
+            reason=reason or lease.model.reason,
             lease_owner=None,
             lease_until=None,
             sent_at=None,

@@ -247,7 +247,7 @@ class SqlJobStore:
         Steps count, too: a worker that dies after half of a long job's steps has brought it on.
         """
         row: Any = session.get_one(self._lease.model, self._lease.row_id)  # locked already, by `_writing`
-        row.stalled_attempts = 0
+        row.stalled_attempts = row.faults = 0
         job = session.get(Job, self._job_id)
         if job is not None:
             job.tally = None

@@ -155,8 +155,8 @@ def _end(session: Session, row: LeasedRow) -> None:
     else:
         state = "failed"
         reason = (
-            f"gave up after {row.attempt} attempts: the worker died {row.stalled_attempts} times in a row "
-            f"without storing anything new{f' ({row.reason})' if row.reason else ''}"
+            f"gave up after {row.attempt} attempts: the worker died, or the database failed it, {row.stalled_attempts} times "
+            f"in a row without anything new being stored{f' ({row.reason})' if row.reason else ''}"
         )
     if isinstance(row, Job):
         end_job(session, row, state, reason, verdict="not_judged" if state == "failed" else None)

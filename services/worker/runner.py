@@ -43,6 +43,8 @@ _OF_A_LOOK = (
 )  # fmt: skip
 # What a crash of ours reads like to the person who waits for the job; details are in the log.
 _FAULT = "internal fault ({kind}): {error}"
+# Not the error's own words: they may name hosts and users of the database.
+_CUT_OFF = "the database failed ({kind})"
 Result = TypeVar("Result")
 
 
@@ -215,7 +217,10 @@ class Runner:
                 return
             if is_outage(error):  # no fault of the row's: it is given back, and the attempt does not count
                 _log.warning("%s is given back: %s", held.row_id, error)
-                self._release(held)
+                # Unless the database answers and only what this row wants of it fails: that would never end.
+                self._release(
+                    held, stalled=self._database.answers(), reason=_CUT_OFF.format(kind=type(error).__name__)
+                )
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
             try:
@@ -245,10 +250,10 @@ class Runner:
         with self._database.read() as session:
             return lease.wanted(session, held)
 
-    def _release(self, held: Lease) -> None:
+    def _release(self, held: Lease, *, stalled: bool = False, reason: str = "") -> None:
         def release() -> None:
             with self._database.write() as session:
-                lease.release(session, held)
+                lease.release(session, held, stalled=stalled, reason=reason)
 
         self._patiently(release)
 
@@ -260,16 +265,15 @@ class Runner:
         return self.stopping.is_set() or self._is_sick()
 
     def _retry_or_fail(self, held: Lease, finish: Callable[[Lease, Any], None], reason: str) -> None:
-        """Let another attempt be made while there are any left; the attempt counts as stalled."""
+        """Let another attempt be made while there are any left."""
 
         def again() -> bool:
             with self._database.write() as session:
                 row = lease.locked_row(session, held)
                 row.reason = reason
-                if row.stalled_attempts >= self._settings.max_attempts:
+                if row.faults + 1 >= self._settings.max_attempts:
                     return False
-                row.state = "queued"
-                row.lease_owner = row.lease_until = row.sent_at = None
+                lease.release(session, held, faults=1)
                 return True
 
         if self._patiently(again):

@@ -235,3 +235,23 @@ def test_turns_come_and_go_and_what_waits_keeps_its_place(
         upgrade(base)
         command.check(config)
         assert (_rows(base, both), _rows(base, "SELECT * FROM turns")) == ([(0,), (0,)], [])
+
+
+@pytest.mark.parametrize("kind", BOTH_DATABASES)
+def test_faults_are_counted_apart_and_together_again(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database(kind, tmp_path, request) as base:
+        config = alembic_config(base)
+        command.downgrade(config, "0007")
+        _write(base, [*_OLD_ROWS[:4], "UPDATE jobs SET stalled_attempts = 2"])
+        upgrade(base)
+        counted = "SELECT stalled_attempts, faults FROM jobs UNION ALL SELECT stalled_attempts, faults FROM evaluations"
+        assert _rows(base, counted) == [(2, 0), (0, 0)]
+        _write(base, ["UPDATE jobs SET faults = 1"])
+        command.downgrade(config, "0007")
+        _nothing_is_lost(base)
+        assert _rows(base, "SELECT stalled_attempts FROM jobs") == [(3,)]
+        upgrade(base)
+        command.check(config)
+        assert _rows(base, counted) == [(3, 0), (0, 0)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from agent.candidates import Candidate
@@ -18,14 +18,15 @@ from services.api.app import create_app
 from services.db import outages
 from services.db.models import Event, Job, Worker
 from services.db.session import Database
-from services.jobs import lease, read
+from services.db.upgrade import upgrade
+from services.jobs import lease, read, turns
 from services.jobs.store import SqlJobStore
 from services.settings import Settings
 from services.worker.app import make_celery
 from services.worker.bench import Bench
 from services.worker.dispatch import Dispatcher
 from services.worker.runner import Runner
-from tests.services.databases import new_job, new_sqlite
+from tests.services.databases import empty_postgres, new_job, new_sqlite
 
 AWAY = OperationalError("SELECT 1", {}, Exception("the database system is starting up"))
 
@@ -131,11 +132,70 @@ def test_a_job_cut_off_by_an_outage_is_given_back_and_the_attempt_does_not_count
         raise AWAY
 
     monkeypatch.setattr("services.worker.runner.run_job", cut_off)
+    monkeypatch.setattr(base, "answers", lambda: False)
     for attempt in range(1, 6):  # more often than faults may happen
         assert runner.work_on_next(Job)
         with base.read() as session:
             job = session.get_one(Job, job_id)
             assert (job.state, job.stalled_attempts, job.attempt) == ("queued", 0, attempt)
+    base.close()
+
+
+@pytest.mark.services("postgres")
+def test_a_job_whose_every_attempt_the_database_cuts_off_while_it_answers_others_ends(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operational error that never passes: a statement that takes longer than the server allows."""
+    with empty_postgres(postgres_url) as url:
+        base = Database(url)
+        upgrade(base)
+        job_id = new_job(base, tmp_path)
+        settings = Settings(data_dir=tmp_path, max_lost_workers=4)
+        runner = Runner(settings, base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None)
+
+        def too_long(*_: object) -> None:
+            with base.read() as session:
+                session.execute(text("SET LOCAL statement_timeout = 20"))
+                session.execute(text("SELECT pg_sleep(5)"))
+
+        monkeypatch.setattr("services.worker.runner.run_job", too_long)
+        for _ in range(4):
+            assert runner.work_on_next(Job)
+        assert not runner.work_on_next(Job)
+        Dispatcher(base, make_celery("memory://"), 4)._end_abandoned(Job)
+        with base.read() as session:
+            job = session.get_one(Job, job_id)
+            assert (job.state, job.attempt, job.faults) == ("failed", 4, 0)
+            assert "the database failed (OperationalError)" in (job.reason or "")
+        base.close()
+
+
+def test_workers_that_died_use_up_no_attempt_of_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = new_sqlite(tmp_path)
+    job_id = new_job(base, tmp_path)
+    runner = Runner(
+        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+    )
+
+    def fault(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("services.worker.runner.run_job", fault)
+    counted = []
+    for dies in (True, True, True, False, True, False):
+        if dies:
+            assert turns.take(base, Job, "cpu", "dead", 60.0, 10) is not None
+            with base.write() as session:
+                lease.expire_leases_of(session, ["dead"])
+        else:
+            assert runner.work_on_next(Job)
+        with base.read() as session:
+            job = session.get_one(Job, job_id)
+            counted.append((job.stalled_attempts, job.faults))
+            assert job.state != "failed"
+    assert counted == [(1, 0), (2, 0), (3, 0), (3, 1), (4, 1), (4, 2)]
     base.close()
 
 
