@@ -41,6 +41,7 @@ def blank_form() -> dict[str, Any]:
         "source": "",
         "device": "",
         "seconds": "",
+        "priority": "",
         "name": "",
         "errors": [],
     }
@@ -210,6 +211,8 @@ def _wanted(form: Mapping[str, Any]) -> dict[str, Any]:
         wanted["name"] = form["name"].strip()
     if form["seconds"].strip():
         wanted["budget"] = {"seconds": form["seconds"].strip()}
+    if form["priority"].strip():
+        wanted["priority"] = form["priority"].strip()
     return wanted
 
 

@@ -20,6 +20,7 @@ def form(**fields: str) -> dict[str, str]:
         "source": "",
         "device": "cpu",
         "seconds": "",
+        "priority": "",
         "name": "",
     }
     return {**blank, **fields}
@@ -34,6 +35,18 @@ def test_a_plain_form_starts_a_job_and_leads_to_its_page(shelf: Shelf) -> None:
     job = shelf.service.job(answer.headers["location"].rsplit("/", 1)[1])
     assert job["task"]["name"] == "layernorm_relu_add"
     assert job["task"]["catalog"] is True
+
+
+def test_a_priority_is_the_jobs_and_one_that_is_none_is_told(shelf: Shelf) -> None:
+    answer = httpx.post(f"{shelf.url}/ui/submit", data=form(priority="-3"))
+    assert answer.status_code == 303
+    assert shelf.service.job(answer.headers["location"].rsplit("/", 1)[1])["priority"] == -3
+    for wrong in ("10", "-5", "high"):
+        answer = httpx.post(f"{shelf.url}/ui/submit", data=form(priority=wrong))
+        assert answer.status_code == 422
+        controls = {one.attributes.get("id"): one for one in parse(answer.text).every()}
+        assert controls["priority"].attributes["aria-invalid"] == "true"
+        assert controls["priority"].attributes["value"] == wrong
 
 
 def test_pasted_source_is_the_same_task_however_the_browser_ends_its_lines(shelf: Shelf) -> None:

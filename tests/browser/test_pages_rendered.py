@@ -42,6 +42,7 @@ def index_page(jobs: list[dict[str, Any]], **form: Any) -> Element:
         "source": "",
         "device": "cpu",
         "seconds": "",
+        "priority": "",
         "name": "",
         "errors": [],
     }
