@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """A thread that looks at the database every second and whenever the bell rings.
+    """A thread that looks at the database every second, and for rows to tell workers of whenever the bell rings.
 
     Args:
         database: where the rows are.
@@ -69,15 +69,20 @@ class Dispatcher:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        looked_at = -LOOK_EVERY_S
         while not self._stopped.is_set():
             try:
-                self.look()
-                self._purge()
+                if time.monotonic() - looked_at >= LOOK_EVERY_S:
+                    looked_at = time.monotonic()
+                    self.look()
+                    self._purge()
+                else:  # somebody waits: the rest of a round would be in the way
+                    self._tell_workers()
             except SQLAlchemyError:
                 _log.warning("the dispatcher could not reach the database", exc_info=True)
             except Exception:  # noqa: BLE001 - without this thread nothing is ever sent, freed or ended again
                 _log.exception("a round of the dispatcher failed")
-            bell.wait(LOOK_EVERY_S)
+            bell.wait(max(0.0, looked_at + LOOK_EVERY_S - time.monotonic()))
             bell.clear()
 
     def look(self) -> None:
@@ -86,6 +91,10 @@ class Dispatcher:
         self._resume_answered()
         for model in _MODELS:
             self._end_abandoned(model)
+        self._tell_workers()
+
+    def _tell_workers(self) -> None:
+        for model in _MODELS:
             self._send(model)
 
     def _purge(self) -> None:

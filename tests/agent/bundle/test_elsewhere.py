@@ -59,9 +59,11 @@ before = set(sys.modules)
 import optimized
 loaded = set(sys.modules) - before
 with torch.no_grad():
+    torch.manual_seed(0)
     model = optimized.ModelNew(64)
     x = torch.randn(4, 64)
-    same = torch.allclose(model(x, x), optimized.Model.forward(model, x, x))
+    # In another order of summation a value near 0 is off by more than allclose's usual 1e-8.
+    same = torch.allclose(model(x, x), optimized.Model.forward(model, x, x), atol=1e-5)
 print(json.dumps({"loaded": sorted(loaded), "same": same, "member": len(optimized.calls)}))
 """
 
