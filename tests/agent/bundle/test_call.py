@@ -40,7 +40,7 @@ HOOKS: dict[str, Callable[[nn.Module, list[int]], Any]] = {
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_hooks_run_as_long_as_they_are_there(optimized: ModuleType, kind: str) -> None:
-    model, seen = optimized.ModelNew(64), []
+    model, seen = optimized.ModelNew(64), list[int]()
     x, residual = inputs()
     x.requires_grad_(True)
     model(x, residual).sum().backward()
@@ -55,7 +55,7 @@ def test_hooks_run_as_long_as_they_are_there(optimized: ModuleType, kind: str) -
 
 
 def test_a_module_that_was_compiled_in_place_calls_what_was_compiled(optimized: ModuleType) -> None:
-    model, seen = optimized.ModelNew(64), []
+    model, seen = optimized.ModelNew(64), list[int]()
     x, residual = inputs()
 
     def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
