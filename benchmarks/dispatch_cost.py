@@ -7,6 +7,7 @@ the host alone. `optimized.py` is assembled by the job's own code.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import random
@@ -134,6 +135,8 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
     plain = Nothing().to(device)
     calls: dict[str, Callable[[torch.Tensor], Any]] = {
         "module": plain,
+        "module by its class": functools.partial(nn.Module.__call__, plain),
+        "forward": plain.forward,
         "function": small,
         "custom_op": operator,
     }
@@ -148,6 +151,11 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
             )
             calls[name] = model
             added[name] = (name, "module")
+            # Where the time goes: as every module is called, which is how bundles were before, and their forward alone.
+            calls[f"{name}, as any module"] = functools.partial(nn.Module.__call__, model)
+            added[f"{name}, as any module"] = (f"{name}, as any module", "module by its class")
+            calls[f"{name}, forward"] = model.forward
+            added[f"{name}, forward"] = (f"{name}, forward", "forward")
             if not weight:
                 fixed, mode = model._kw_dispatch.fixed, model._kw_dispatch.mode
                 calls[f"guards and {depth} questions"] = (
