@@ -79,7 +79,33 @@ class Sft(_WholeCheckpoints, SFTTrainer):  # type: ignore[misc]
 
 
 class Grpo(_WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """TRL's `GRPOTrainer`."""
+    """TRL's `GRPOTrainer`; a step in which no completion of any rank has an advantage moves neither weights nor the optimizer."""
+
+    _dead = False
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.add_callback(_Still(self))
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        scored = super()._generate_and_score_completions(inputs)
+        # Of all ranks: one that stood still while others moved would have other weights than they.
+        alive = (scored["advantages"] != 0).any().float().reshape(1)
+        self._dead = not bool(self.accelerator.gather(alive).any())
+        return scored
+
+
+class _Still(TrainerCallback):  # type: ignore[misc]
+    """Takes a dead step's gradients away: with zeros in their place momentum and weight decay would still move weights."""
+
+    def __init__(self, trainer: Grpo) -> None:
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        if self._trainer._dead:
+            for weight in self._trainer.model.parameters():
+                weight.grad = None
 
 
 class Keeper(TrainerCallback):  # type: ignore[misc]

@@ -35,6 +35,25 @@ def test_evaluators_that_die_in_mid_step_stop_training_which_goes_on_as_if_nothi
     assert runs.same_weights(stage.output, whole_run)
 
 
+def test_a_step_without_rewards_leaves_weights_and_optimizer_as_they_are(trained: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    stage = contrastive_stage(trained, "still", trained / "sft" / "checkpoint", steps=2)
+    # The first step gives the optimizer momentum; in the second nobody answers.
+    assert runs.train(stage, at={4: "gone"}).error == ""
+    rewards = {step: line["rewards"] for step, line in runs.asked(stage.output).items()}
+    assert any(rewards[1])
+    assert rewards[2] == [None] * 4
+    first, second = (stage.output / f"checkpoint-{step}" for step in (1, 2))
+    before, after = (load_file(one / "model.safetensors") for one in (first, second))
+    assert all(before[name].equal(after[name]) for name in before)
+    states = [torch.load(one / "optimizer.pt", weights_only=True)["state"] for one in (first, second)]
+    assert states[0]
+    for number, kept in states[0].items():
+        assert all(torch.equal(value, states[1][number][name]) for name, value in kept.items())
+
+
 def test_a_verdict_that_never_comes_is_no_reward_and_training_goes_on(trained: Path) -> None:
     stage = contrastive_stage(trained, "silent", trained / "sft" / "checkpoint", steps=1)
     # Shorter than a config may have it.
