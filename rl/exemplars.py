@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from agent.strategy.clusters import visible_rows
 from agent.strategy.exemplars import LONGEST_SHOWN_CHARACTERS, apart
 from agent.strategy.novelty import fingerprint
 from rl.config import ExemplarPart
@@ -26,6 +27,7 @@ from rl.journal import Journal
 from rl.markers import holds_markers
 
 _KIND = "kernelwright.exemplars/1"
+_OF_A_ROW = ("dims", "split", "timed", "weight", "speedup", "ci95", "pairs", "baseline_us")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Success:
         source: the candidate file; untrusted.
         speedup: geometric mean over visible shapes.
         origin: who proposed it, as in `agent.candidates`.
+        shapes: rows of the verdict at visible shapes, as :func:`measured` keeps them; none where they are not known.
     """
 
     task: str
@@ -45,6 +48,12 @@ class Success:
     source: str
     speedup: float
     origin: str = "policy"
+    shapes: tuple[Mapping[str, Any], ...] = ()
+
+
+def measured(verdict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """What a portfolio needs of a verdict: its timed rows at visible shapes, without their raw samples."""
+    return tuple({name: row[name] for name in _OF_A_ROW if name in row} for row in visible_rows(verdict))
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Exemplar:
         measurements: how many.
         snapshot: with which it came.
         origin: who proposed it first.
+        shapes: of its first measurement, as in :class:`Success`.
     """
 
     form: str
@@ -66,6 +76,7 @@ class Exemplar:
     measurements: int
     snapshot: int
     origin: str
+    shapes: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,16 @@ class ExemplarDatabase:
         members = self.members(task, machine, snapshot)
         return members[0].speedup if members else None
 
+    def portfolio(
+        self, task: str, machine: str, form: str = "", snapshot: int | None = None
+    ) -> list[Mapping[str, Any]]:
+        """What was measured of a task's exemplars shape by shape, as `rl.reward.marginal_gain` reads it.
+
+        Without the program `form` itself: who writes it again is paid for it as before, and not for a gain over its own earlier time.
+        """
+        members = self.members(task, machine, snapshot)
+        return [{"shapes": one.shapes} for one in members if one.shapes and one.form != form]
+
     def draw(self, seed: int, task: str, machine: str, snapshot: int | None = None) -> Draw:
         """What to show in a prompt for a task, see the module."""
         settings = self._settings
@@ -231,6 +252,7 @@ class ExemplarDatabase:
                 len(logs[form]),
                 number,
                 one.origin,
+                one.shapes,
             )
             for form, (number, one) in first.items()
         ]
@@ -248,7 +270,7 @@ class ExemplarDatabase:
                     continue
                 if record["snapshot"] != self.snapshot + 1:
                     raise ValueError(f"snapshot {record['snapshot']} follows {self.snapshot}")
-                added = [(str(one.pop("form")), Success(**one)) for one in map(dict, record["added"])]
+                added = [(str(one.pop("form")), _success(one)) for one in map(dict, record["added"])]
             except (KeyError, TypeError, ValueError) as error:
                 raise JournalError(
                     f"{self._journal.path} holds a record that makes no sense: {error}"
@@ -258,3 +280,7 @@ class ExemplarDatabase:
     def _forget_after(self, snapshot: int) -> None:
         del self._snapshots[snapshot:]
         self._members.clear()
+
+
+def _success(record: Mapping[str, Any]) -> Success:
+    return Success(**{**record, "shapes": tuple(map(dict, record.get("shapes", ())))})

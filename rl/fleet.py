@@ -20,7 +20,7 @@ from evaluator.sources import TaskSource
 from rl import hacks as hacks_module
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
-from rl.exemplars import Success
+from rl.exemplars import Success, measured
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import Judge, Unjudged
 from rl.prompts import Answer, read_answer
@@ -87,14 +87,15 @@ class Knowledge:
 
     Attributes:
         record: the highest speedup known of a task (its digest) on the machine.
-        portfolio: verdicts of a task's accepted candidates; for the shaping `marginal` alone.
+        portfolio: what was measured of a task's accepted candidates, without the one of this fingerprint; for the shaping
+            `marginal` alone.
         hacks: the database of hacks; None without one.
         judges: asked where a reward jumps, see `rl.hacks.Judge`.
         learns: whether this process writes to `hacks`: the first rank alone.
     """
 
     record: Callable[[str], float | None] = lambda _: None
-    portfolio: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
+    portfolio: Callable[[str, str], Sequence[Mapping[str, Any]]] = lambda task, form: ()
     hacks: HackDatabase | None = None
     judges: Sequence[hacks_module.Judge] = ()
     learns: bool = True
@@ -204,7 +205,10 @@ class Fleet:
             clean = all(doubt.word == "nothing" for doubt in one.doubts)
             if one.answer.source is not None and one.score.value is not None and one.score.speedup and clean:
                 task = self._tasks[one.task].sha256
-                success = Success(task, self.machine or "", one.answer.source, one.score.speedup)
+                shapes = measured(one.verdict or {})
+                success = Success(
+                    task, self.machine or "", one.answer.source, one.score.speedup, shapes=shapes
+                )
                 found[one.task, fingerprint(one.answer.source)] = success
         return list(found.values())
 
@@ -229,11 +233,11 @@ class Fleet:
         verdict, why = await self._verdict(step, task, source, key)
         if verdict is None:
             return _Found(self._unjudged(why), None)
-        scored = self._score(task, verdict)
+        scored = self._score(task, verdict, key[1])
         doubts: list[Opinion] = []
         if scored.again and not self._known(key, confirmed=True):
             again, why = await self._verdict(step, task, source, None)
-            second = self._unjudged(why) if again is None else self._score(task, again)
+            second = self._unjudged(why) if again is None else self._score(task, again, key[1])
             if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
                 verdict = again  # the lower one, or the rejection, is what counts
             scored = measured_again(scored, second, settings)
@@ -255,7 +259,7 @@ class Fleet:
         hits = known.hacks.alike(source) if known.hacks is not None and known.judges else []
         return [await _asked(judge, source, hits, self._settings.patience_s) for judge in known.judges]
 
-    def _score(self, task: TaskSource, verdict: Mapping[str, Any]) -> Score:
+    def _score(self, task: TaskSource, verdict: Mapping[str, Any], form: str) -> Score:
         known = self._knowledge
         if verdict.get("verdict") == "accepted":
             environment = verdict.get("environment")
@@ -266,7 +270,8 @@ class Fleet:
                 return Score(
                     None, None, "", f"measured on {measured_on or 'nobody knows what'}, not {self.machine}"
                 )
-        return score(verdict, self._reward, known.record(task.sha256), known.portfolio(task.sha256))
+        portfolio = known.portfolio(task.sha256, form) if self._reward.shaping == "marginal" else ()
+        return score(verdict, self._reward, known.record(task.sha256), portfolio)
 
     def _unjudged(self, why: str) -> Score:
         if why.startswith(_OWN_FAULT):

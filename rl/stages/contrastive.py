@@ -57,7 +57,10 @@ def run(stage: ContrastiveStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iter
     machine = record.get("machine") or machine_of(stage.fleet)
     with ExitStack() as stack:
         exemplars = _database(stage, known, machine, kept, ranks, special, stack)
-        knowledge = Knowledge(record=lambda task: exemplars.record(task, bench_.fleet.machine or ""))
+        knowledge = Knowledge(
+            record=lambda task: exemplars.record(task, bench_.fleet.machine or ""),
+            portfolio=lambda task, form: exemplars.portfolio(task, bench_.fleet.machine or "", form),
+        )
         bench_ = stack.enter_context(
             bench(
                 stage,

@@ -13,6 +13,7 @@ import pytest
 from evaluator.sources import TaskSource
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
+from rl.exemplars import ExemplarDatabase
 from rl.fleet import Fleet, Knowledge, check_groups, text_of
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import ServiceJudge, Unjudged
@@ -21,6 +22,7 @@ from tests.rl.verdicts import accepted, rejected
 from tests.services.client.network import answering
 
 TASK = TaskSource("t", "class Model: ...\n")
+H200 = "NVIDIA H200"
 FLOOR = shaping(RewardPart()).floor
 Verdicts = Callable[[str, int], Mapping[str, Any] | Exception]
 
@@ -258,6 +260,33 @@ def test_the_record_of_the_task_says_what_a_jump_is() -> None:
     records = {TASK.sha256: 1.0}
     step(fleet(judge, 2, Knowledge(record=records.get)), answer(2.5), answer(1.5))
     assert sorted(speed_in(one) for one in judge.asked) == [1.5, 2.5, 2.5]
+
+
+def test_a_gain_is_over_what_the_snapshot_has_and_not_over_oneself(tmp_path: Path) -> None:
+    """Equally fast on average; one is fast where nobody was yet."""
+    speeds = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), 3.0: (1.0, 2.0)}
+    judge = Scripted(lambda source, _: accepted(*speeds[speed_in(source)]))
+    with ExemplarDatabase(tmp_path / "e") as exemplars:
+        known = Knowledge(portfolio=lambda task, form: exemplars.portfolio(task, H200, form))
+        of = Fleet(
+            judge,
+            {"t": TASK},
+            group=2,
+            fleet=settings(),
+            reward=RewardPart(shaping="marginal"),
+            knowledge=known,
+        )
+        assert step(of, answer(1.0), answer(3.0)) == [0.0, 0.0]
+        alone = [one.score.value for one in of.report.samples]
+        exemplars.advance(one for one in of.successes() if speed_in(one.source) == 1.0)
+    with ExemplarDatabase(
+        tmp_path / "e", write=False
+    ) as exemplars:  # as another rank, or a resumed run, reads it
+        again, other = step(of, answer(2.0), answer(3.0))
+        assert again is not None and other is not None and again < 0 < other
+        step(of, answer(1.0), answer(2.0))
+        mine, like_mine = (one.score.value for one in of.report.samples)
+        assert mine is not None and like_mine is not None and mine == alone[0] and mine > like_mine
 
 
 def test_what_was_measured_on_another_type_of_machine_is_none() -> None:
