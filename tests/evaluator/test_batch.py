@@ -137,7 +137,13 @@ def test_every_line_gets_its_verdict_once_and_only_changed_ones_again(tmp_path: 
 def started_batch(folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "evaluator", "evaluate-batch", str(folder / "manifest.jsonl")]
     command += ["--out", str(folder / "results.jsonl"), "--work-dir", str(folder / "work")]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # Who runs the tests in the background of a shell has Ctrl-C ignored, and so would the batch.
+    heard = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def referee_of(batch: subprocess.Popen[str], other_than: int = 0) -> int:
