@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Success:
     source: str
     speedup: float
     origin: str = "policy"
-    shapes: tuple[Mapping[str, Any], ...] = ()
+    shapes: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
 
 def measured(verdict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -76,7 +76,7 @@ class Exemplar:
     measurements: int
     snapshot: int
     origin: str
-    shapes: tuple[Mapping[str, Any], ...] = ()
+    shapes: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
 
 @dataclass(frozen=True)

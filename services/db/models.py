@@ -69,8 +69,7 @@ class Leased:
     Attributes:
         state: one of `STATES`.
         attempt: how often a worker started on it.
-        stalled_attempts: attempts since anything was last stored that ended without a word, because the worker died, or in errors of
-            a database that answered otherwise; a row that kills its worker must not loop for ever.
+        stalled_attempts: attempts since anything was last stored whose worker died, or that a database cut off which answered otherwise.
         faults: attempts since then that ended in a fault of ours.
         lease_owner: the worker (see `services.worker.identity`).
         lease_until: end of the lease, seconds since 1970 on the database's clock.

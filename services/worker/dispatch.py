@@ -148,7 +148,13 @@ class Dispatcher:
             if device not in heard:
                 continue
             try:
-                self._celery.send_task(_LOOK, queue=device, retry=False, expires=_RESEND_AFTER_S)
+                self._celery.send_task(
+                    _LOOK,
+                    args=[model.__tablename__],
+                    queue=device,
+                    retry=False,
+                    expires=_RESEND_AFTER_S,
+                )
                 self.broker_problem = None
             except Exception as error:  # noqa: BLE001 - a broker that loads, is full or was flushed fails in many ways
                 self.broker_problem = str(error)

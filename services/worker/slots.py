@@ -58,10 +58,11 @@ class Slots:
         for thread in self._threads:
             thread.start()
 
-    def wake(self) -> None:
-        """Something may be ready."""
-        for bell in self._bells:
-            bell.set()
+    def wake(self, table: str | None = None) -> None:
+        """Something may be ready, in this table or in any."""
+        for model, bell in zip(SLOTS, self._bells, strict=True):
+            if table in (None, model.__tablename__):
+                bell.set()
 
     def stop(self, within_s: float) -> None:
         """Wait until all slots have let go of their rows; `stopping` is set already."""

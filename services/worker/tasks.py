@@ -9,6 +9,6 @@ LOOK = "kernelwright.look"
 
 
 @app.task(name=LOOK)
-def look() -> None:
-    """Wake the slots of this worker."""
-    worker_context().slots.wake()
+def look(table: str | None = None) -> None:
+    """Wake the slots of this worker, those for one table alone where it is named: others would look in vain."""
+    worker_context().slots.wake(table)
