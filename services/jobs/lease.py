@@ -7,6 +7,7 @@ write it makes for the row checks in the same transaction that the lease is stil
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
@@ -198,6 +199,7 @@ def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[L
     return list(session.scalars(query.with_for_update(skip_locked=True)))
 
 
+@cache  # to put a condition together takes longer than to ask it
 def _claimable(model: LeasedModel) -> ColumnElement[bool]:
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
     return and_(

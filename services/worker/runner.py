@@ -42,6 +42,7 @@ _OF_A_LOOK = (
     "ok", "verdict", "reason", "detail", "lint", "inferred", "dims", "direction", "inputs", "outputs", "parameters"
 )  # fmt: skip
 # What a crash of ours reads like to the person who waits for the job; details are in the log.
+_CANCELLED = ("cancelled", "cancelled; its processes were killed", None)
 _FAULT = "internal fault ({kind}): {error}"
 # Not the error's own words: they may name hosts and users of the database.
 _CUT_OFF = "the database failed ({kind})"
@@ -163,7 +164,7 @@ class Runner:
             seat,
             work,
             self._finish_evaluation,
-            lambda: ("cancelled", "cancelled; its processes were killed", None),
+            lambda: _CANCELLED,
         )
 
     def _opened(self, held: Lease) -> tuple[Evaluation, JobSpec | None]:
@@ -228,7 +229,8 @@ class Runner:
             except LeaseLost:
                 _log.info("%s is somebody else's now", held.row_id)
             return
-        if not self._end_of_stopped(held, finish, cancelled):
+        # Whether an evaluation was cancelled is seen where it is ended: to ask beforehand costs as much as to end it.
+        if held.model is Evaluation or not self._end_of_stopped(held, finish, cancelled):
             self._quietly(finish, held, outcome)
 
     def _end_of_stopped(
@@ -314,9 +316,10 @@ class Runner:
         remember_job(self._database, held.row_id, one_user=self._settings.one_user, secrets=known_secrets())
 
     def _finish_evaluation(self, held: Lease, ending: tuple[str, str, dict[str, Any] | None]) -> None:
-        state, reason, result = ending
         with self._database.write() as session:
-            end_evaluation(session, lease.locked_row(session, held), state, reason, result)
+            row: Evaluation = lease.locked_row(session, held)
+            state, reason, result = _CANCELLED if row.cancel_requested else ending
+            end_evaluation(session, row, state, reason, result)
 
     def _quietly(self, finish: Callable[[Lease, Any], None], held: Lease, outcome: Any) -> None:
         try:

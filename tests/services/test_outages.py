@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from agent.candidates import Candidate
 from services.api.app import create_app
 from services.db import outages
-from services.db.models import Event, Job, Worker
+from services.db.models import Evaluation, Event, Job, Worker
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.jobs import lease, read, turns
@@ -196,6 +196,35 @@ def test_workers_that_died_use_up_no_attempt_of_a_fault(
             counted.append((job.stalled_attempts, job.faults))
             assert job.state != "failed"
     assert counted == [(1, 0), (2, 0), (3, 0), (3, 1), (4, 1), (4, 2)]
+    base.close()
+
+
+def test_an_evaluation_that_is_cancelled_as_it_ends_is_cancelled(tmp_path: Path) -> None:
+    base = new_sqlite(tmp_path)
+    runner = Runner(
+        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+    )
+    with base.write() as session:
+        session.add(
+            Evaluation(
+                id="e",
+                device="cpu",
+                effort="screen",
+                task_name="t",
+                task_sha256="s",
+                task_source="src",
+                candidate_sha256="a",
+                candidate_source="c",
+            )  # fmt: skip
+        )
+    held = turns.take(base, Evaluation, "cpu", "one", 60.0, 3)
+    assert held is not None
+    with base.write() as session:
+        session.get_one(Evaluation, "e").cancel_requested = True
+    runner._finish_evaluation(held, ("succeeded", "right", {"verdict": "accepted"}))
+    with base.read() as session:
+        row = session.get_one(Evaluation, "e")
+        assert (row.state, row.verdict) == ("cancelled", None)
     base.close()
 
 
