@@ -215,7 +215,7 @@ def test_an_evaluation_that_is_cancelled_as_it_ends_is_cancelled(tmp_path: Path)
                 task_source="src",
                 candidate_sha256="a",
                 candidate_source="c",
-            )  # fmt: skip
+            )
         )
     held = turns.take(base, Evaluation, "cpu", "one", 60.0, 3)
     assert held is not None
