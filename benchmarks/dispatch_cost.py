@@ -29,6 +29,7 @@ from agent.bundle.assembly import assemble, input_places, internal_places, read_
 from agent.candidates import Candidate
 from agent.dispatch.features import Feature
 from agent.dispatch.tree import Leaf, Node, Split
+from benchmarks.exemplars_cpu import environment
 
 _CALLS, _ROUNDS = 2000, 41
 _DIMS = {
@@ -183,15 +184,27 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
                 samples[name].append(block_ns(calls[name], x))
                 if device == "cuda":
                     torch.cuda.synchronize()
+    facts = {"program": Path(__file__).stem, "environment": environment(), "device": device}
+    if device == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name()
     return {
+        **facts,
         "calls_a_block": _CALLS,
         "rounds": _ROUNDS,
         "median_ns": {name: statistics.median(values) for name, values in samples.items()},
+        # The median with its 95 % interval over rounds, in which both had their turns.
         "added_ns": {
-            name: statistics.median(a - b for a, b in zip(samples[one], samples[other], strict=True))
+            name: middle([a - b for a, b in zip(samples[one], samples[other], strict=True)])
             for name, (one, other) in added.items()
         },
     }
+
+
+def middle(values: list[float]) -> list[float]:
+    """Median of the values, and the order statistics that hold it with 95 % (the sign test's)."""
+    ordered = sorted(values)
+    below = int((len(ordered) - 1.96 * len(ordered) ** 0.5) / 2)
+    return [statistics.median(ordered), ordered[below], ordered[-1 - below]]
 
 
 def triton_launches() -> dict[str, Callable[[torch.Tensor], Any]]:
