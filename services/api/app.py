@@ -109,6 +109,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.metrics = Metrics(app.state.database)
     app.state.celery = celery
     app.state.waiting = set()
+    app.state.documents = {}
     problems.install(app)
     for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
         app.include_router(group.router)

@@ -56,16 +56,23 @@ def completed(app: FastAPI, found: dict[str, Any]) -> dict[str, Any]:
     """The document as whoever asks should have it: with every refusal, and with keys only where they are needed.
 
     Args:
-        app: whose it is.
+        app: whose it is; `app.state.documents` keeps what was made.
         found: what FastAPI makes of the routes; left as it is.
     """
+    caller = current.get()
+    without_keys = caller is not None and caller.scope == "admin" and caller.key_id is None
+    kept: dict[bool, dict[str, Any]] = app.state.documents
+    if without_keys not in kept:
+        kept[without_keys] = _completed(found, without_keys=without_keys)
+    return kept[without_keys]
+
+
+def _completed(found: dict[str, Any], *, without_keys: bool) -> dict[str, Any]:
     document = copy.deepcopy(found)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in _OF_FASTAPI:
         schemas.pop(name, None)
     schemas["Problem"] = _SCHEMA
-    caller = current.get()
-    without_keys = caller is not None and caller.scope == "admin" and caller.key_id is None
     for path, method, operation in _operations(document):
         if path in OPEN:
             operation["security"] = []

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
 
-from services.api.deps import SessionDep
+from services.api.deps import Route, SessionDep
 from services.dashboard import charts
 from services.dashboard.rendering import plain, render
 from services.db.models import utc_now
@@ -17,7 +17,7 @@ from services.leaderboard import reading
 PAGE_SIZE = 50
 ORIGINS = ("human", "compiler", "llm", "policy", "external")
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 Text = Annotated[str | None, Query(max_length=400)]
 
 

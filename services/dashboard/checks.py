@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse
 
 from evaluator.shapes.inference.declaring import told
 from kernelbench_tasks import catalog
-from services.api.deps import SessionDep, SettingsDep
+from services.api.deps import Route, SessionDep, SettingsDep
 from services.dashboard import formats, pages, words
 from services.dashboard.pages import FormDep
 from services.dashboard.rendering import render
@@ -30,7 +30,7 @@ SEVERITIES = {
     "warning": Word("warning", "warn", "The task is judged, and marked with this."),
 }
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 Text = Annotated[str, Query(max_length=400)]
 
 

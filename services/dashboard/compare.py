@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from evaluator.fingerprint import platform, type_of
-from services.api.deps import SessionDep
+from services.api.deps import Route, SessionDep
 from services.dashboard import exports, formats, listing, ranking, tables, words
 from services.dashboard.rendering import plain, render
 from services.errors import FieldError, NotFound, Refused
@@ -26,7 +26,7 @@ MOST = 6
 _LONGEST = 600  # characters of a text in a cell
 PHASES = (("held_out", "Held-out"), ("validation", "Validation"), ("screen", "Screening"))
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 Wanted = Annotated[list[str] | None, Query(max_length=50)]
 
 

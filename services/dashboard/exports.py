@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 
 from agent.performance.drawing import draw
 from agent.performance.money import Prices
-from services.api.deps import After, SessionDep, SettingsDep
+from services.api.deps import After, Route, SessionDep, SettingsDep
 from services.dashboard import charts, contexts, plots, ranking, tables
 from services.dashboard.boards import Text, selection
 from services.dashboard.rendering import plain
@@ -43,7 +43,7 @@ from services.leaderboard import reading
 _MOST = 1000
 _PHASES = ranking.PHASES
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 Rows = Annotated[int, Query(ge=1, le=_MOST)]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from evaluator.fingerprint import type_of
-from services.api.deps import CallerDep, SessionDep
+from services.api.deps import CallerDep, Route, SessionDep
 from services.dashboard import exports, tables
 from services.dashboard.rendering import render
 from services.dashboard.words import Word
@@ -39,7 +39,7 @@ STATES = {
     "silent": Word("silent", "warn", "It has not said for a while that it lives; its work goes to others."),
 }
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 
 
 @router.get("/ui/workers")

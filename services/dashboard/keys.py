@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from services.api.deps import AdminDep, SessionDep, form_field, refuse_first_key
+from services.api.deps import AdminDep, Route, SessionDep, form_field, refuse_first_key
 from services.dashboard.rendering import plain, render
 from services.dashboard.words import Word
 from services.errors import Conflict, NotFound, Refused
@@ -17,7 +17,7 @@ from services.users import audit, giving, keys
 from services.users.keys import NewKey
 from services.users.views import KeyRequest, key_view
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 _GRACE_HOURS = 24.0
 _ENTRIES_SHOWN = 50
 _STATES = {

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from agent.performance.money import Prices
 from kernelbench_tasks import catalog
-from services.api.deps import SessionDep, SettingsDep
+from services.api.deps import Route, SessionDep, SettingsDep
 from services.dashboard import contexts, story, words
 from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
 from services.errors import NotFound, QuotaExceeded, Refused
@@ -30,7 +30,7 @@ PAGE_SIZE = 50
 DEVICES = ("cpu", "cuda")
 DEMO_TASK = "layernorm_relu_add"
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=Route, include_in_schema=False)
 
 
 def blank_form() -> dict[str, Any]:

@@ -8,6 +8,7 @@ route that forgets about users shows nothing of others: it answers as if their r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Engine, event, exists, false
@@ -43,19 +44,29 @@ class PrivateSession(Session):
     Args:
         engine: the database's.
         viewer: for whom.
+        reads_only: whether it refuses to write.
     """
 
-    def __init__(self, engine: Engine, viewer: Viewer) -> None:
-        super().__init__(engine, expire_on_commit=False)
+    def __init__(self, engine: Engine, viewer: Viewer, *, reads_only: bool = False) -> None:
+        super().__init__(engine, expire_on_commit=False, autoflush=not reads_only)
+        self.reads_only = reads_only
         self.info[_OWNER] = viewer.user_id
         self.conditions = [] if viewer.sees_all else _conditions(viewer.user_id)
 
 
 @event.listens_for(PrivateSession, "do_orm_execute")
 def _add_conditions(state: ORMExecuteState) -> None:
+    if state.is_insert or state.is_update or state.is_delete:
+        _refuse_to_write(state.session)
     conditions = state.session.conditions  # type: ignore[attr-defined]
     if conditions and not state.is_insert and not state.is_column_load and not state.is_relationship_load:
         state.statement = state.statement.options(*conditions)  # type: ignore[attr-defined]
+
+
+@event.listens_for(PrivateSession, "before_flush")
+def _refuse_to_write(session: Session, *_: Any) -> None:
+    if session.reads_only:  # type: ignore[attr-defined]
+        raise RuntimeError("this session is for reading; whoever writes takes `Database.write`")
 
 
 def owner_of(session: Session) -> str | None:
@@ -69,6 +80,7 @@ def sees_all(session: Session) -> bool:
     return not getattr(session, "conditions", None)
 
 
+@lru_cache(maxsize=512)
 def _conditions(user_id: str | None) -> list[Any]:
     # not the class, or the condition would be added to itself; by a name of its own, or a query's own jobs would be meant
     jobs = Job.__table__.alias("jobs_of_viewer")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -34,6 +35,10 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _make_engine(url)
         self._write_engine = self.engine.execution_options(**{_WRITE_OPTION: True})
+        self._read_engine = self.engine
+        if self.engine.dialect.name == "postgresql":
+            # Each statement sees what is committed either way, and a transaction costs two more trips to the server.
+            self._read_engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._viewer = EVERYTHING
 
     def seen_by(self, viewer: Viewer) -> Database:
@@ -44,8 +49,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session for reading; what it leaves uncommitted is rolled back."""
-        with self._session(self.engine) as session:
+        """A session for reading, which refuses to write."""
+        with self._session(self._read_engine, reads_only=True) as session:
             yield session
 
     @contextmanager
@@ -69,8 +74,8 @@ class Database:
             return False
         return True
 
-    def _session(self, engine: Engine) -> Session:
-        return PrivateSession(engine, self._viewer)
+    def _session(self, engine: Engine, *, reads_only: bool = False) -> Session:
+        return PrivateSession(engine, self._viewer, reads_only=reads_only)
 
     def close(self) -> None:
         """Close all pooled connections."""
@@ -91,12 +96,20 @@ def _make_engine(url_text: str) -> Engine:
         if url.database and url.database != ":memory:":
             Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         timeout = {"timeout": _BUSY_TIMEOUT_MS / 1000}
-        engine = create_engine(url, json_serializer=dump_json, hide_parameters=True, connect_args=timeout)
+        engine = create_engine(
+            url,
+            json_serializer=dump_json,
+            json_deserializer=from_json,
+            hide_parameters=True,
+            connect_args=timeout,
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     # Errors of the database are logged, and what was to be stored are people's sources and digests of their keys.
-    return create_engine(url, json_serializer=dump_json, hide_parameters=True, pool_pre_ping=True)
+    return create_engine(
+        url, json_serializer=dump_json, json_deserializer=from_json, hide_parameters=True, pool_pre_ping=True
+    )
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

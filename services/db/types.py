@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, Float
+from sqlalchemy import ARRAY, Boolean, ColumnElement, DateTime, Dialect, Float, String, bindparam
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -50,6 +52,55 @@ def _epoch_sqlite(element: epoch_seconds, compiler: Any, **kwargs: Any) -> str:
 @compiles(epoch_seconds, "postgresql")
 def _epoch_postgresql(element: epoch_seconds, compiler: Any, **kwargs: Any) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
+class _Listed(TypeDecorator[Collection[Any]]):
+    """Many values in one parameter: an array, or JSON on SQLite, which has none."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, of: TypeEngine[Any]) -> None:
+        super().__init__()
+        self.of = of
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """See SQLAlchemy."""
+        many: TypeEngine[Any] = ARRAY(self.of) if dialect.name == "postgresql" else String()
+        return dialect.type_descriptor(many)
+
+    def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> Any:
+        """See SQLAlchemy."""
+        values = list(value or ())
+        return values if dialect.name == "postgresql" else json.dumps(values)
+
+
+class _Among(FunctionElement[bool]):
+    type = Boolean()
+    inherit_cache = True
+    # A condition as it is: SQLAlchemy would append `= 1` on SQLite, which then reads the whole table.
+    _is_implicitly_boolean = True
+
+
+@compiles(_Among, "sqlite")
+def _among_sqlite(element: _Among, compiler: Any, **kwargs: Any) -> str:
+    column, values = (compiler.process(one, **kwargs) for one in element.clauses)
+    return f"({column} IN (SELECT value FROM json_each({values})))"  # noqa: S608 - compiled parts
+
+
+@compiles(_Among, "postgresql")
+def _among_postgresql(element: _Among, compiler: Any, **kwargs: Any) -> str:
+    column, values = (compiler.process(one, **kwargs) for one in element.clauses)
+    return f"({column} = ANY ({values}))"
+
+
+def among(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:
+    """`column.in_(values)` for many values: one parameter and one text, however many there are.
+
+    A text with a hundred parameters is put together, read by the driver and planned anew at each call, which costs more than
+    the rows that it finds.
+    """
+    return _Among(column, bindparam(None, list(values), type_=_Listed(column.type)))
 
 
 def storable_text(text: str) -> str:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, defer
 from kernelbench_tasks import catalog
 from services.db.ids import is_candidate_id, is_id
 from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
+from services.db.types import among
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
 from services.jobs.submit import LOOK
@@ -94,7 +95,7 @@ def list_candidates(
     verdicts: dict[str, dict[str, Verdict]] = defaultdict(dict)
     found = select(Verdict).options(defer(Verdict.outline)).where(Verdict.job_id == job_id)
     if limit is not None or after is not None:
-        found = found.where(Verdict.sha256.in_([row.sha256 for row in rows]))
+        found = found.where(among(Verdict.sha256, [row.sha256 for row in rows]))
     for verdict in session.scalars(found):
         verdicts[verdict.sha256][verdict.phase] = verdict
     return [_candidate_view(row, verdicts.get(row.sha256, {})) for row in rows]
@@ -144,8 +145,8 @@ def outlined_candidates(
     query = select(*columns).where(Candidate.job_id == job_id).order_by(Candidate.number)
     outlines = select(Verdict.sha256, Verdict.phase, Verdict.outline).where(Verdict.job_id == job_id)
     if wanted is not None:
-        query = query.where(Candidate.sha256.in_(wanted))
-        outlines = outlines.where(Verdict.sha256.in_(wanted))
+        query = query.where(among(Candidate.sha256, wanted))
+        outlines = outlines.where(among(Verdict.sha256, wanted))
     rows = session.execute(query).all()
     verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
     lacking = set(whole)
@@ -154,13 +155,13 @@ def outlined_candidates(
         if outline is None:  # stored before there were outlines
             lacking.add(sha256)
     bodies = select(Verdict.sha256, Verdict.phase, Verdict.body).where(
-        Verdict.job_id == job_id, Verdict.sha256.in_(lacking)
+        Verdict.job_id == job_id, among(Verdict.sha256, lacking)
     )
     for sha256, phase, body in session.execute(bodies) if lacking else ():
         verdicts[sha256][phase] = body
     unread = lacking | {row.sha256 for row in rows if row.lines is None}
     texts = select(Candidate.sha256, Candidate.source, Candidate.note).where(
-        Candidate.job_id == job_id, Candidate.sha256.in_(unread)
+        Candidate.job_id == job_id, among(Candidate.sha256, unread)
     )
     known = {row.sha256: row for row in session.execute(texts)} if unread else {}
     return [_outlined(job_id, row, verdicts.get(row.sha256, {}), known.get(row.sha256)) for row in rows]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Sequence
 
@@ -29,6 +30,8 @@ class Rates:
 
     def __init__(self, broker_url: str) -> None:
         self._own: RateLimiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        # Two threads that count in memory at once now and then start its timer twice, which is an error of the second.
+        self._own_turn = threading.Lock()
         self._common: RateLimiter | None = None
         self._alone_until = 0.0
         if broker_url.startswith(("redis://", "rediss://")):
@@ -49,7 +52,8 @@ class Rates:
             except StorageError:
                 _log.warning("Redis counts no requests; for %g s this process counts alone", _ALONE_S)
                 self._alone_until = time.monotonic() + _ALONE_S
-        return _take(self._own, limits, whose)
+        with self._own_turn:
+            return _take(self._own, limits, whose)
 
 
 def _take(limiter: RateLimiter, limits: Sequence[RateLimitItem], whose: str) -> float:

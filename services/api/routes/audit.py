@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from services.api.deps import AdminDep, Limit, SessionDep
+from services.api.deps import AdminDep, Limit, Route, SessionDep
 from services.jobs.views import Page
 from services.users import audit
 from services.users.views import AuditView, audit_view
 
-router = APIRouter(tags=["keys"])
+router = APIRouter(route_class=Route, tags=["keys"])
 
 
 @router.get("/audit")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from services.api.deps import After, IdempotencyKey, Limit, SessionDep, SettingsDep
+from services.api.deps import After, IdempotencyKey, Limit, Route, SessionDep, SettingsDep
 from services.jobs import batches, cancel, read, submit
 from services.jobs.requests import BatchAnswers, CandidateRequest, OptimizeRequest
 from services.jobs.views import CandidateView, JobView, Page, page, page_of
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(route_class=Route, tags=["jobs"])
 
 
 @router.post("/optimize", status_code=202)

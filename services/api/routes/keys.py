@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from services.api.deps import AdminDep, SessionDep, refuse_first_key
+from services.api.deps import AdminDep, Route, SessionDep, refuse_first_key
 from services.jobs.views import Page
 from services.users import giving, keys
 from services.users.views import KeyRequest, KeyView, NewKeyView, RotateRequest, key_view, new_key_view
 
-router = APIRouter(tags=["keys"])
+router = APIRouter(route_class=Route, tags=["keys"])
 KeyId = Annotated[str, Path(max_length=64, description="id or prefix of a key")]
 _SECRET = {"Cache-Control": "no-store"}
 

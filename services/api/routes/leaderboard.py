@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 
-from services.api.deps import After, Limit, SessionDep
+from services.api.deps import After, Limit, Route, SessionDep
 from services.jobs import read
 from services.jobs.views import Page
 from services.leaderboard import reading
 from services.leaderboard.views import BoardPage, BoardView, FirstView, PlaceView
 
-router = APIRouter(tags=["leaderboard"])
+router = APIRouter(route_class=Route, tags=["leaderboard"])
 
 TaskName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_]{1,200}$", description="a task of the catalogue")]
 Gpu = Annotated[

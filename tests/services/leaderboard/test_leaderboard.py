@@ -289,9 +289,11 @@ def test_a_board_is_read_from_indexes(base: Database) -> None:
             word = "EXPLAIN QUERY PLAN " if base.engine.dialect.name == "sqlite" else "EXPLAIN "
             other = conn.connection.cursor()
             if base.engine.dialect.name == "postgresql":
-                other.execute("SET LOCAL enable_seqscan = off")  # 60 rows are quicker read whole
+                other.execute("SET enable_seqscan = off")  # 60 rows are quicker read whole
             other.execute(word + statement, parameters)
             plans.append("\n".join(str(row) for row in other.fetchall()))
+            if base.engine.dialect.name == "postgresql":
+                other.execute("RESET enable_seqscan")
             other.close()
 
     event.listen(base.engine, "before_cursor_execute", explain)
