@@ -231,7 +231,7 @@ def _best_first(query: Select[Any]) -> Select[Any]:
 
 
 @cache
-def _first_and_count() -> Select[tuple[int, int | None, int]]:
+def _first_and_count() -> Select[Any]:
     """Of every board the id of its first entry and how many there are; made once, since aliases of a table take 1 ms."""
     one, every = aliased(LeaderboardEntry), aliased(LeaderboardEntry)
     first_id = (
