@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from services.db.models import Job, Worker
+from agent.spec import JobOutcome
+from services.db.models import Evaluation, Job, Worker
 from services.jobs import turns
 from services.settings import Settings
 from services.worker import health
@@ -25,6 +27,7 @@ from services.worker.presence import Presence
 from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 from tests.services.keyed import Keyed
+from tests.services.test_turns import queue
 from tests.services.test_workers_page import check_of
 
 # As an H200 says it at rest: nothing counted, nothing pending, half a GiB of its driver's not counted as used.
@@ -183,7 +186,11 @@ def test_a_sick_gpu_is_told_of_on_the_page_in_readyz_and_in_metrics(tmp_path: Pa
         keyed.base.close()
 
 
-def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("well_again", [False, True])
+@pytest.mark.parametrize("ends", ["a fault", "cancelled"])
+def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, well_again: bool, ends: str
+) -> None:
     base = new_sqlite(tmp_path)
     job_id = new_job(base, tmp_path)
     bench = Bench("cpu", tmp_path, "landlock")
@@ -193,8 +200,16 @@ def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault
         sick[0] = True
         while not self.stopped:
             time.sleep(0.01)
+        sick[0] = not well_again
         raise RuntimeError("its referee was killed")
 
+    def as_told_to_stop(_spec: Any, _store: Any, seat: Any, *_: Any) -> JobOutcome:
+        with suppress(RuntimeError):
+            seat.self_check()
+        return JobOutcome("cancelled", None, "as a job ends that asked whether it should stop")
+
+    if ends == "cancelled":
+        monkeypatch.setattr("services.worker.runner.run_job", as_told_to_stop)
     bench.call = lambda seat, work: falls_sick(seat, work)  # type: ignore[method-assign]
     settings = Settings(data_dir=tmp_path)
     runner = Runner(settings, base, bench, "one", lambda: None, lambda: sick[0])
@@ -202,7 +217,24 @@ def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault
     with base.read() as session:
         job = session.get_one(Job, job_id)
         assert (job.state, job.attempt, job.stalled_attempts, job.lease_owner) == ("queued", 1, 0, None)
+        assert (job.faults, job.reason) == (0, None)
     assert turns.take(base, Job, "cpu", "another", 60.0, 3) is not None
+    bench.close()
+    base.close()
+
+
+def test_what_was_taken_as_the_gpu_fell_sick_waits_for_others(tmp_path: Path) -> None:
+    """Between a slot's own question and the first step: a row of a worker that refuses stays queued."""
+    base = new_sqlite(tmp_path)
+    job_id = new_job(base, tmp_path)
+    [evaluation_id] = queue(base, None, device="cpu")
+    bench = Bench("cpu", tmp_path, "landlock")
+    runner = Runner(Settings(data_dir=tmp_path), base, bench, "one", lambda: "Xid 79")
+    for model in (Job, Evaluation):
+        assert runner.work_on_next(model)
+    with base.read() as session:
+        for row in (session.get_one(Job, job_id), session.get_one(Evaluation, evaluation_id)):
+            assert (row.state, row.stalled_attempts, row.faults, row.lease_owner) == ("queued", 0, 0, None)
     bench.close()
     base.close()
 
