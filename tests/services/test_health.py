@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from services.worker.presence import Presence
 from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 from tests.services.keyed import Keyed
+from tests.services.service import wait_until
 from tests.services.test_turns import queue
 from tests.services.test_workers_page import check_of
 
@@ -115,6 +117,56 @@ def test_the_known_kernel_runs_now_and_again(monkeypatch: pytest.MonkeyPatch) ->
     time.sleep(0.01)
     gpu_health.look()
     assert tried == [1]
+
+
+def test_a_driver_that_hangs_takes_the_gpu_out_until_it_answers_and_the_kernel_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers, tried = threading.Event(), []
+
+    class Hanging(Replayed):
+        def read(self, *, own: bool) -> Reading:
+            assert answers.wait(30)
+            return super().read(own=own)
+
+    gpu_health = watched(Hanging(WELL), lambda: tried.append(1), [True])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(health, "_ANSWER_WITHIN_S", 0.05)
+    looks = threading.Thread(target=gpu_health.look, daemon=True)
+    looks.start()
+    try:
+        wait_until(gpu_health.stops, 5, lambda: "nobody noticed")
+        assert "does not answer" in str(gpu_health.problem())
+        assert tried == []
+    finally:
+        answers.set()
+        looks.join()
+    assert (gpu_health.problem(), tried) == (None, [1])
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Replayed):
+        def read(self, *, own: bool) -> Reading:
+            if len(self.readings) > 1:
+                self.readings.pop(0)
+                raise RuntimeError("a driver nobody has seen")
+            return super().read(own=own)
+
+    base = new_sqlite(tmp_path)
+    bench = Bench("cuda", tmp_path / "bench", "landlock")
+    presence = Presence(base, bench, "host/1/2")
+    presence._check = {"device": {"gpu_uuid": "GPU-1"}}
+    gpu = Odd(WELL, replace(WELL, xids=(79,)))
+    monkeypatch.setattr("services.worker.presence.NvmlGpu", lambda uuid: gpu)
+    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.01)
+    watching = threading.Thread(target=presence._watch_device, daemon=True)
+    watching.start()
+    try:
+        wait_until(presence.is_sick, 5, lambda: "the watch has ended")
+    finally:
+        presence._stopped.set()
+        watching.join()
+        bench.close()
+        base.close()
 
 
 @pytest.mark.parametrize(
