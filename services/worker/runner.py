@@ -218,6 +218,9 @@ class Runner:
             _log.info("%s is somebody else's now", held.row_id)
             return
         except SandboxUnavailable as error:
+            # What stops this worker may have ended its sandbox first.
+            if self._end_of_stopped(held, finish, cancelled):
+                return
             outcome = self._failure(held, f"nothing here isolates a candidate: {error}")
         except Exception as error:  # noqa: BLE001 - every fault of ours must end in the row, not in a dead thread
             if self._end_of_stopped(held, finish, cancelled):

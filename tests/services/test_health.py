@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import select
 
 from agent.spec import JobOutcome
+from evaluator.errors import SandboxUnavailable
 from services.db.models import Evaluation, Job, Worker
 from services.jobs import turns
 from services.settings import Settings
@@ -287,6 +288,28 @@ def test_what_was_taken_as_the_gpu_fell_sick_waits_for_others(tmp_path: Path) ->
     with base.read() as session:
         for row in (session.get_one(Job, job_id), session.get_one(Evaluation, evaluation_id)):
             assert (row.state, row.stalled_attempts, row.faults, row.lease_owner) == ("queued", 0, 0, None)
+    bench.close()
+    base.close()
+
+
+@pytest.mark.parametrize("model", [Job, Evaluation])
+def test_a_sandbox_that_ends_before_its_worker_does_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any
+) -> None:
+    base = new_sqlite(tmp_path)
+    row_id = new_job(base, tmp_path) if model is Job else queue(base, None)[0]
+    bench = Bench("cpu", tmp_path, "landlock")
+    runner = Runner(Settings(data_dir=tmp_path), base, bench, "one", lambda: None)
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        runner.stopping.set()
+        raise SandboxUnavailable("the fork server is gone")
+
+    monkeypatch.setattr("services.worker.runner.run_job", stopped)
+    monkeypatch.setattr(Seat, "evaluate", stopped)
+    assert runner.work_on_next(model)
+    with base.read() as session:
+        assert session.get_one(model, row_id).state == "queued"
     bench.close()
     base.close()
 
