@@ -168,8 +168,9 @@ def take_for_sending(
 ) -> list[tuple[str, str]]:
     """Mark rows that need a worker as "message sent" and return their ids and devices, oldest first.
 
-    With `devices` only of those: rows that nobody hears of would otherwise stand before all younger ones. A row is taken again only after `resend_after_s`, so that several dispatchers do not flood the queue, and each row
-    is marked by one UPDATE, so that only one of them sends.
+    With `devices` only of those: rows that nobody hears of would otherwise stand before all younger ones.
+    A row is taken again only after `resend_after_s`, so that several dispatchers do not flood the queue, and each row is
+    marked by one UPDATE, so that only one of them sends.
     """
     due = _due(model, max_attempts, resend_after_s, devices)
     taken = []
