@@ -38,6 +38,7 @@ FIGURES = (
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 #: Between the folders of a name: no folder's name holds it, and it needs no escape in an address.
 JOINT = "~"
+_FILES = ("config.json", "metrics.jsonl", "samples.jsonl", "comparison.json")
 _STAGES = ("sft", "selfsup", "contrastive")
 
 
@@ -125,6 +126,15 @@ def read_run(root: Path, name: str) -> Run:
     Raises:
         RunUnknown: there is none; a name that leads elsewhere is none.
     """
+    return run_in(folder_of(root, name), name)
+
+
+def folder_of(root: Path, name: str) -> Path:
+    """The folder of a run's name.
+
+    Raises:
+        RunUnknown: there is none; a name that leads elsewhere is none.
+    """
     parts = name.split(JOINT)
     if not 1 <= len(parts) <= 2 or not all(_PART.fullmatch(part) for part in parts):
         raise RunUnknown(name[:200])
@@ -133,7 +143,12 @@ def read_run(root: Path, name: str) -> Run:
         folder = folder / part
         if folder.is_symlink() or not folder.is_dir():
             raise RunUnknown(name)
-    return run_in(folder, name)
+    return folder
+
+
+def state_of(folder: Path) -> tuple[tuple[int, ...] | None, ...]:
+    """What changes whenever a file that is read of a run does."""
+    return tuple(_state_of_file(folder / name) for name in _FILES)
 
 
 def run_in(folder: Path, name: str) -> Run:
@@ -198,6 +213,14 @@ def _plain_file(path: Path) -> bool:
         return False
 
 
+def _state_of_file(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def _opened(path: Path, most: int) -> tuple[bytes, bool]:
     """A plain file, never what a link or a pipe leads to; and whether it is longer than what is read of it.
 
@@ -232,12 +255,13 @@ def _object(data: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _lines(path: Path, most: int, most_bytes: int) -> tuple[list[Mapping[str, Any]], bool]:
+def _lines(path: Path, most: int, most_bytes: int) -> tuple[Iterator[Mapping[str, Any]], bool]:
+    """One at a time: as Python's values a line takes up to thirty times the room that it has in the file."""
     data, cut = _opened(path, most_bytes)
     lines = data.split(b"\n")
     if len(lines) > most:
         lines, cut = [*lines[: most // 2], *lines[-(most // 2) :]], True
-    return [one for line in lines if len(line) <= _MOST_LINE and (one := _object(line))], cut
+    return (one for line in lines if len(line) <= _MOST_LINE and (one := _object(line))), cut
 
 
 def _steps(folder: Path, most_bytes: int | None = None) -> tuple[tuple[Step, ...], bool]:
@@ -245,9 +269,9 @@ def _steps(folder: Path, most_bytes: int | None = None) -> tuple[tuple[Step, ...
     # A run that goes on writes steps again: the last one counts.
     found: dict[int, Step] = {}
     for line in lines:
-        step = number(line.get("step"))
-        if step is not None and 0 < step < 1e12:
-            found[int(step)] = Step(int(step), {name: _figure(line.get(name)) for name in FIGURES})
+        step = _step_of(line)
+        if step > 0:
+            found[step] = Step(step, {name: _figure(line.get(name)) for name in FIGURES})
     return tuple(found[step] for step in sorted(found)), cut
 
 
@@ -255,7 +279,7 @@ def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
     lines, cut = _lines(folder / "samples.jsonl", MOST_SAMPLES, MOST_BYTES)
     return tuple(
         Sample(
-            int(number(line.get("step")) or 0),
+            _step_of(line),
             text(line.get("task"), 200),
             text(line.get("source"), _SOURCE),
             text(line.get("word"), 100),
@@ -264,6 +288,12 @@ def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
         )
         for line in lines
     ), cut
+
+
+def _step_of(line: Mapping[str, Any]) -> int:
+    """Its number; 0 where there is none that can be reckoned with."""
+    step = number(line.get("step"))
+    return int(step) if step is not None and 0 < step < 1e12 else 0
 
 
 def _figure(value: Any) -> float | None:

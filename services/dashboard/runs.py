@@ -13,10 +13,13 @@ what models wrote, and where checkpoints lie, is for scope admin, since tasks of
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as InPath
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 
@@ -58,7 +61,7 @@ _COLUMNS = (
 _SOURCE_LINES = 60
 
 router = APIRouter(include_in_schema=False)
-RunName = Annotated[str, Path(max_length=300)]
+RunName = Annotated[str, InPath(max_length=300)]
 
 
 @router.get("/runs")
@@ -128,9 +131,35 @@ def run_table(request: Request, settings: SettingsDep, run: RunName, file: str) 
     return exports.answer_of(request, table, f"run-{which}", ending)
 
 
+class _LastRead:
+    """The run that was read last, for whoever asks for it while its files are as they were.
+
+    Reading a long run takes a second and some hundred MB: were each of forty requests to do it by itself, whoever may read could
+    end the service. So one run is read at a time.
+    """
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._state: tuple[object, ...] = ()
+        self._run: Run | None = None
+
+    def get(self, root: Path, name: str) -> Run:
+        """Raises as `files.read_run` does."""
+        with self._reading:
+            folder = files.folder_of(root, name)
+            state = folder, files.state_of(folder)  # first: what is written meanwhile is read the next time
+            if self._run is None or self._state != state:
+                self._run = None  # or two would be held while the other is read
+                self._run, self._state = files.run_in(folder, name), state
+            return self._run
+
+
+_last_read = _LastRead()
+
+
 def _run(settings: Settings, name: str) -> Run:
     try:
-        return files.read_run(settings.runs, name)
+        return _last_read.get(settings.runs, name)
     except RunUnknown:
         raise NotFound("there is no such run") from None
 

@@ -6,6 +6,7 @@ write it makes for the row checks in the same transaction that the lease is stil
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -145,22 +146,33 @@ def expire_leases_of(session: Session, owners: list[str]) -> None:
         )
 
 
-def any_claimable(session: Session, model: LeasedModel, max_attempts: int, resend_after_s: float) -> bool:
+def any_claimable(
+    session: Session,
+    model: LeasedModel,
+    max_attempts: int,
+    resend_after_s: float,
+    devices: Collection[str] | None = None,
+) -> bool:
     """Whether `take_for_sending` would find anything; a read, so that an idle service writes nothing."""
-    return (
-        session.scalar(select(model.id).where(_due(model, max_attempts, resend_after_s)).limit(1)) is not None
-    )
+    due = _due(model, max_attempts, resend_after_s, devices)
+    return session.scalar(select(model.id).where(due).limit(1)) is not None
 
 
 def take_for_sending(
-    session: Session, model: LeasedModel, max_attempts: int, resend_after_s: float, limit: int
+    session: Session,
+    model: LeasedModel,
+    max_attempts: int,
+    resend_after_s: float,
+    limit: int,
+    devices: Collection[str] | None = None,
 ) -> list[tuple[str, str]]:
     """Mark rows that need a worker as "message sent" and return their ids and devices, oldest first.
 
-    A row is taken again only after `resend_after_s`, so that several dispatchers do not flood the queue, and each row
-    is marked by one UPDATE, so that only one of them sends.
+    With `devices` only of those: rows that nobody hears of would otherwise stand before all younger ones.
+    A row is taken again only after `resend_after_s`, so that several dispatchers do not flood the queue, and each row is
+    marked by one UPDATE, so that only one of them sends.
     """
-    due = _due(model, max_attempts, resend_after_s)
+    due = _due(model, max_attempts, resend_after_s, devices)
     taken = []
     for row_id, device in session.execute(
         select(model.id, model.device).where(due).order_by(model.id).limit(limit)
@@ -218,9 +230,12 @@ def _user_may_run(model: LeasedModel) -> ColumnElement[bool]:
     )
 
 
-def _due(model: LeasedModel, max_attempts: int, resend_after_s: float) -> ColumnElement[bool]:
+def _due(
+    model: LeasedModel, max_attempts: int, resend_after_s: float, devices: Collection[str] | None
+) -> ColumnElement[bool]:
     stale = or_(model.sent_at.is_(None), model.sent_at < epoch_seconds() - resend_after_s)
-    return and_(_claimable(model), model.stalled_attempts < max_attempts, stale)
+    due = and_(_claimable(model), model.stalled_attempts < max_attempts, stale)
+    return due if devices is None else and_(due, model.device.in_(devices))
 
 
 def _held(lease: Lease) -> ColumnElement[bool]:

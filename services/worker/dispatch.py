@@ -137,16 +137,15 @@ class Dispatcher:
         None where no worker is: it would look by itself when it starts, and meanwhile messages would pile up.
         """
         with self._database.read() as session:
-            if not lease.any_claimable(session, model, self._max_attempts, _RESEND_AFTER_S):
+            due = model, self._max_attempts, _RESEND_AFTER_S
+            if not lease.any_claimable(session, *due):
                 return
             heard = {worker.device for worker in observed.alive(session)}
+            if not lease.any_claimable(session, *due, heard):
+                return
         with self._database.write() as session:
-            rows = lease.take_for_sending(
-                session, model, self._max_attempts, _RESEND_AFTER_S, _MESSAGES_AT_ONCE
-            )
+            rows = lease.take_for_sending(session, *due, _MESSAGES_AT_ONCE, heard)
         for row_id, device in rows:
-            if device not in heard:
-                continue
             try:
                 self._celery.send_task(
                     _LOOK,

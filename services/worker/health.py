@@ -18,6 +18,9 @@ from services.worker.gpu_rules import KEPT_S, KNOWN_KERNEL, Finding, findings
 
 LOOK_EVERY_S = 15.0
 _TRY_EVERY_S = 600.0
+# A driver that hangs keeps whoever asks it for ever; each question takes milliseconds otherwise.
+_ANSWER_WITHIN_S = 60.0
+_NO_ANSWER = Finding("gpu_lost", "the GPU's driver does not answer; its machine may need a restart")
 _KERNEL_WITHIN_S = 60.0
 _WRONG = 3
 _log = logging.getLogger(__name__)
@@ -65,9 +68,6 @@ class DeviceHealth:
         kernel: see `try_kernel`.
         is_idle: whether nothing runs at the bench.
         is_warm: whether a referee of this worker may hold the GPU's memory.
-
-    Attributes:
-        found: what is wrong.
     """
 
     def __init__(
@@ -83,23 +83,35 @@ class DeviceHealth:
         self._is_warm = is_warm
         self._readings: deque[Reading] = deque()
         self._tried_at = time.monotonic()  # the self-check has just run on it
-        self.found: tuple[Finding, ...] = ()
+        self._asked_at: float | None = None
+        self._found: tuple[Finding, ...] = ()
+
+    @property
+    def found(self) -> tuple[Finding, ...]:
+        """What is wrong; also told while the thread that looks hangs in the driver."""
+        return (_NO_ANSWER,) if self._is_late(self._asked_at) else self._found
 
     def look(self) -> bool:
         """Read once and judge; whether anything is other than before."""
-        reading = self._gpu.read(own=self._is_warm())
+        self._asked_at = asked_at = time.monotonic()
+        try:
+            reading = self._gpu.read(own=self._is_warm())
+        finally:
+            if self._is_late(asked_at):
+                self._found = (_NO_ANSWER,)  # before it is used again the kernel is tried
+            self._asked_at = None
         self._readings.append(reading)
         while reading.at_s - self._readings[0].at_s > KEPT_S:
             self._readings.popleft()
         found = tuple(findings(self._readings))
         if not found:
             found = self._tried()
-        changed = found != self.found
+        changed = found != self._found
         for one in found if changed else ():
             _log.warning("the GPU is taken out: %s: %s", one.rule, one.sentence)
         if changed and not found:
             _log.info("the GPU is well again")
-        self.found = found
+        self._found = found
         return changed
 
     def problem(self) -> str | None:
@@ -112,10 +124,13 @@ class DeviceHealth:
 
     def _tried(self) -> tuple[Finding, ...]:
         due = time.monotonic() - self._tried_at > _TRY_EVERY_S
-        if not self.found and not due:
+        if not self._found and not due:
             return ()
         if not self._is_idle():
-            return self.found  # waiting for the bench would mean to read nothing meanwhile
+            return self._found  # waiting for the bench would mean to read nothing meanwhile
         wrong = self._kernel()
         self._tried_at = time.monotonic()
         return (Finding(KNOWN_KERNEL, wrong),) if wrong else ()
+
+    def _is_late(self, asked_at: float | None) -> bool:
+        return asked_at is not None and time.monotonic() - asked_at > _ANSWER_WITHIN_S

@@ -115,7 +115,12 @@ class Presence:
         bench = self._bench
         self._health = DeviceHealth(gpu, lambda: try_kernel(bench.seat()), bench.is_idle, bench.is_warm)
         while not self._stopped.wait(health.LOOK_EVERY_S):
-            if self._health.look():
+            try:
+                changed = self._health.look()
+            except Exception:  # noqa: BLE001 - without this thread a GPU is never taken out, or never comes back
+                _log.exception("the health of this GPU could not be looked at")
+                continue
+            if changed:
                 self._write()
 
     def _check_once(self) -> str | None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -77,6 +78,7 @@ class Runner:
         self._refusal = refusal
         self._is_sick = is_sick
         self.stopping = threading.Event()
+        self._cut_off: set[Lease] = set()
 
     def work_on_next(self, model: LeasedModel) -> bool:
         """Take the row of a table whose turn it is and work on it; False when there is none for this worker."""
@@ -94,20 +96,24 @@ class Runner:
             return False
         with belonging_to(held.row_id):
             if model is Job:
-                self.work_on_job(held)
+                self.work_on_job(held, alone=False)
             else:
                 self._work_on_evaluation(held)
         return True
 
-    def work_on_job(self, held: Lease) -> None:
-        """Drive a claimed job to its end."""
+    def work_on_job(self, held: Lease, *, alone: bool = True) -> None:
+        """Drive a claimed job to its end; `alone`: no other worker could, so that one who may run nothing ends it, too."""
         spec, owner_id = self._patiently(lambda: self._begin(held))
         _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
-        if refusal is not None:
+        if refusal is not None and alone:
             self.finish_job(held, JobOutcome("failed", "not_judged", f"this worker runs nothing: {refusal}"))
             return
-        store = SqlJobStore(self._database, spec.job_id, held, self._gives_back)
+        if refusal is not None:  # its device fell sick as it took the job, which is none of the job's fault
+            self._release(held)
+            return
+        gives_back = partial(self._gives_back, held)
+        store = SqlJobStore(self._database, spec.job_id, held, gives_back)
         out_dir = self._settings.job_dir(spec.job_id)
         out_dir.mkdir(parents=True, exist_ok=True)
         seat = self._seat(owner_id)
@@ -135,14 +141,14 @@ class Runner:
         row, spec = self._patiently(lambda: self._opened(held))
         refusal = self._refusal()
         if refusal is not None:
-            self._finish_evaluation(held, ("failed", f"this worker runs nothing: {refusal}", None))
+            self._release(held)
             return
         seat = self._seat(row.owner_id)
         referee = cast(Referee, seat)
 
         def work() -> tuple[str, str, dict[str, Any] | None]:
             if spec is not None:
-                store = SqlJobStore(self._database, spec.job_id, held, self._gives_back)
+                store = SqlJobStore(self._database, spec.job_id, held, partial(self._gives_back, held))
                 candidate = Candidate(source=row.candidate_source, origin=row.origin, label=row.label)
                 verdict = judge_candidate(spec, store, referee, candidate)
             elif row.effort == LOOK:
@@ -203,7 +209,7 @@ class Runner:
             self._settings.lease_seconds,
             stop_work=seat.kill,
             give_up=lambda: self._quietly(finish, held, cancelled()),
-            stopping=self._gives_back,
+            stopping=partial(self._gives_back, held),
         )
         try:
             with watch:
@@ -212,6 +218,9 @@ class Runner:
             _log.info("%s is somebody else's now", held.row_id)
             return
         except SandboxUnavailable as error:
+            # What stops this worker may have ended its sandbox first.
+            if self._end_of_stopped(held, finish, cancelled):
+                return
             outcome = self._failure(held, f"nothing here isolates a candidate: {error}")
         except Exception as error:  # noqa: BLE001 - every fault of ours must end in the row, not in a dead thread
             if self._end_of_stopped(held, finish, cancelled):
@@ -243,8 +252,9 @@ class Runner:
         if reason == "cancelled":
             self._quietly(finish, held, cancelled())
             return True
-        if self._gives_back():
+        if self._gives_back(held):
             self._release(held)
+            self._cut_off.discard(held)
             return True
         return False
 
@@ -263,8 +273,11 @@ class Runner:
         """Wait for a database that is away, unless this worker is to stop; then leases run out."""
         return through_outages(work, give_up=self.stopping.is_set)
 
-    def _gives_back(self) -> bool:
-        return self.stopping.is_set() or self._is_sick()
+    def _gives_back(self, held: Lease) -> bool:
+        """Once told, it stays so: a job that was cut off has not failed, nor was it cancelled, if the device got well meanwhile."""
+        if self.stopping.is_set() or self._is_sick():
+            self._cut_off.add(held)
+        return held in self._cut_off
 
     def _retry_or_fail(self, held: Lease, finish: Callable[[Lease, Any], None], reason: str) -> None:
         """Let another attempt be made while there are any left."""

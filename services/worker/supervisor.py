@@ -57,6 +57,8 @@ class _Supervisor:
         while True:
             # nothing must come between the fork and the note of whom it made: a stop would pass the child by
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+            if self._stopping:  # told between two workers, when there was nobody to pass it on to
+                sys.exit(0)
             parent = os.getpid()
             child = os.fork()
             if child == 0:
@@ -77,8 +79,6 @@ class _Supervisor:
             predecessor = identity
             short_lives = short_lives + 1 if time.monotonic() - began_s < _SHORT_LIFE_S else 0
             self._pause(short_lives)
-            if self._stopping:
-                sys.exit(0)
 
     def _stop(self, number: int, _: object) -> None:
         self._stopping = True

@@ -60,16 +60,23 @@ def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
         make_private(tmp_path / "data")
 
 
-@pytest.mark.parametrize("program", ["serve", "worker"])
+@pytest.mark.parametrize("program", ["serve", "worker", "celery"])
 def test_programs_do_not_start_on_an_open_one(tmp_path: Path, program: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "thesis.tex").touch()
     data.chmod(0o755)
+    elsewhere = {
+        "KERNELWRIGHT_DATABASE_URL": f"sqlite:///{tmp_path / 'other' / 'x.db'}",
+        "KERNELWRIGHT_BROKER_URL": "redis://127.0.0.1:1/0",  # which `kernelwright worker` must have, and never asks here
+    }
     environment = Service(tmp_path).environment | {"KERNELWRIGHT_DATA_DIR": str(data)}
+    if program == "worker":
+        environment |= elsewhere
     words = {
         "serve": ["services.cli", "serve", "--port", "0", "--no-worker"],
-        "worker": ["celery", "-A", "services.worker.app", "worker"],
+        "worker": ["services.cli", "worker"],
+        "celery": ["celery", "-A", "services.worker.app", "worker"],
     }[program]
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180
@@ -77,3 +84,4 @@ def test_programs_do_not_start_on_an_open_one(tmp_path: Path, program: str) -> N
     assert done.returncode != 0
     assert "chmod 700" in " ".join(done.stderr.split())
     assert sorted(path.name for path in data.iterdir()) == ["thesis.tex"]
+    assert _mode(data) == 0o755

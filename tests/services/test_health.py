@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from services.db.models import Job, Worker
+from agent.spec import JobOutcome
+from evaluator.errors import SandboxUnavailable
+from services.db.models import Evaluation, Job, Worker
 from services.jobs import turns
 from services.settings import Settings
 from services.worker import health
@@ -25,6 +29,8 @@ from services.worker.presence import Presence
 from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 from tests.services.keyed import Keyed
+from tests.services.service import wait_until
+from tests.services.test_turns import queue
 from tests.services.test_workers_page import check_of
 
 # As an H200 says it at rest: nothing counted, nothing pending, half a GiB of its driver's not counted as used.
@@ -114,6 +120,56 @@ def test_the_known_kernel_runs_now_and_again(monkeypatch: pytest.MonkeyPatch) ->
     assert tried == [1]
 
 
+def test_a_driver_that_hangs_takes_the_gpu_out_until_it_answers_and_the_kernel_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers, tried = threading.Event(), []
+
+    class Hanging(Replayed):
+        def read(self, *, own: bool) -> Reading:
+            assert answers.wait(30)
+            return super().read(own=own)
+
+    gpu_health = watched(Hanging(WELL), lambda: tried.append(1), [True])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(health, "_ANSWER_WITHIN_S", 0.05)
+    looks = threading.Thread(target=gpu_health.look, daemon=True)
+    looks.start()
+    try:
+        wait_until(gpu_health.stops, 5, lambda: "nobody noticed")
+        assert "does not answer" in str(gpu_health.problem())
+        assert tried == []
+    finally:
+        answers.set()
+        looks.join()
+    assert (gpu_health.problem(), tried) == (None, [1])
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Replayed):
+        def read(self, *, own: bool) -> Reading:
+            if len(self.readings) > 1:
+                self.readings.pop(0)
+                raise RuntimeError("a driver nobody has seen")
+            return super().read(own=own)
+
+    base = new_sqlite(tmp_path)
+    bench = Bench("cuda", tmp_path / "bench", "landlock")
+    presence = Presence(base, bench, "host/1/2")
+    presence._check = {"device": {"gpu_uuid": "GPU-1"}}
+    gpu = Odd(WELL, replace(WELL, xids=(79,)))
+    monkeypatch.setattr("services.worker.presence.NvmlGpu", lambda uuid: gpu)
+    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.01)
+    watching = threading.Thread(target=presence._watch_device, daemon=True)
+    watching.start()
+    try:
+        wait_until(presence.is_sick, 5, lambda: "the watch has ended")
+    finally:
+        presence._stopped.set()
+        watching.join()
+        bench.close()
+        base.close()
+
+
 @pytest.mark.parametrize(
     ("exit_code", "said"),
     [(0, None), (3, "gave another one"), (1, "did not end well (error): RuntimeError: CUDA error")],
@@ -183,7 +239,11 @@ def test_a_sick_gpu_is_told_of_on_the_page_in_readyz_and_in_metrics(tmp_path: Pa
         keyed.base.close()
 
 
-def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("well_again", [False, True])
+@pytest.mark.parametrize("ends", ["a fault", "cancelled"])
+def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, well_again: bool, ends: str
+) -> None:
     base = new_sqlite(tmp_path)
     job_id = new_job(base, tmp_path)
     bench = Bench("cpu", tmp_path, "landlock")
@@ -193,8 +253,16 @@ def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault
         sick[0] = True
         while not self.stopped:
             time.sleep(0.01)
+        sick[0] = not well_again
         raise RuntimeError("its referee was killed")
 
+    def as_told_to_stop(_spec: Any, _store: Any, seat: Any, *_: Any) -> JobOutcome:
+        with suppress(RuntimeError):
+            seat.self_check()
+        return JobOutcome("cancelled", None, "as a job ends that asked whether it should stop")
+
+    if ends == "cancelled":
+        monkeypatch.setattr("services.worker.runner.run_job", as_told_to_stop)
     bench.call = lambda seat, work: falls_sick(seat, work)  # type: ignore[method-assign]
     settings = Settings(data_dir=tmp_path)
     runner = Runner(settings, base, bench, "one", lambda: None, lambda: sick[0])
@@ -202,7 +270,46 @@ def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault
     with base.read() as session:
         job = session.get_one(Job, job_id)
         assert (job.state, job.attempt, job.stalled_attempts, job.lease_owner) == ("queued", 1, 0, None)
+        assert (job.faults, job.reason) == (0, None)
     assert turns.take(base, Job, "cpu", "another", 60.0, 3) is not None
+    bench.close()
+    base.close()
+
+
+def test_what_was_taken_as_the_gpu_fell_sick_waits_for_others(tmp_path: Path) -> None:
+    """Between a slot's own question and the first step: a row of a worker that refuses stays queued."""
+    base = new_sqlite(tmp_path)
+    job_id = new_job(base, tmp_path)
+    [evaluation_id] = queue(base, None, device="cpu")
+    bench = Bench("cpu", tmp_path, "landlock")
+    runner = Runner(Settings(data_dir=tmp_path), base, bench, "one", lambda: "Xid 79")
+    for model in (Job, Evaluation):
+        assert runner.work_on_next(model)
+    with base.read() as session:
+        for row in (session.get_one(Job, job_id), session.get_one(Evaluation, evaluation_id)):
+            assert (row.state, row.stalled_attempts, row.faults, row.lease_owner) == ("queued", 0, 0, None)
+    bench.close()
+    base.close()
+
+
+@pytest.mark.parametrize("model", [Job, Evaluation])
+def test_a_sandbox_that_ends_before_its_worker_does_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any
+) -> None:
+    base = new_sqlite(tmp_path)
+    row_id = new_job(base, tmp_path) if model is Job else queue(base, None)[0]
+    bench = Bench("cpu", tmp_path, "landlock")
+    runner = Runner(Settings(data_dir=tmp_path), base, bench, "one", lambda: None)
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        runner.stopping.set()
+        raise SandboxUnavailable("the fork server is gone")
+
+    monkeypatch.setattr("services.worker.runner.run_job", stopped)
+    monkeypatch.setattr(Seat, "evaluate", stopped)
+    assert runner.work_on_next(model)
+    with base.read() as session:
+        assert session.get_one(model, row_id).state == "queued"
     bench.close()
     base.close()
 

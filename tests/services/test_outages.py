@@ -27,6 +27,7 @@ from services.worker.bench import Bench
 from services.worker.dispatch import Dispatcher
 from services.worker.runner import Runner
 from tests.services.databases import empty_postgres, new_job, new_sqlite
+from tests.services.test_turns import queue
 
 AWAY = OperationalError("SELECT 1", {}, Exception("the database system is starting up"))
 
@@ -290,6 +291,28 @@ def test_whatever_a_broker_raises_the_message_is_sent_later(tmp_path: Path) -> N
     assert sent == [1]
     with base.read() as session:
         assert session.get_one(Job, job_id).sent_at is not None
+    base.close()
+
+
+def test_rows_that_no_worker_hears_of_do_not_stand_before_those_of_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = new_sqlite(tmp_path)
+    monkeypatch.setattr("services.worker.dispatch._RESEND_AFTER_S", 0.0)
+    with base.write() as session:
+        session.add(Worker(id="one", device="cpu", tier="landlock", seen_at=time.time()))
+    queue(base, "ada", 20, device="cuda")
+    queue(base, "bob")
+    celery, told = make_celery("memory://"), []
+    celery.send_task = lambda *_, queue, **__: told.append(queue)
+    dispatcher = Dispatcher(base, celery, 3)
+    for _ in range(3):
+        dispatcher.look()
+    assert set(told) == {"cpu"}
+    with base.write() as session:
+        session.add(Worker(id="two", device="cuda", tier="landlock", seen_at=time.time()))
+    dispatcher.look()
+    assert "cuda" in told
     base.close()
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from agent.runs import files
 from tests.browser.markup import parse
 from tests.rl.run_folders import COMPARISON, NASTY, make_run
 from tests.services.keyed import Keyed
@@ -89,6 +92,48 @@ def test_no_name_leads_elsewhere(keyed: Keyed, name: str) -> None:
         answer = keyed.client().get(path, headers={"Accept": "application/json"}, follow_redirects=False)
         assert answer.status_code in (404, 422), path
         assert "not-here" not in answer.text
+
+
+def test_steps_beyond_all_reckoning_cost_no_page(keyed: Keyed) -> None:
+    lines = [
+        {"step": step, "task": "t", "source": "x", "word": "accepted", "speedup": 2.0}
+        for step in (1.7e308, -1.7e308)
+    ]
+    file = keyed.settings.runs / "alone" / "samples.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert keyed.client().get("/ui/runs/alone").status_code == 200
+
+
+def test_a_run_that_is_asked_for_again_is_read_once_until_it_changes(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, most, reads = [0], [0], [0]
+    read = files.run_in
+
+    def counted(folder: Path, name: str) -> files.Run:
+        together[0] += 1
+        reads[0] += 1
+        most[0] = max(most[0], together[0])
+        time.sleep(0.05)
+        together[0] -= 1
+        return read(folder, name)
+
+    monkeypatch.setattr(files, "run_in", counted)
+    client = keyed.client()
+    names = ["alone"] * 6 + ["cpu~contrastive"] * 2
+    with ThreadPoolExecutor(len(names)) as pool:
+        answers = list(pool.map(lambda name: client.get(f"/ui/runs/{name}"), names))
+    assert [answer.status_code for answer in answers] == [200] * len(names)
+    assert most == [1]
+    for name in ("alone", "cpu~contrastive", "cpu~contrastive"):
+        assert client.get(f"/ui/runs/{name}").status_code == 200
+    before = reads[0]
+    assert client.get("/ui/runs/cpu~contrastive/tables/steps.csv").text.count("\r\n") == 13
+    assert reads[0] == before
+    with (keyed.settings.runs / "cpu" / "contrastive" / "metrics.jsonl").open("a") as file:
+        file.write("\n" + json.dumps({"step": 13, "loss": 0.1}) + "\n")
+    assert client.get("/ui/runs/cpu~contrastive/tables/steps.csv").text.count("\r\n") == 14
+    assert reads[0] == before + 1
 
 
 def test_a_folder_that_is_not_there_holds_no_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from sqlalchemy import select
 from services.db.models import Job, Worker
 from services.jobs import lease
 from services.settings import get_settings
-from services.worker import context
+from services.worker import context, supervisor
 from services.worker.identity import identity_of
 from tests.services.databases import new_job, new_sqlite
 from tests.services.service import ROOT, descendants, is_alive, wait_until
@@ -106,6 +107,33 @@ def test_a_worker_that_fails_at_its_start_is_not_started_ever_faster(tmp_path: P
         assert len(begun(said, 5)) <= 6, "pauses grow"
         process.terminate()
         assert process.wait(timeout=20) in (0, 3, 128 + signal.SIGTERM), "between two workers, or with one"
+
+
+def test_a_stop_in_the_last_moment_before_a_worker_is_made_makes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {number: signal.getsignal(number) for number in supervisor._STOPS}
+    block = signal.pthread_sigmask
+
+    def stopped_just_before(how: int, numbers: tuple[int, ...]) -> object:
+        if how == signal.SIG_BLOCK:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return block(how, numbers)
+
+    def no_fork() -> int:
+        raise AssertionError("a worker was made that nobody would stop")
+
+    monkeypatch.setattr(supervisor.signal, "pthread_sigmask", stopped_just_before)
+    monkeypatch.setattr(supervisor.os, "fork", no_fork)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            supervisor.supervise()
+        assert ended.value.code == 0
+    finally:
+        block(signal.SIG_UNBLOCK, supervisor._STOPS)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        gc.unfreeze()
 
 
 def test_the_rows_of_a_dead_worker_are_freed_by_its_successor(
