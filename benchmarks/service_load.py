@@ -7,6 +7,7 @@ add is CPU time of the service and of PostgreSQL against a minute without them, 
 
     python -m benchmarks.service_load --jobs 300 --candidates 30000              # about three minutes
     python -m benchmarks.service_load --write                                    # 10,000 jobs, 1,000,000 candidates
+    python -m benchmarks.service_load --processes 2 --write                      # two API processes, asked in turn
     python -m benchmarks.service_load --database sqlite --jobs 300 --candidates 30000
 
 Bars: p99 of any read <= 150 ms at 50 requests a second, p99 of submissions <= 80 ms, 500 streams <= 1 core-second a minute
@@ -16,6 +17,7 @@ and <= 200 MB. The exit code is 1 where one of them is missed.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import platform
@@ -25,7 +27,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
+from benchmarks.referee import unused
 from benchmarks.service_fill import environments, fill
 from kernelbench_tasks import catalog
 from services.db.session import Database
@@ -122,19 +125,31 @@ def reads(client: httpx.Client, ids: Sequence[str], drawn: random.Random) -> dic
 
 
 async def load(
-    url: str, kinds: Mapping[str, Callable[[], str]], rate: float, seconds: float, drawn: random.Random
+    urls: Sequence[str],
+    kinds: Mapping[str, Callable[[], str]],
+    rate: float,
+    seconds: float,
+    drawn: random.Random,
 ) -> tuple[dict[str, list[float]], list[float], dict[str, int]]:
-    """Milliseconds of every read by kind, of submissions, and how many bytes an answer of each kind had."""
+    """Milliseconds of every read by kind, of submissions, and how many bytes an answer of each kind had; services are asked in turn."""
     found: dict[str, list[float]] = defaultdict(list)
     submits: list[float] = []
     sizes: dict[str, int] = {}
     faults: list[str] = []
     # uvicorn closes a connection after 5 s without a request
     limits = httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=3.0)
-    async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits, headers=_HEADERS) as client:
+    async with AsyncExitStack() as stack:
+        clients = itertools.cycle(
+            [
+                await stack.enter_async_context(
+                    httpx.AsyncClient(base_url=url, timeout=30, limits=limits, headers=_HEADERS)
+                )
+                for url in urls
+            ]
+        )
 
         async def read(kind: str, due: float) -> None:
-            answer = await client.get(kinds[kind]())
+            answer = await next(clients).get(kinds[kind]())
             found[kind].append((time.perf_counter() - due) * 1e3)
             sizes[kind] = max(sizes.get(kind, 0), len(answer.content))
             refused = answer.status_code in (
@@ -147,12 +162,12 @@ async def load(
 
         async def submit(due: float) -> None:
             task = drawn.choice(catalog.list_tasks()).name
-            answer = await client.post("/optimize", json={"task": task, "origins": ["human"]})
+            answer = await next(clients).post("/optimize", json={"task": task, "origins": ["human"]})
             submits.append((time.perf_counter() - due) * 1e3)
             if answer.status_code != 202:
                 faults.append(f"submit: {answer.status_code}")
 
-        for _ in range(_WARM_UP):
+        for _ in range(_WARM_UP * len(urls)):
             for kind in kinds:
                 await read(kind, time.perf_counter())
         found.clear()
@@ -175,8 +190,8 @@ async def load(
 class Meter:
     """CPU seconds and resident megabytes of processes."""
 
-    def __init__(self, service_pid: int, database: Database) -> None:
-        self.service_pid = service_pid
+    def __init__(self, service_pids: Sequence[int], database: Database) -> None:
+        self._service_pids = service_pids
         self._postmaster: int | None = None
         if database.engine.dialect.name == "postgresql":
             with database.read() as session:
@@ -187,23 +202,26 @@ class Meter:
         """So far, of the service and of all of PostgreSQL's processes."""
         server = 0.0
         if self._postmaster is not None:
-            server = sum(_cpu_s(pid) for pid in [self._postmaster, *_children(self._postmaster)])
-        return {"service": _cpu_s(self.service_pid), "postgres": server}
+            server = _cpu_s(self._postmaster, ended_children=True) + sum(
+                map(_cpu_s, _children(self._postmaster))
+            )
+        return {"service": sum(map(_cpu_s, self._service_pids)), "postgres": server}
 
     def service_mb(self) -> float:
         """Resident memory of the service."""
-        for line in Path(f"/proc/{self.service_pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+        status = [Path(f"/proc/{pid}/status").read_text() for pid in self._service_pids]
+        sizes = [
+            line.split()[1] for text in status for line in text.splitlines() if line.startswith("VmRSS:")
+        ]
+        return sum(map(int, sizes)) / 1024
 
 
-def _cpu_s(pid: int) -> float:
+def _cpu_s(pid: int, *, ended_children: bool = False) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return sum(map(int, fields[11 : 15 if ended_children else 13])) / _TICKS_PER_S
 
 
 def _children(pid: int) -> list[int]:
@@ -233,7 +251,9 @@ async def _drain(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def streams(url: str, meter: Meter, jobs: Sequence[str], count: int, seconds: float) -> dict[str, Any]:
+async def streams(
+    urls: Sequence[str], meter: Meter, jobs: Sequence[str], count: int, seconds: float
+) -> dict[str, Any]:
     """What open streams add to an idle service, a minute."""
 
     async def over() -> dict[str, float]:
@@ -244,7 +264,7 @@ async def streams(url: str, meter: Meter, jobs: Sequence[str], count: int, secon
     await asyncio.sleep(2)
     idle, idle_mb = await over(), meter.service_mb()
     opened = time.perf_counter()
-    writers = await _open(url, jobs, count)
+    writers = [one for url in urls for one in await _open(url, jobs, count // len(urls))]
     opening_s = time.perf_counter() - opened
     await asyncio.sleep(5)
     busy, busy_mb = await over(), meter.service_mb()
@@ -287,6 +307,7 @@ def main(
     jobs: Annotated[int, typer.Option(min=60)] = 10_000,
     candidates: Annotated[int, typer.Option(min=60)] = 1_000_000,
     database: Annotated[str, typer.Option(help="postgres or sqlite")] = "postgres",
+    processes: Annotated[int, typer.Option(min=1, help="API processes, asked in turn.")] = 1,
     rate: Annotated[float, typer.Option(help="Reads a second.")] = 50.0,
     seconds: Annotated[float, typer.Option(help="How long to read.")] = 120.0,
     open_streams: Annotated[int, typer.Option()] = 500,
@@ -311,21 +332,26 @@ def main(
             "KERNELWRIGHT_DEVICE": "cuda",
             "KERNELWRIGHT_RATE_LIMIT": "1000000/second",  # all requests come from one address
         }
-        with Service(Path(name) / "data", "--no-worker", environment=variables) as service:
-            assert service.process is not None
-            with httpx.Client(base_url=service.url, timeout=60) as client:
+        with ExitStack() as stack:
+            services = [
+                stack.enter_context(Service(Path(name) / "data", "--no-worker", environment=variables))
+                for _ in range(processes)
+            ]
+            urls = [service.url for service in services]
+            with httpx.Client(base_url=urls[0], timeout=60) as client:
                 kinds = reads(client, ids, drawn)
-            meter = Meter(service.process.pid, base)
+            meter = Meter([service.process.pid for service in services if service.process], base)
             before = meter.cpu_s()
-            found, submits, sizes = asyncio.run(load(service.url, kinds, rate, seconds, drawn))
-            asked = len(submits) + sum(map(len, found.values())) + _WARM_UP * len(kinds)
+            found, submits, sizes = asyncio.run(load(urls, kinds, rate, seconds, drawn))
+            asked = len(submits) + sum(map(len, found.values())) + _WARM_UP * len(urls) * len(kinds)
             cpu_ms = {
                 name: round((after - before[name]) * 1e3 / asked, 2) for name, after in meter.cpu_s().items()
             }
             running = [one for number, one in enumerate(ids) if number % 50 == 49]
-            told = asyncio.run(streams(service.url, meter, running, open_streams, stream_seconds))
+            told = asyncio.run(streams(urls, meter, running, open_streams, stream_seconds))
     _report(say, found, submits, sizes, told, write=write, what={
-        "jobs": jobs, "candidates": candidates, "database": kind, "rate_per_s": rate, "seconds": seconds,
+        "jobs": jobs, "candidates": candidates, "database": kind, "processes": processes, "rate_per_s": rate,
+        "seconds": seconds,
         "cpu_ms_per_request": cpu_ms,
     })  # fmt: skip
 
@@ -368,7 +394,7 @@ def _report(
         say.print(f"{'reached' if reached[name] <= bar else 'MISSED '} {name}: {reached[name]} (bar {bar:g})")
     if write:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
-        path = ROOT / "docs" / "measurements" / f"{day}-service-load-cpu.json"
+        path = unused(ROOT / "docs" / "measurements" / f"{day}-service-load-cpu.json")
         where = {
             "platform": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count(),
             "cpu": _cpu_name(), "load_1min": os.getloadavg()[0],
