@@ -29,7 +29,7 @@ class Threads:
         self._files: dict[tuple[str, str], int] = {}
         self._running = ""
         self._cpu_ns_seen = 0
-        self._turns_seen: int | None = None
+        self._turns_seen: dict[str, int] | None = None
 
     def all_stopped(self) -> bool:
         """Whether the kernel calls every thread stopped; the one that still ran when last asked is asked first.
@@ -81,13 +81,16 @@ class Threads:
         except OSError:
             return self._cpu_ns_seen
 
-    def _turns(self) -> int | None:
-        """How often its threads were put onto a core so far; None where the kernel does not count."""
+    def _turns(self) -> dict[str, int] | None:
+        """How often each thread was put onto a core so far; None where the kernel does not count.
+
+        Each by itself: a thread that ends takes its count along, and would make up in a sum for one that has run.
+        """
         try:
-            turns = sum(int(self._read(thread, "schedstat").split()[2]) for thread in self._every())
+            turns = {thread: int(self._read(thread, "schedstat").split()[2]) for thread in self._every()}
         except (OSError, IndexError, ValueError):
             return None
-        return turns or None
+        return turns if all(turns.values()) else None
 
     def _is_stopped(self, thread: str) -> bool:
         try:

@@ -107,6 +107,26 @@ def test_without_the_kernels_count_all_time_counts(
     threads.close()
 
 
+@pytest.mark.parametrize("after", [{"1": 23}, {"1": 13, "2": 10}, {"1": 10, "3": 13}])
+def test_a_thread_that_ends_does_not_make_up_for_one_that_ran(
+    monkeypatch: pytest.MonkeyPatch, after: dict[str, int]
+) -> None:
+    """A process sees its own counts, and could end just the threads whose turns add up to those that others had."""
+    turns, clock_ns = {"1": 10, "2": 13}, itertools.count(0, 1_000_000)
+    threads = Threads(0)
+
+    def told(thread: str, name: str) -> bytes:
+        return b"5 6 %d\n" % turns[thread] if name == "schedstat" else b"1 (python) T 1"
+
+    monkeypatch.setattr(threads, "_cpu_ns", lambda: next(clock_ns))
+    monkeypatch.setattr(threads, "_every", lambda: list(turns))
+    monkeypatch.setattr(threads, "_read", told)
+    threads.begin_rest()
+    assert threads.ran_ns() == 0
+    turns = after
+    assert threads.ran_ns() > 0
+
+
 _LEAVES_A_CHILD = b"""{"program": "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    if os.fork() == 0:\\n        time.sleep(60)\\n", "files": {}}"""
 
 
