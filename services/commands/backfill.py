@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from services.commands.folder import open_database
+
 
 def backfill_leaderboard(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
@@ -17,13 +19,9 @@ def backfill_leaderboard(
 
     It works on the database of this machine's settings, also while the service runs.
     """
-    from services.db.session import database
-    from services.db.upgrade import upgrade
     from services.leaderboard.backfill import backfill
-    from services.settings import get_settings
 
-    base = database(get_settings().database)
-    upgrade(base)
+    base = open_database(Console(stderr=True))
     entered, kept_out = backfill(base)
     if as_json:
         json.dump({"entered": entered, "not_listed": dict(kept_out)}, sys.stdout)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from services.commands.folder import open_database
 from services.commands.task_argument import EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -182,13 +183,9 @@ def _show_new(made: Any, *, as_json: bool) -> None:
 
 @contextmanager
 def _writing() -> Iterator[Session]:
-    from services.db.session import database
-    from services.db.upgrade import upgrade
     from services.errors import ServiceError
-    from services.settings import get_settings
 
-    base = database(get_settings().database)
-    upgrade(base)
+    base = open_database(Console(stderr=True))
     try:
         with base.write() as session:
             yield session

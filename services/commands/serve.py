@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from services.commands.folder import close_data_folder
 from services.users.addresses import is_loopback
 
 WAIT_FOR_KEY = "--wait-for-key"
@@ -51,7 +52,7 @@ def serve(
     Stop it with Ctrl-C: running jobs are given back and go on where they were after the next start.
     """
     say = Console(stderr=True)
-    _close_data_folder(say)
+    close_data_folder(say)
     if not is_loopback(host):
         if not wait_for_key and not _has_keys():
             say.print(
@@ -71,19 +72,6 @@ def serve(
         say.print(f"[red]cannot listen[/] on {host} port {port}: {error.strerror or error}")
         raise typer.Exit(1) from None
     _serve_on(listener, host, with_worker=worker, say=say)
-
-
-def _close_data_folder(say: Console) -> None:
-    from services.data_folder import DataFolderOpen, make_private
-    from services.settings import get_settings
-
-    try:
-        changed = make_private(get_settings().data_dir)
-    except DataFolderOpen as error:
-        say.print(f"[red]refused:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(_EXIT_USAGE) from None
-    if changed:
-        say.print(f"[yellow]note:[/] {changed}", highlight=False, soft_wrap=True)
 
 
 def _has_keys() -> bool:

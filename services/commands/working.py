@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from services.commands.folder import close_data_folder, open_database
 from services.commands.showing import event_line, leaderboard
 from services.jobs.views import JobView
 
@@ -60,16 +61,14 @@ def work_here(
 
     from agent.redaction import mask_logs
     from services.db.models import Job
-    from services.db.session import database
-    from services.db.upgrade import upgrade
     from services.jobs import cancel, lease, read
     from services.settings import get_settings
     from services.worker.context import stop_worker, worker_context
 
     mask_logs()
     settings = get_settings()
-    base = database(settings.database)
-    upgrade(base)
+    close_data_folder(say)
+    base = open_database(say)
     context = worker_context()
     context.presence.problem()  # waits for the sandbox's self-check, so that the job's clock starts with the job
     with base.uncommitted() as session:

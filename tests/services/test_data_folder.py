@@ -60,7 +60,7 @@ def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
         make_private(tmp_path / "data")
 
 
-@pytest.mark.parametrize("program", ["serve", "worker", "celery"])
+@pytest.mark.parametrize("program", ["serve", "worker", "celery", "keys", "optimize", "backfill"])
 def test_programs_do_not_start_on_an_open_one(tmp_path: Path, program: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -76,6 +76,9 @@ def test_programs_do_not_start_on_an_open_one(tmp_path: Path, program: str) -> N
     words = {
         "serve": ["services.cli", "serve", "--port", "0", "--no-worker"],
         "worker": ["services.cli", "worker"],
+        "keys": ["services.cli", "keys", "create", "laptop", "--user", "ada"],
+        "optimize": ["services.cli", "optimize", "softmax"],
+        "backfill": ["services.cli", "backfill-leaderboard"],
         "celery": ["celery", "-A", "services.worker.app", "worker"],
     }[program]
     done = subprocess.run(
