@@ -155,7 +155,7 @@ def test_a_job_whose_every_attempt_the_database_cuts_off_while_it_answers_others
         runner = Runner(settings, base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None)
 
         def too_long(*_: object) -> None:
-            with base.read() as session:
+            with base.uncommitted() as session:
                 session.execute(text("SET LOCAL statement_timeout = 20"))
                 session.execute(text("SELECT pg_sleep(5)"))
 
