@@ -85,24 +85,25 @@ def bad_regions(found: Points, *, optimized: bool) -> list[Region]:
 
 def _expected(logs: Vector, rates: Vector) -> Vector:
     """What the neighbors of each shape promise: the logarithm of a rate."""
-    found = np.empty(len(rates))
     count = min(_NEIGHBORS, len(rates) - 1)
-    for index, at in enumerate(logs):
-        distances = np.abs(logs - at).max(axis=1)
-        distances[index] = np.inf
-        near = np.argsort(distances, kind="stable")[:count]
-        weights = 1.0 / (0.5 + distances[near])
-        # A median first: another bad size among the neighbors must not lower what they promise.
-        for _ in range(3):
-            matrix = np.column_stack([np.ones(len(near)), logs[near] - at])
-            # A little ridge on the slopes, since neighbors may lie on a line.
-            pull = np.diag([0.0] + [0.05] * logs.shape[1])
-            weighted = matrix * weights[:, None]
-            solution = np.linalg.solve(matrix.T @ weighted + pull, weighted.T @ rates[near])
-            off = rates[near] - matrix @ solution
-            weights = 1.0 / (0.5 + distances[near]) / (1.0 + (off / 0.2) ** 2)
-        # A slope does not go on for ever: nothing is promised that no neighbor reaches.
-        found[index] = min(solution[0], rates[near].max())
+    steps = logs[None, :, :] - logs[:, None, :]  # [shape, other shape, size]
+    distances = np.abs(steps).max(axis=2)
+    np.fill_diagonal(distances, np.inf)
+    near = np.argsort(distances, axis=1, kind="stable")[:, :count]
+    closeness = 1.0 / (0.5 + np.take_along_axis(distances, near, axis=1))
+    beside = np.take_along_axis(steps, near[:, :, None], axis=1)
+    matrix = np.concatenate([np.ones((*near.shape, 1)), beside], axis=2)
+    # A little ridge on the slopes, since neighbors may lie on a line.
+    pull = np.diag([0.0] + [0.05] * logs.shape[1])
+    weights = closeness
+    # Again and again, by less of those that are far off: another bad size must not lower what its neighbors promise.
+    for _ in range(3):
+        weighted = (matrix * weights[:, :, None]).swapaxes(1, 2)
+        solution = np.linalg.solve(weighted @ matrix + pull, weighted @ rates[near][:, :, None])
+        off = rates[near] - (matrix @ solution)[:, :, 0]
+        weights = closeness / (1.0 + (off / 0.2) ** 2)
+    # A slope does not go on for ever: nothing is promised that no neighbor reaches.
+    found: Vector = np.minimum(solution[:, 0, 0], rates[near].max(axis=1))
     return found
 
 

@@ -74,7 +74,7 @@ def job_table(
         page = page_of(read.list_events(session, job_id, after, limit + 1), limit)
         table = tables.events([plain(view) for view in page.data], page.next)
     else:
-        found = _Measured(session, job_id)
+        found = _Measured(session, job_id, alone=name in ("shapes", "own_shapes", "costs"))
         prices = Prices(settings.gpu_prices, settings.energy_price)
         made: dict[str, Callable[[], Table]] = {
             "candidates": lambda: tables.candidates(found.rows()),
@@ -140,7 +140,7 @@ def board_table(
 def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
     """One of a job's plots."""
     name, _ = parts_of(file, "search", "shapes", "map", endings=("svg",))
-    found = _Measured(session, job_id)
+    found = _Measured(session, job_id, alone=name != "search")
     if name == "map":
         drawn = contexts.rate_map_of(found.delivered, found.phase, found.verdict)
         if drawn is None:
@@ -173,14 +173,19 @@ def history_plot(session: SessionDep, task: str, gpu: Text = None, platform: Tex
 class _Measured:
     """What a job's tables and plots are made from; each takes its part.
 
+    Args:
+        session: where to look.
+        job_id: the job.
+        alone: whether the delivered candidate is all that is wanted.
+
     Raises:
         NotFound: no such job.
     """
 
-    def __init__(self, session: Session, job_id: str) -> None:
+    def __init__(self, session: Session, job_id: str, *, alone: bool = False) -> None:
         self.job = plain(read.get_job(session, job_id))
         shown = {one["sha256"] for one in (self.job["winner"], self.job["best"]) if one}
-        self.candidates = read.outlined_candidates(session, job_id, shown)
+        self.candidates = read.outlined_candidates(session, job_id, shown, alone=alone)
         held_out = read.held_out_verdict(session, job_id)
         self.delivered, self.phase, self.verdict = ranking.delivered(self.job, self.candidates, held_out)
 

@@ -26,7 +26,8 @@ SHOWN_LINES, SHOWN_CHARACTERS = 300, 60_000
 HIGHLIGHT_LIMIT_CPU_S = 2.0
 DIFF_LIMIT_PAIRS = 100
 # A source never changes, its page is drawn again every few seconds, and Pygments takes most of that time.
-_KEPT = 128
+# Of short ones many are kept, of long ones few, so that strangers' sources fill no more than about 100 MB.
+_SHORT_CHARACTERS, _SHORT_KEPT, _LONG_KEPT = 10_000, 1024, 16
 
 
 class _TookTooLong(Exception):
@@ -76,11 +77,17 @@ def beginning(lines: Sequence[Line], *, whole: bool = False) -> tuple[list[Line]
 
 def highlighted_lines(source: str) -> list[Markup]:
     """The source as one safe HTML fragment per line."""
-    return list(_highlighted(source))
+    kept = _short_highlighted if len(source) <= _SHORT_CHARACTERS else _long_highlighted
+    return list(kept(source))
 
 
-@lru_cache(maxsize=_KEPT)
-def _highlighted(source: str) -> tuple[Markup, ...]:
+@lru_cache(maxsize=_SHORT_KEPT)
+def _short_highlighted(source: str) -> tuple[Markup, ...]:
+    return tuple(_highlight(source))
+
+
+@lru_cache(maxsize=_LONG_KEPT)
+def _long_highlighted(source: str) -> tuple[Markup, ...]:
     return tuple(_highlight(source))
 
 

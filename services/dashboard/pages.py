@@ -77,12 +77,13 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
     except NotFound as error:
         return _missing(error)
     shown = {one["sha256"] for one in (job["winner"], job["best"]) if one}
+    most = contexts.CANDIDATES_READ if job["counts"]["candidates"] > contexts.CANDIDATES_READ else None
     events, earlier = read.recent_events(
         session, job_id, but_not=story.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
     )
     context = contexts.job_context(
         job,
-        read.outlined_candidates(session, job_id, shown, contexts.CANDIDATES_READ),
+        read.outlined_candidates(session, job_id, shown, most),
         row.task_source,
         [plain(view) for view in events],
         read.held_out_verdict(session, job_id),
@@ -100,13 +101,15 @@ def candidate_page(
     """One candidate: verdict, findings, measurements, difference, source; with `lines=all` the whole of long ones."""
     try:
         candidate = plain(read.get_candidate(session, candidate_id))
-        job = plain(read.get_job(session, candidate["job_id"]))
-        reference = read.task_source(session, candidate["job_id"])
+        row = read.job_row(session, candidate["job_id"])  # held, or the session would ask for it twice
+        job = plain(read.get_job(session, row.id))
         found = read.find_candidate(session, candidate["job_id"], candidate["parent_sha256"])
     except NotFound as error:
         return _missing(error)
     parent = plain(found) if found else None
-    context = contexts.candidate_context(job, candidate, reference, parent, against, whole=lines == "all")
+    context = contexts.candidate_context(
+        job, candidate, row.task_source, parent, against, whole=lines == "all"
+    )
     return render("candidate.html", **context)
 
 

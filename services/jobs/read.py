@@ -32,6 +32,8 @@ from services.jobs.views import (
 
 #: Sources in one page of candidates: a hundred of a megabyte each, asked for by many at once, would take all memory.
 PAGE_CHARACTERS = 4_000_000
+# Columns and not rows of the model: a log has hundreds.
+_OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
 
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
@@ -88,6 +90,12 @@ def list_candidates(
         Refused: `after` is no candidate of this job.
     """
     job_row(session, job_id)
+    return _candidate_views(session, job_id, limit, after)
+
+
+def _candidate_views(
+    session: Session, job_id: str, limit: int | None, after: str | None
+) -> list[CandidateView]:
     query = select(Candidate).where(Candidate.job_id == job_id).order_by(Candidate.number).limit(limit)
     if after is not None:
         query = query.where(Candidate.number > _number_after(session, after, job_id))
@@ -120,11 +128,16 @@ def candidate_page(
         if shown and characters > PAGE_CHARACTERS:
             break
         shown += 1
-    return list_candidates(session, job_id, shown, after), len(found) > shown
+    return _candidate_views(session, job_id, shown, after), len(found) > shown
 
 
 def outlined_candidates(
-    session: Session, job_id: str, whole: Collection[str] = (), most: int | None = None
+    session: Session,
+    job_id: str,
+    whole: Collection[str] = (),
+    most: int | None = None,
+    *,
+    alone: bool = False,
 ) -> list[dict[str, Any]]:
     """Candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy.
 
@@ -136,8 +149,11 @@ def outlined_candidates(
         job_id: the job.
         whole: sources of which everything is wanted.
         most: of a job with more candidates, only the fastest and the newest, about as many of each.
+        alone: only the candidates in `whole`.
     """
-    wanted = None if most is None else _notable(session, job_id, whole, most)
+    wanted: Collection[str] | None = whole if alone else None
+    if most is not None:
+        wanted = _notable(session, job_id, whole, most)
     columns = (
         Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256,
         Candidate.created_at, Candidate.lines,
@@ -244,8 +260,8 @@ def held_out_verdict(session: Session, job_id: str) -> dict[str, Any] | None:
 
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
     """Events of a job with ids greater than `after`, oldest first. An unknown job has none."""
-    query = select(Event).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
-    return [_event_view(row) for row in session.scalars(query)]
+    query = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
+    return [_event_view(row) for row in session.execute(query)]
 
 
 def recent_events(
@@ -254,17 +270,14 @@ def recent_events(
     """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
     whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
     """
-    of_job = select(Event).where(Event.job_id == job_id)
+    of_job = select(*_OF_EVENT).where(Event.job_id == job_id)
     last_first = Event.id.desc()
-    found = {
-        row.id: row
-        for row in session.scalars(of_job.where(Event.name != but_not).order_by(last_first).limit(limit))
-    }
+    last_told = of_job.where(Event.name != but_not).order_by(last_first).limit(limit)
+    found = {row.id: row for row in session.execute(last_told)}
     told = len(found)
-    for query in (of_job, of_job.where(Event.name == also)):
-        row = session.scalar(query.order_by(last_first).limit(1))
-        if row is not None:
-            found[row.id] = row
+    last = select(func.max(Event.id)).where(Event.job_id == job_id)
+    ends = (last.scalar_subquery(), last.where(Event.name == also).scalar_subquery())
+    found.update((row.id, row) for row in session.execute(of_job.where(Event.id.in_(ends))))
     hidden = 0
     if told == limit:
         count = select(func.count()).select_from(Event).where(Event.job_id == job_id, Event.name != but_not)
@@ -272,7 +285,7 @@ def recent_events(
     return [_event_view(found[number]) for number in sorted(found)], hidden
 
 
-def _event_view(row: Event) -> EventView:
+def _event_view(row: Any) -> EventView:
     return EventView(id=row.id, time=row.time, name=row.name, data=row.data)
 
 

@@ -178,8 +178,8 @@ def place_of(session: Session, job: Job) -> PlaceView:
         )
     live = _of_board(board.id, None, None)
     better = _at_least_as_good(entry.geomean, entry.id)
-    rank = session.scalar(select(func.count()).select_from(LeaderboardEntry).where(*live, better))
-    count = session.scalar(select(func.count()).select_from(LeaderboardEntry).where(*live))
+    counts = select(func.count().filter(better), func.count()).select_from(LeaderboardEntry).where(*live)
+    rank, count = session.execute(counts).one()
     return PlaceView(state="ranked", reason="", rank=rank, entries=count, **where)
 
 

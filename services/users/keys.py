@@ -32,6 +32,8 @@ _FORM = re.compile(r"(kw_[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _NOTED_EVERY = timedelta(minutes=1)
 _NO_DIGEST = "0" * 64
+# Made once: where there are no keys it is asked at every request.
+_ANY_KEY = select(exists().where(ApiKey.id.is_not(None)))
 
 
 class KeyRefused(Exception):
@@ -53,7 +55,7 @@ class NewKey:
 
 def any_key(session: Session) -> bool:
     """Whether a key was ever made. One that has expired or was revoked counts: its end must not open the service."""
-    return bool(session.scalar(select(exists().where(ApiKey.id.is_not(None)))))
+    return bool(session.scalar(_ANY_KEY))
 
 
 def make_key(session: Session, user_name: str, name: str, scope: str, lifetime: timedelta | None) -> NewKey:
