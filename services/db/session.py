@@ -7,6 +7,7 @@ deadlock, and SQLite ends such a deadlock with "database is locked" without wait
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,13 +16,15 @@ from typing import Any
 
 from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InvalidatePoolError, SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from services.db.privacy import EVERYTHING, PrivateSession, Viewer
 from services.db.types import dump_json
 
 _BUSY_TIMEOUT_MS = 30_000
+_RESTED_S, _RESTS_SINCE = 1.0, "kernelwright_rests_since"
 _WRITE_OPTION = "kernelwright_write"
 
 
@@ -107,9 +110,30 @@ def _make_engine(url_text: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     # Errors of the database are logged, and what was to be stored are people's sources and digests of their keys.
-    return create_engine(
-        url, json_serializer=dump_json, json_deserializer=from_json, hide_parameters=True, pool_pre_ping=True
-    )
+    engine = create_engine(url, json_serializer=dump_json, json_deserializer=from_json, hide_parameters=True)
+    _ping_after_rest(engine)
+    return engine
+
+
+def _ping_after_rest(engine: Engine) -> None:
+    """Whether a connection still stands is asked where it has rested for a while, and not at every use as `pool_pre_ping`
+    does: that is one more trip to the server in each session, and a request has two.
+    """
+
+    def rests(connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info[_RESTS_SINCE] = time.monotonic()
+
+    def used(connection: Any, record: ConnectionPoolEntry, proxy: Any) -> None:
+        since = record.info.get(_RESTS_SINCE)
+        if since is None or time.monotonic() - since < _RESTED_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError(str(error)) from error  # and all others, which are no better: the pool connects anew
+
+    event.listen(engine, "checkin", rests)
+    event.listen(engine, "checkout", used)
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
