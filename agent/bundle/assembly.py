@@ -226,8 +226,12 @@ def _member_text(index: int, section: Section) -> str:
 def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
     numbers = range(1, len(members) + 1)
     names = ", ".join(repr(f"{_one_line(member.label)} ({member.origin})") for member in members)
-    # A torch.compile wrapper reads the parameters on every call; building it anew would only compile it again.
-    keeps = ", ".join(str("torch.compile(" in section.text) for section in sections)
+    # A torch.compile wrapper reads the parameters on every call; building it anew would only compile it again. Only of the
+    # wrappers that the project writes is that known: whoever else says `torch.compile(` may pack weights as well.
+    keeps = ", ".join(
+        str(member.origin == "compiler" and "torch.compile(" in section.text)
+        for member, section in zip(members, sections, strict=True)
+    )
     return (
         f"MEMBERS = [{', '.join(f'Member{number}' for number in numbers)}]\n"
         f"MEMBER_NAMES = [{names}]\n"
