@@ -54,7 +54,9 @@ def test_a_part_in_training_mode_takes_the_reference(tmp_path: Path, built_befor
         assert ran(module, lambda: model(x, residual))
         model.train()
         model.drop.eval()
-        assert not ran(module, lambda: model(x, residual)), "who is in training mode as a whole was not judged"
+        assert not ran(module, lambda: model(x, residual)), (
+            "who is in training mode as a whole was not judged"
+        )
 
 
 def _replica(model: Any) -> Any:
