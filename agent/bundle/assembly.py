@@ -48,7 +48,8 @@ _OWN = (
     "_is_autocasting _current_device _compiler _is_dynamo_compiling "
     "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "_module_call _global_hooks _before_any _after_any _before_any_back _after_any_back "
-    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
+    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
+    "_unsaved _takes_unsaved _same_values"
 ).split()
 
 

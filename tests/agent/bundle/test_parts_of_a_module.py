@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -90,4 +91,34 @@ def test_a_member_that_speaks_of_compiling_may_still_pack_weights(tmp_path: Path
         right(module, model, x, residual)
         model.weight.add_(1.0)
         assert ran(module, lambda: model(x, residual))
+        right(module, model, x, residual)
+
+
+UNSAVED = TASK.replace("torch.zeros(cols))", "torch.zeros(cols), persistent=False)")
+TABLE = MEMBER.replace("torch.zeros(cols))", "torch.zeros(cols), persistent=False)")
+# Has the table written into its code.
+WITHOUT_TABLE = MEMBER.replace('        self.register_buffer("shift", torch.zeros(cols))\n', "").replace(
+    "self.shift + ", ""
+)
+
+
+@pytest.mark.parametrize("change", ["in_place", "replaced", "from the start", "pickled"])
+@pytest.mark.parametrize("source", [TABLE, WITHOUT_TABLE])
+def test_a_buffer_that_is_not_saved_is_the_module_s(tmp_path: Path, change: str, source: str) -> None:
+    """It is in no state_dict, and a member's constructor makes another one than the module has by now."""
+    module = imported(tmp_path, optimized_text([Candidate(source, "llm", "a table")], task=UNSAVED))
+    model, (x, residual) = module.ModelNew(64), inputs()
+    with torch.no_grad():
+        if change != "from the start":
+            assert ran(module, lambda: model(x, residual))
+        if change == "replaced":
+            model.shift = torch.ones(64)
+        else:
+            model.shift.add_(1.0)
+        if change == "pickled":
+            model = pickle.loads(pickle.dumps(model))
+        assert ran(module, lambda: model(x, residual)) is (source is TABLE)
+        right(module, model, x, residual)
+        model.shift.zero_()
+        assert ran(module, lambda: model(x, residual)), "as it was made"
         right(module, model, x, residual)
