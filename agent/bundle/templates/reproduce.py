@@ -137,15 +137,14 @@ def worker(kind, device, threads):
                 truth, mine, theirs = flat(exact(*wide)), flat(module(*values)), flat(reference(*values))
                 for index, (right, got, usual) in enumerate(zip(truth, mine, theirs, strict=True)):
                     same = got.shape == usual.shape and got.dtype == usual.dtype
-                    same_kind = same_kind and same and same_odd_values(got, usual)
+                    same_kind = same_kind and same and same_odd_values(got, usual, right)
                     if not same:
                         continue
                     inexact = got.is_floating_point() or got.is_complex()
                     worst = outputs.setdefault(index, {"module": 0.0, "reference": 0.0, "scale": 0.0})
                     worst["epsilon"] = torch.finfo(got.dtype).eps if inexact else 0.0
-                    worst["module"] = max(worst["module"], distance(got, right))
-                    worst["reference"] = max(worst["reference"], distance(usual, right))
-                    worst["scale"] = max(worst["scale"], distance(right, torch.zeros_like(right)))
+                    for name, distance in distances(got, usual, right).items():
+                        worst[name] = max(worst[name], distance)
         nothing = {"module": 0.0, "reference": 0.0, "scale": 0.0, "epsilon": 0.0}
         worst = max(outputs.values(), key=lambda one: one["module"] - allowed(one), default=nothing)
         return {**worst, "same_kind": same_kind}
@@ -159,16 +158,29 @@ def worker(kind, device, threads):
         """As numbers that can be subtracted: float8 and booleans cannot."""
         return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
-    def same_odd_values(got, usual):
-        """Whether NaN and infinity stand where the reference has them, as in what a mask leaves out."""
+    def beyond(usual, right):
+        """Where float64 holds what the dtype cannot, such as float64's own lowest number."""
+        inexact = usual.is_floating_point() or usual.is_complex()
+        right = number(right)
+        return torch.isfinite(right) & (right.abs() > (torch.finfo(usual.dtype).max if inexact else math.inf))
+
+    def same_odd_values(got, usual, right):
+        """Whether what cannot be compared by distance stands where the reference has it, as in what a mask leaves out."""
+        odd = beyond(usual, right)
         got, usual = number(got), number(usual)
-        odd = ~(torch.isfinite(got) & torch.isfinite(usual))
+        odd = odd | ~(torch.isfinite(got) & torch.isfinite(usual))
         return bool(((got == usual) | (torch.isnan(got) & torch.isnan(usual)))[odd].all())
 
-    def distance(got, right):
-        got, right = number(got), number(right)
-        apart = (got - right).abs()[torch.isfinite(got) & torch.isfinite(right)]
-        return apart.max().item() if apart.numel() else 0.0
+    def distances(got, usual, right):
+        counted = ~beyond(usual, right)
+        got, usual, right = number(got), number(usual), number(right)
+        counted = counted & torch.isfinite(got) & torch.isfinite(usual) & torch.isfinite(right)
+        # Who is the same everywhere, such as -1e9 where something is masked, says nothing of how large all else is.
+        counted = counted & ~((got == right) & (usual == right))
+        pairs = {"module": got - right, "reference": usual - right, "scale": right}
+        return {
+            name: apart[counted].abs().max().item() if counted.any() else 0.0 for name, apart in pairs.items()
+        }
 
     def flat(value):
         if isinstance(value, torch.Tensor):

@@ -40,6 +40,8 @@ _PRODUCT = "(x * self.weight)"
 _KINDS = {
     "masked": (f"{_PRODUCT}.tril().masked_fill(torch.ones(32, 16).triu(1).bool(), -torch.inf)", _REAL),
     "nan": (f"{_PRODUCT} / (x > 0).float() * (x > 0).float()", _REAL),
+    "filled": (f"{_PRODUCT}.masked_fill(torch.ones(32, 16).triu(1).bool(), -1e9)", _REAL),
+    "lowest": (f"{_PRODUCT}.masked_fill(torch.ones(32, 16).triu(1).bool(), torch.finfo(x.dtype).min)", _REAL),
     "boolean": (f"{_PRODUCT} > 0", _REAL),
     "float8": (f"{_PRODUCT}.to(torch.float8_e4m3fn)", _REAL),
     "complex": ("(x * self.weight + x.conj()).cumsum(1)", _COMPLEX),
@@ -53,6 +55,8 @@ _HONEST = {
 _WRONG = {
     "masked": f"{_PRODUCT}.tril()",
     "nan": f"{_PRODUCT}.nan_to_num() * (x > 0).float()",
+    "filled": f"({_PRODUCT} * 1.01).masked_fill(torch.ones(32, 16).triu(1).bool(), -1e9)",
+    "lowest": f"({_PRODUCT} * 1.01).masked_fill(torch.ones(32, 16).triu(1).bool(), torch.finfo(x.dtype).min)",
     "boolean": f"{_PRODUCT} < 0",
     "float8": f"(-{_PRODUCT}).to(torch.float8_e4m3fn)",
     "complex": "torch.complex((x * self.weight + x.conj()).cumsum(1).real, x.imag)",
