@@ -48,7 +48,8 @@ _OWN = (
     "_is_autocasting _current_device _compiler _is_dynamo_compiling "
     "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "_module_call _global_hooks _before_any _after_any _before_any_back _after_any_back "
-    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked"
+    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
+    "_unsaved _takes_unsaved _same_values"
 ).split()
 
 
@@ -226,8 +227,12 @@ def _member_text(index: int, section: Section) -> str:
 def _tables(members: Sequence[Candidate], sections: Sequence[Section]) -> str:
     numbers = range(1, len(members) + 1)
     names = ", ".join(repr(f"{_one_line(member.label)} ({member.origin})") for member in members)
-    # A torch.compile wrapper reads the parameters on every call; building it anew would only compile it again.
-    keeps = ", ".join(str("torch.compile(" in section.text) for section in sections)
+    # A torch.compile wrapper reads the parameters on every call; building it anew would only compile it again. Only of the
+    # wrappers that the project writes is that known: whoever else says `torch.compile(` may pack weights as well.
+    keeps = ", ".join(
+        str(member.origin == "compiler" and "torch.compile(" in section.text)
+        for member, section in zip(members, sections, strict=True)
+    )
     return (
         f"MEMBERS = [{', '.join(f'Member{number}' for number in numbers)}]\n"
         f"MEMBER_NAMES = [{names}]\n"

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.fills import are_fills, rms_of_rows
 from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Bounds, as_rows, row_rms
 
@@ -56,7 +57,7 @@ def agree(
                 return False
         mine, theirs = xp.where(finite, mine, 0.0), xp.where(finite, theirs, 0.0)
     magnitude = xp.abs(theirs)
-    scale = magnitude + xp.sqrt(xp.mean_of_rows(magnitude**2)) + sys.float_info.min
+    scale = magnitude + rms_of_rows(magnitude, are_fills(theirs, bounds.fills)) + sys.float_info.min
     with xp.quiet():
         errors = xp.abs(mine - theirs) / scale
         # Worded so that a NaN does not pass.

@@ -6,6 +6,7 @@ how much the oracle moves when every input moves by one rounding error. One comb
 
     |candidate - oracle| <= (A * reference error + B * input sensitivity + (C + D * terms) * eps) * scale
     scale = |oracle| + rms of the row, and on other inputs than the task's own + the output's usual rms
+    (without large constants, see :mod:`evaluator.oracle.fills`)
 
 with both errors relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
 error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
@@ -35,6 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.fills import are_fills, find, in_range, rms_of_rows
 from evaluator.oracle.numbers import epsilon, is_inexact
 
 _OWN_ERROR_FACTOR = 4.0
@@ -68,15 +70,19 @@ class Bounds:
         widest: in the row that was allowed most.
         usual: in the median row. One row in which everything cancels widens nothing here.
         rms: root mean square, in the row that was allowed most; infinite where there was no such bound.
+        fills: values that say nothing of a row's scale.
     """
 
     widest: float
     usual: float
     rms: float
+    fills: tuple[float, ...] = ()
 
     def or_wider(self, other: Bounds) -> Bounds:
         """The larger of each."""
-        return Bounds(max(self.widest, other.widest), max(self.usual, other.usual), max(self.rms, other.rms))
+        fills = tuple(sorted({*self.fills, *other.fills}))
+        widest, usual = max(self.widest, other.widest), max(self.usual, other.usual)
+        return Bounds(widest, usual, max(self.rms, other.rms), fills)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class Expected:
         strict: the same without what the task's precision tier adds.
         rms_bound: allowed root mean square of the relative error per row; None where single elements say enough.
         alternatives: for integers and booleans, other values that are as right as ``exact``, as rows.
+        fills: the reference's values that are large constants and say nothing of a row's scale.
     """
 
     dtype: str
@@ -104,12 +111,15 @@ class Expected:
     strict: Array
     rms_bound: Array
     alternatives: tuple[Array, ...] = ()
+    fills: tuple[float, ...] = ()
 
     @property
     def rms(self) -> float:
-        """Root mean square of the finite values."""
+        """Root mean square of the finite values that are no large constants."""
         xp = space(self.exact)
-        finite = xp.widen(xp.abs(self.exact[xp.isfinite(self.exact)]), "float64")
+        fills = are_fills(self.own, self.fills)
+        counted = xp.isfinite(self.exact) if fills is None else xp.isfinite(self.exact) & ~fills
+        finite = xp.widen(xp.abs(self.exact[counted]), "float64")
         return math.sqrt(xp.mean(finite**2)) if xp.size(finite) else 0.0
 
     @property
@@ -119,7 +129,7 @@ class Expected:
         if not xp.size(self.bound):
             return Bounds(0.0, 0.0, math.inf)
         rms = math.inf if self.rms_bound is None else float(self.rms_bound.max())
-        return Bounds(float(self.bound.max()), xp.median(self.bound), rms)
+        return Bounds(float(self.bound.max()), xp.median(self.bound), rms, self.fills)
 
 
 def expect(
@@ -159,10 +169,20 @@ def expect(
         zeros = xp.full(exact, (exact.shape[0], 1), 0.0)
         others = tuple(as_rows(values, shape) for values in alternatives)
         return Expected(dtype, shape, own, own, zeros + 1.0, zeros, zeros, None, others)
+    exact = in_range(exact, own, dtype)
+    moved = None if moved is None else in_range(as_rows(moved, shape), own, dtype)
+    tiered = None if tiered is None else in_range(as_rows(tiered, shape), own, dtype)
+    fills = find(dtype, exact, own, moved)
+    constant = are_fills(own, fills)
+    if (
+        constant is not None
+    ):  # what it loses where it is written down in the task's dtype says nothing of the others either
+        exact, moved = xp.where(constant, own, exact), xp.where(constant, own, moved)
+        tiered = None if tiered is None else xp.where(constant, own, tiered)
     finite = xp.isfinite(exact) & xp.isfinite(own)
     magnitude = xp.where(finite, xp.abs(exact), 0.0)
-    rms = xp.sqrt(xp.mean_of_rows(magnitude**2))
-    overall = math.sqrt(xp.mean(magnitude**2))
+    rms = rms_of_rows(magnitude, constant)
+    overall = math.sqrt(xp.mean((magnitude if constant is None else xp.where(constant, 0.0, magnitude)) ** 2))
     # A row that is zero everywhere still gets a scale, from the tensor as a whole, at the size of rounding noise.
     least_scale = rms + usual + epsilon(dtype) * overall + sys.float_info.min
     scale = magnitude + least_scale
@@ -177,7 +197,6 @@ def expect(
     typical = xp.median(own_error) if xp.size(own_error) else 0.0
     bound = _OWN_ERROR_FACTOR * xp.maximum(own_error, 2.0 * typical)
     if moved is not None:
-        moved = as_rows(moved, shape)
         factor = _SENSITIVITY_FACTOR + equal_terms * _SENSITIVITY_PER_EQUAL_TERM * min(terms, _MOST_TERMS)
         bound = bound + moved_share * factor * _row_error(moved, exact, finite & xp.isfinite(moved), scale)
     epsilons = _FLOOR_EPSILONS.get(dtype, 2.0)
@@ -189,12 +208,12 @@ def expect(
         rms_bound = xp.full(exact, (exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
         for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (tiered, 1.0)):
             if values is not None:
-                rms_bound += _RMS_FACTOR * share * _row_rms(as_rows(values, shape), exact, finite, scale)
+                rms_bound += _RMS_FACTOR * share * _row_rms(values, exact, finite, scale)
     bound = strict
     if tiered is not None:
-        tier_error = _row_error(as_rows(tiered, shape), exact, finite, scale)
+        tier_error = _row_error(tiered, exact, finite, scale)
         bound = strict + _TIER_FACTOR * xp.maximum(tier_error, 2.0 * xp.median(tier_error))
-    return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound)
+    return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills)
 
 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:

@@ -1,0 +1,115 @@
+"""What reproduce.py compares: right results of every kind pass its weak check, and wrong ones do not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.bundle import archive
+
+_SOURCE = Path(archive.__file__).parent / "templates" / "reproduce.py"
+
+_TASK = """
+import torch
+import torch.nn as nn
+
+
+class {name}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16))
+
+    def forward(self, x):
+        return {result}
+
+
+def get_inputs():
+    return [{drawn}]
+"""
+
+_REAL, _COMPLEX = "torch.randn(32, 16)", "torch.randn(32, 16, dtype=torch.complex64)"
+_PRODUCT = "(x * self.weight)"
+_KINDS = {
+    "masked": (f"{_PRODUCT}.tril().masked_fill(torch.ones(32, 16).triu(1).bool(), -torch.inf)", _REAL),
+    "nan": (f"{_PRODUCT} / (x > 0).float() * (x > 0).float()", _REAL),
+    "filled": (f"{_PRODUCT}.masked_fill(torch.ones(32, 16).triu(1).bool(), -1e9)", _REAL),
+    "lowest": (f"{_PRODUCT}.masked_fill(torch.ones(32, 16).triu(1).bool(), torch.finfo(x.dtype).min)", _REAL),
+    "boolean": (f"{_PRODUCT} > 0", _REAL),
+    "float8": (f"{_PRODUCT}.to(torch.float8_e4m3fn)", _REAL),
+    "complex": ("(x * self.weight + x.conj()).cumsum(1)", _COMPLEX),
+    "values and places": (f"torch.sort({_PRODUCT}.softmax(1), 1)", _REAL),
+}
+#: The same in another order of rounding, and something wrong.
+_HONEST = {
+    "complex": "torch.stack([(x.conj() + self.weight * x)[:, :end].flip(1).sum(1) for end in range(1, 17)], 1)",
+    "values and places": "tuple(torch.sort((lambda e: e / e.sum(1, keepdim=True))(torch.exp(self.weight * x)), 1))",
+}
+_WRONG = {
+    "masked": f"{_PRODUCT}.tril()",
+    "nan": f"{_PRODUCT}.nan_to_num() * (x > 0).float()",
+    "filled": f"({_PRODUCT} * 1.01).masked_fill(torch.ones(32, 16).triu(1).bool(), -1e9)",
+    "lowest": f"({_PRODUCT} * 1.01).masked_fill(torch.ones(32, 16).triu(1).bool(), torch.finfo(x.dtype).min)",
+    "boolean": f"{_PRODUCT} < 0",
+    "float8": f"(-{_PRODUCT}).to(torch.float8_e4m3fn)",
+    "complex": "torch.complex((x * self.weight + x.conj()).cumsum(1).real, x.imag)",
+    "values and places": f"tuple(one * 1.01 if one.is_floating_point() else one for one in torch.sort({_PRODUCT}.softmax(1), 1))",
+}
+
+
+def _checked(folder: Path, kind: str, result: str) -> tuple[str, str]:
+    """What reproduce.py says of a result: the error and what is wrong with it."""
+    expected, drawn = _KINDS[kind]
+    (folder / "task.py").write_text(_TASK.format(name="Model", result=expected, drawn=drawn))
+    (folder / "optimized.py").write_text(_TASK.format(name="ModelNew", result=result, drawn=drawn))
+    (folder / "reproduce.py").write_text(_SOURCE.read_text())
+    requests = [{"do": "prepare", "number": 0, "dims": {}, "seed": 1}, {"do": "check", "number": 0}]
+    done = subprocess.run(
+        [sys.executable, "reproduce.py", "--worker", "optimized", "--device", "cpu", "--threads", "1"],
+        cwd=folder,
+        input="".join(json.dumps(one) + "\n" for one in requests),
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    prepared, answer = (json.loads(line) for line in done.stdout.splitlines())
+    assert "error" not in prepared, prepared
+    found: tuple[str, str] = _module().judge_error(answer)
+    return found
+
+
+def _module() -> Any:
+    spec = importlib.util.spec_from_file_location("reproduce_of_a_bundle", _SOURCE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_results_of_every_kind_can_be_right(tmp_path: Path, kind: str) -> None:
+    assert _checked(tmp_path, kind, _HONEST.get(kind, _KINDS[kind][0]))[1] == ""
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_results_of_every_kind_can_be_wrong(tmp_path: Path, kind: str) -> None:
+    text, wrong = _checked(tmp_path, kind, _WRONG[kind])
+    assert wrong and text != "failed"
+
+
+def test_a_shape_that_fails_is_not_hidden_by_one_that_falls_back() -> None:
+    """What cannot be checked ends with 2; a claim that does not hold ends with 1."""
+    module, options = _module(), SimpleNamespace(tolerance=0.3)
+    fallback, failed = "rows=2: the kernel does not run here", "rows=1: RuntimeError: illegal address"
+    assert module.conclude([1.0], [1.0], [fallback], 1, options) == 2
+    assert module.conclude([1.0], [1.0], [failed, fallback], 1, options) == 1
+    assert module.conclude([1.0, 2.0], [1.0, 2.0], [], 0, options) == 0
