@@ -23,7 +23,7 @@ from tests.services.service import ROOT, WRONG, Service
 
 pytestmark = pytest.mark.alone
 
-HERE = {"device": "cpu", "device_name": "a CPU", "threads": 2, "torch": "2.13", "harness": "6"}
+HERE = {"device": "cpu", "device_name": "a CPU", "threads": 2, "torch": "2.13", "harness": "7"}
 
 
 def bundle(
