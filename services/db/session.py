@@ -130,7 +130,8 @@ def _ping_after_rest(engine: Engine) -> None:
         try:
             engine.dialect.do_ping(connection)
         except engine.dialect.loaded_dbapi.Error as error:
-            raise InvalidatePoolError(str(error)) from error  # and all others, which are no better: the pool connects anew
+            # all others are no better: the pool connects anew
+            raise InvalidatePoolError(str(error)) from error
 
     event.listen(engine, "checkin", rests)
     event.listen(engine, "checkout", used)
