@@ -80,9 +80,7 @@ def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
             about = stage.fleet.model_dump_json(include={"device", "shapes"})
             if stage.fleet.verdicts is None and about in verdicts:
                 changes["fleet"] = stage.fleet.model_copy(update={"verdicts": verdicts[about]})
-            verdicts[about] = (
-                stage.fleet.verdicts or verdicts.get(about) or stage.output / "verdicts.journal"
-            )
+            verdicts[about] = stage.fleet.verdicts or verdicts.get(about) or stage.output / "verdicts.journal"
         if (
             isinstance(stage, ContrastiveStage)
             and stage.exemplars.begin_with is None

@@ -378,7 +378,11 @@ def test_what_another_type_of_machine_said_is_asked_again(tmp_path: Path, word: 
 
 def test_a_cheat_is_one_on_any_machine() -> None:
     of = Fleet(
-        Scripted(lambda source, _: rejected("cheating")), {"t": TASK}, group=2, machine="A100", fleet=settings()
+        Scripted(lambda source, _: rejected("cheating")),
+        {"t": TASK},
+        group=2,
+        machine="A100",
+        fleet=settings(),
     )
     step(of, answer(1.0), answer(2.0))
     assert [one.score.value for one in of.report.samples] == [FLOOR, FLOOR]
