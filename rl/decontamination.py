@@ -107,14 +107,14 @@ class _Attributes(ast.NodeTransformer):
     def _add(self, name: str) -> None:
         self._names.setdefault(name, f"kept_{len(self._names)}")
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802 - the name of the library
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """`self.weight`."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             node.attr = self._names.get(node.attr, node.attr)
         return node
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # noqa: N802 - the name of the library
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """`register_buffer("weight", ...)`."""
         if isinstance(node.value, str):
             node.value = self._names.get(node.value, node.value)

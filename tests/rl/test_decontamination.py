@@ -72,7 +72,7 @@ def test_a_data_set_with_evaluation_tasks_is_refused_in_one_sentence() -> None:
 @pytest.mark.parametrize("name", ["rmsnorm", "clip_power_scale", "transformer_block_training"])
 def test_other_names_for_what_a_module_keeps_hide_nothing(name: str) -> None:
     source = catalog.load(name).source
-    kept = {one for one in re.findall(r"self\.(\w+)[^=\n(]*=[^=]", source)}
+    kept = set(re.findall(r"self\.(\w+)[^=\n(]*=[^=]", source))
     for number, one in enumerate(sorted(kept)):
         source = re.sub(rf"\b{one}\b", f"other_{number}", source)
     (found,) = overlaps({"mine": source}, {name: catalog.load(name).source})
