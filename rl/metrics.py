@@ -112,7 +112,7 @@ def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
             "problem": one.answer.problem,
             "in_form": one.answer.in_form,
             "word": (one.verdict or {}).get("verdict"),
-            "speedup": one.score.speedup,
+            "speedup": None if _is_caught(one) else one.score.speedup,
             "score": one.score.value,
             "reward": one.reward,
             "why": one.score.why[:300],
