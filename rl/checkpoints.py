@@ -27,6 +27,8 @@ _CONFIG = "config.json"
 _SCHEMA = "kernelwright.checkpoint/1"
 #: What may change between the two halves of a run: none of it enters a draw or a gradient.
 _FREE = ("output", "steps", "save_every", "fleet", "micro_batch")
+#: Except these of the fleet: what kept verdicts are about, and what prompts name.
+_OF_THE_FLEET = ("device", "shapes")
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     names = sorted(set(known) | set(wanted))
-    return [name for name in names if name not in _FREE and known.get(name) != wanted.get(name)]
+    other = [name for name in names if name not in _FREE and known.get(name) != wanted.get(name)]
+    before, now = known.get("fleet") or {}, wanted.get("fleet") or {}
+    return other + [f"fleet.{name}" for name in _OF_THE_FLEET if before.get(name) != now.get(name)]
 
 
 def _to_disk(file: Path) -> None:

@@ -86,7 +86,39 @@ def _module(source: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text
     tree.body = [one for one in tree.body if not _is_about_calls(one)]
-    return ast.unparse(tree)
+    return ast.unparse(_Attributes(tree).visit(tree))
+
+
+class _Attributes(ast.NodeTransformer):
+    """Numbers what a module keeps on itself: a weight that is called a gain is no other module."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self._names: dict[str, str] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                    self._add(name)
+                case ast.Call(
+                    func=ast.Attribute(attr="register_buffer" | "register_parameter"),
+                    args=[ast.Constant(value=str(name)), *_],
+                ):
+                    self._add(name)
+
+    def _add(self, name: str) -> None:
+        self._names.setdefault(name, f"kept_{len(self._names)}")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """`self.weight`."""
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            node.attr = self._names.get(node.attr, node.attr)
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """`register_buffer("weight", ...)`."""
+        if isinstance(node.value, str):
+            node.value = self._names.get(node.value, node.value)
+        return node
 
 
 def _is_about_calls(statement: ast.stmt) -> bool:

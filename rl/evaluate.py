@@ -27,12 +27,14 @@ from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
+from evaluator.verdict import HARNESS_VERSION
 from rl import tasks as tasks_module
 from rl.comparison import Cell, compared
 from rl.config import FleetPart, RewardPart, load
 from rl.demo.intervals import Interval
 from rl.errors import ConfigError, FleetLost, RLError
 from rl.exemplars import Draw
+from rl.hacks import caught
 from rl.journal import Journal
 from rl.judges import Judge, Unjudged, judge_of
 from rl.policies import Checkpoint, Policy, seed_of
@@ -88,19 +90,28 @@ class Comparison:
         device: what candidates are for.
         budget: of each policy.
         width: evaluations at a time.
+        harness: version of the referee, see `VerdictJournal`.
 
     Raises:
         JournalError: the folder is another comparison's that runs.
     """
 
-    def __init__(self, folder: Path, judge: Judge, device: str, budget: Budget, width: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        judge: Judge,
+        device: str,
+        budget: Budget,
+        width: int = 1,
+        harness: str | None = None,
+    ) -> None:
         self._judge, self._device, self._budget, self._width = judge, device, budget, width
         self._answers = Journal(folder / "answers.journal", _KIND)
         self._known = {
-            (one["policy"], one["task"], one["seed"], one["round"]): one["answers"]
+            (one["policy"], one.get("identity", ""), one["task"], one["seed"], one["round"]): one["answers"]
             for one in self._answers.records
         }
-        self._verdicts = VerdictJournal(folder / "verdicts.journal")
+        self._verdicts = VerdictJournal(folder / "verdicts.journal", harness=harness)
         self.machine = ""
 
     def __enter__(self) -> Comparison:
@@ -153,13 +164,13 @@ class Comparison:
     def _written(
         self, policy: Policy, task: TaskSource, seed: int, number: int, count: int
     ) -> list[tuple[str, bool]]:
-        key = (policy.name, task.sha256, seed, number)
+        key = (policy.name, policy.identity, task.sha256, seed, number)
         if key not in self._known:
             text = text_of_task(task.source, "", "", self._device)
             prompt = contrastive_prompt(text, Draw((), 0))
             # Without the policy's name: both draw alike, which takes luck out of their difference.
             made = policy.sample(prompt, count, seed_of(seed, task.sha256, number))
-            names = ("policy", "task", "seed", "round")
+            names = ("policy", "identity", "task", "seed", "round")
             self._answers.append([{**dict(zip(names, key, strict=True)), "answers": made}])
             self._known[key] = made
         return [(str(text), bool(ended)) for text, ended in self._known[key]]
@@ -222,6 +233,9 @@ class Comparison:
             raise ConfigError(
                 f"verdicts of {machine} and of {self.machine} in one folder: compare on one type of machine, or take another folder"
             )
+        # Training pays the floor for it, and a policy that took to it would seem to have gained.
+        if (hack := caught(verdict)) is not None:
+            return Score(0.0, None, "", f"the referee's finding: {hack[0]}")
         return found
 
 
@@ -284,8 +298,9 @@ def main(
             Checkpoint(path, max_tokens=max_tokens, temperature=temperature) for path in (before, after)
         ]
         judge = judge_of(fleet, work_dir)
+        harness = None if judge_at else HARNESS_VERSION  # a service's referees may be others
         try:
-            with Comparison(out, judge, device, budget, width) as comparison:
+            with Comparison(out, judge, device, budget, width, harness) as comparison:
                 found = asyncio.run(compare(comparison, policies[0], policies[1], tasks, budget))
         finally:
             judge.close()

@@ -25,7 +25,7 @@ from rl.hacks import HackDatabase, Opinion
 from rl.judges import Judge, Unjudged
 from rl.prompts import Answer, read_answer
 from rl.reward import FAULTS, Score, measured_again, normalized, score, shaping
-from rl.verdicts import Kept, VerdictJournal
+from rl.verdicts import Kept, VerdictJournal, elsewhere
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +137,8 @@ class Fleet:
         self._knowledge = knowledge or Knowledge()
         self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._verdicts = verdicts
+        # What judges said: it holds when the candidate is written again, and its speed is no jump any more.
+        self._opinions: dict[tuple[str, str], list[Opinion]] = {}
         self._dead_steps = 0
         self.report = Report()
 
@@ -234,16 +236,17 @@ class Fleet:
         if verdict is None:
             return _Found(self._unjudged(why), None)
         scored = self._score(task, verdict, key[1])
-        doubts: list[Opinion] = []
-        if scored.again and not self._known(key, confirmed=True):
+        jumped = bool(scored.again)
+        if jumped and not self._known(key, confirmed=True):
             again, why = await self._verdict(step, task, source, None)
             second = self._unjudged(why) if again is None else self._score(task, again, key[1])
             if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
                 verdict = again  # the lower one, or the rejection, is what counts
             scored = measured_again(scored, second, settings)
             self._keep(key, None if scored.value is None else verdict, confirmed=True)
-            if scored.speedup is not None:
-                doubts += await self._judges(source)
+        if jumped and scored.speedup is not None and key not in self._opinions:
+            self._opinions[key] = await self._judges(source)
+        doubts = list(self._opinions.get(key, ()))
         # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
         if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
             doubts.append(Opinion("caught", f"the referee's finding: {own[0]}"))
@@ -270,6 +273,8 @@ class Fleet:
                 return Score(
                     None, None, "", f"measured on {measured_on or 'nobody knows what'}, not {self.machine}"
                 )
+        elif other := elsewhere(verdict, self.machine):
+            return Score(None, None, "", f"rejected on {other}, not {self.machine}")
         portfolio = known.portfolio(task.sha256, form) if self._reward.shaping == "marginal" else ()
         return score(verdict, self._reward, known.record(task.sha256), portfolio)
 
@@ -332,6 +337,8 @@ class Fleet:
             if self._verdicts is not None:
                 self._verdicts.drop(key)
             return
+        if elsewhere(verdict, self.machine):
+            return  # so that the candidate is asked about again, and may find the right machine
         self._kept[key] = Kept(verdict, confirmed)
         self._kept.move_to_end(key)
         if self._verdicts is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import CheckpointError
-from rl.fleet import Report
+from rl.fleet import Report, Sample
 from rl.whole_file import replacing
 
 #: Fields of `metrics.jsonl` in their order; what a stage cannot know is null.
@@ -84,13 +84,14 @@ def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
     samples = [sample for report in every for sample in report.samples]
     # What carries no candidate is judged without a referee: it is rejected.
     judged = [one for one in samples if one.score.value is not None]
-    accepted = [one for one in judged if one.score.speedup is not None]
-    caught = [
-        one for one in samples if any(doubt.word == "caught" for doubt in one.doubts) or _cheats(one.verdict)
-    ]
+    caught = [one for one in samples if _is_caught(one)]
+    # A hack is paid like a failure, and must not look like progress in the curves.
+    accepted = [one for one in judged if one.score.speedup is not None and not _is_caught(one)]
     return {
         "reward_mean": _mean([one.score.value for one in judged if one.score.value is not None]),
-        "speedup_mean": _mean([one.score.speedup or 0.0 for one in judged]),
+        "speedup_mean": math.fsum(one.score.speedup or 0.0 for one in accepted) / len(judged)
+        if judged
+        else None,
         "completions": len(samples),
         "accepted_share": len(accepted) / len(judged) if judged else None,
         "judged": sum(report.judged for report in every),
@@ -111,7 +112,7 @@ def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
             "problem": one.answer.problem,
             "in_form": one.answer.in_form,
             "word": (one.verdict or {}).get("verdict"),
-            "speedup": one.score.speedup,
+            "speedup": None if _is_caught(one) else one.score.speedup,
             "score": one.score.value,
             "reward": one.reward,
             "why": one.score.why[:300],
@@ -144,5 +145,9 @@ def _mean(values: list[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _cheats(verdict: Mapping[str, Any] | None) -> bool:
-    return (verdict or {}).get("verdict") == "cheating"
+def _is_caught(one: Sample) -> bool:
+    """By the referee, by likeness to a caught file, or by a judge."""
+    return (
+        any(doubt.word == "caught" for doubt in one.doubts)
+        or (one.verdict or {}).get("verdict") == "cheating"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from agent.providers.base import Message
@@ -12,9 +13,15 @@ from rl.errors import ConfigError
 
 
 class Policy(Protocol):
-    """Writes answers to a prompt; the same ones for the same seed, on the same machine."""
+    """Writes answers to a prompt; the same ones for the same seed, on the same machine.
+
+    Attributes:
+        name: for people.
+        identity: what the answers depend on besides: kept ones of another identity are not this one's.
+    """
 
     name: str
+    identity: str
 
     def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
         """So many answers, each with whether it came to its end by itself."""
@@ -46,6 +53,7 @@ class Checkpoint:
         import torch
 
         self.name = path
+        self.identity = _digest(Path(path), f"{max_tokens}/{temperature}/{batch}")
         self._max_tokens, self._temperature, self._batch = max_tokens, temperature, batch
         self._prompt_value = models.prompt_value
         self._tokenizer = models.load_tokenizer(path)
@@ -90,6 +98,16 @@ class Checkpoint:
                 prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
         return {name: encoded[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+
+
+def _digest(folder: Path, settings: str) -> str:
+    """Of a checkpoint's files and of how it is asked; of a name on a hub the files are not known."""
+    digest = hashlib.sha256(settings.encode())
+    for path in sorted(folder.rglob("*") if folder.is_dir() else ()):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def seed_of(*parts: object) -> int:

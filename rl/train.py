@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
     """Stages of a list with what each leaves to those before it: the model, verdicts, and exemplars to begin with."""
     found: list[AnyStage] = []
-    verdicts: Path | None = None
+    verdicts: dict[str, Path] = {}
     successes: Path | None = None
     for stage in stages:
         changes: dict[str, object] = {}
@@ -76,9 +76,11 @@ def chained(stages: Sequence[AnyStage]) -> tuple[AnyStage, ...]:
         if isinstance(stage, SelfsupStage | ContrastiveStage):
             if stage.model.fresh is not None:
                 raise ConfigError(f"the stage {stage.name!r} cannot begin with a fresh model; only `sft` can")
-            if stage.fleet.verdicts is None and verdicts is not None:
-                changes["fleet"] = stage.fleet.model_copy(update={"verdicts": verdicts})
-            verdicts = stage.fleet.verdicts or verdicts or stage.output / "verdicts.journal"
+            # A verdict is about a device and shapes: a stage with others has verdicts of its own.
+            about = stage.fleet.model_dump_json(include={"device", "shapes"})
+            if stage.fleet.verdicts is None and about in verdicts:
+                changes["fleet"] = stage.fleet.model_copy(update={"verdicts": verdicts[about]})
+            verdicts[about] = stage.fleet.verdicts or verdicts.get(about) or stage.output / "verdicts.journal"
         if (
             isinstance(stage, ContrastiveStage)
             and stage.exemplars.begin_with is None

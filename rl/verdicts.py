@@ -12,12 +12,23 @@ from typing import Any
 
 from evaluator.fingerprint import type_of
 from rl.journal import Journal
+from rl.reward import FAULTS
 
 _KIND = "kernelwright.verdicts/1"
 #: What rewards, hacks and reports read of a verdict. Raw samples stay with the referee.
 _KEPT = ("schema", "verdict", "reason", "findings", "task", "candidate", "environment", "shapes", "summary")
 
+#: Words that say something of the file alone. All others may be another machine's fault: a kernel that one card's shared memory
+#: has no room for, or that is too slow for the deadline there.
+_ANYWHERE = FAULTS | {"cheating", "contract_violation"}
+
 Key = tuple[str, str]
+
+
+def elsewhere(verdict: Mapping[str, Any], machine: str | None) -> str:
+    """The type of machine that a verdict is from, where it is another one and that matters; else ""."""
+    known = type_of(verdict.get("environment") or {})
+    return "" if machine in (None, known) or verdict.get("verdict") in _ANYWHERE else known
 
 
 @dataclass(frozen=True)
@@ -33,15 +44,17 @@ class VerdictJournal:
 
     Args:
         path: the file.
-        machine: verdicts with timings of another type of machine are not given; None gives all.
+        machine: verdicts of another type of machine are not given, see `elsewhere`; None gives all.
+        harness: version of the referee; verdicts of others are not given, since it times or forbids otherwise. None gives all.
 
     Raises:
         JournalError: see `rl.journal.Journal`.
     """
 
-    def __init__(self, path: Path, machine: str | None = None) -> None:
+    def __init__(self, path: Path, machine: str | None = None, harness: str | None = None) -> None:
         self._journal = Journal(path, _KIND)
         self._machine = machine
+        self._harness = harness
         self._found: dict[Key, Kept] = {}
         for record in self._journal.records:
             self._take(record)
@@ -94,6 +107,9 @@ class VerdictJournal:
             self._found[key] = Kept(verdict, bool(record["confirmed"]))
 
     def _fits(self, verdict: Mapping[str, Any]) -> bool:
-        if self._machine is None or verdict.get("verdict") != "accepted":
-            return True
-        return type_of(verdict.get("environment") or {}) == self._machine
+        environment = verdict.get("environment") or {}
+        if self._harness is not None and environment.get("harness", self._harness) != self._harness:
+            return False
+        if verdict.get("verdict") == "accepted":
+            return self._machine in (None, type_of(environment))
+        return not elsewhere(verdict, self._machine)

@@ -270,12 +270,15 @@ def _database(
 def _beginning(
     stage: ContrastiveStage, known: Mapping[str, TaskSource], machine: str | None
 ) -> list[Success]:
-    """Successes of rows, of this stage's tasks and type of machine alone."""
+    """Successes of rows, of this stage's tasks and type of machine alone; of any type where a service will tell it."""
     if stage.exemplars.begin_with is None:
         return []
     digests = {task.sha256 for task in known.values()}
     return [
         Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
         for row in read_rows(stage.exemplars.begin_with)
-        if row.speedup is not None and row.machine == machine and row.reference.sha256 in digests
+        if row.speedup is not None
+        and row.machine
+        and row.machine == (machine or row.machine)
+        and row.reference.sha256 in digests
     ]

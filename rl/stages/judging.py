@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.sources import TaskSource
+from evaluator.verdict import HARNESS_VERSION
 from rl.config import ContrastiveStage, FleetPart, RewardPart, SelfsupStage
 from rl.errors import JournalError
 from rl.fleet import Fleet, Knowledge, Report
@@ -90,7 +91,9 @@ def bench(
                 HackDatabase(stage.output / "hacks.journal", stage.hacks, write=False)
             )
         verdicts = stack.enter_context(
-            VerdictJournal(verdicts_path(stage.output, stage.fleet, ranks), machine)
+            VerdictJournal(
+                verdicts_path(stage.output, stage.fleet, ranks), machine, harness_of(stage.fleet.url)
+            )
         )
         judge = judge_of(stage.fleet)
         stack.callback(judge.close)
@@ -105,6 +108,11 @@ def bench(
             verdicts=verdicts,
         )
         yield Bench(fleet, hacks, ranks)
+
+
+def harness_of(url: str | None) -> str | None:
+    """The version of the referees of this machine; None for those of a service, which may be another one."""
+    return None if url else HARNESS_VERSION
 
 
 def verdicts_path(output: Path, settings: FleetPart, ranks: Ranks) -> Path:

@@ -18,7 +18,7 @@ from rl import checkpoints, models  # models first: it turns telemetry off befor
 from rl.config import Stage
 from rl.errors import CheckpointError, ConfigError, Stopped
 from rl.metrics import StepLog, step_line
-from rl.ranks import TIMEOUT_S
+from rl.ranks import TIMEOUT_S, Ranks
 
 import torch  # isort: skip
 from transformers import PrinterCallback, TrainerCallback  # isort: skip
@@ -69,6 +69,8 @@ class _WholeCheckpoints:
             raise checkpoints.unwritable(
                 Path(args.output_dir) / f"checkpoint-{state.global_step}", error
             ) from error
+        # Each rank writes a file of its own, and the first one seals what is there when all have.
+        self.accelerator.wait_for_everyone()  # type: ignore[attr-defined]
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: a card would name this machine's paths."""
@@ -113,6 +115,7 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, ledger: Ledger, tokens: float = 0) -> None:
         self._ledger = ledger
+        self._ranks = Ranks()
         self._tokens_before = self._tokens = tokens
         self._began_s = time.monotonic()
         self._step_began_s = self._began_s
@@ -125,7 +128,8 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """See `TrainerCallback`."""
         self._known = dict(self._ledger.end_step(state.global_step))
-        if asked_to_stop():
+        # Signals reach ranks in different steps, and one that went on alone would wait for the others.
+        if any(self._ranks.all([asked_to_stop()])):
             control.should_save = control.should_training_stop = True
         return control
 

@@ -106,3 +106,12 @@ def test_a_number_that_json_has_not_is_no_half_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(tmp_path / "a.json", {"a": float("nan")})
     assert (tmp_path / "a.json").read_text("utf-8").strip().startswith('{\n "a": 1')
+
+
+@pytest.mark.parametrize("fleet", [{"device": "cpu"}, {"shapes": {"visible": [{"rows": 8}]}}])
+def test_what_verdicts_are_about_stays_as_it_was(tmp_path: Path, fleet: dict[str, object]) -> None:
+    """Kept verdicts say nothing of other shapes, and prompts name the device."""
+    claim(stage(tmp_path), resume=False)
+    checkpoint(tmp_path, 1)
+    with pytest.raises(CheckpointError, match=rf"other settings \(fleet.{next(iter(fleet))}\)"):
+        claim(stage(tmp_path, fleet=fleet), resume=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernelbench_tasks import catalog
@@ -65,3 +67,13 @@ def test_a_data_set_with_evaluation_tasks_is_refused_in_one_sentence() -> None:
         ContaminatedError, match=r"^6 of 7 rows are tasks .*row 0 is 100% like softmax.*, and 1 more; leave"
     ):
         refuse_overlaps({f"row {n}": EVALUATED["softmax"] for n in range(6)} | {"a": OTHER}, EVALUATED)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "clip_power_scale", "transformer_block_training"])
+def test_other_names_for_what_a_module_keeps_hide_nothing(name: str) -> None:
+    source = catalog.load(name).source
+    kept = set(re.findall(r"self\.(\w+)[^=\n(]*=[^=]", source))
+    for number, one in enumerate(sorted(kept)):
+        source = re.sub(rf"\b{one}\b", f"other_{number}", source)
+    (found,) = overlaps({"mine": source}, {name: catalog.load(name).source})
+    assert found.task == name

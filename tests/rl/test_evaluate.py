@@ -29,6 +29,7 @@ class Writer:
 
     def __init__(self, name: str, *speeds: float, different: int = 10**6) -> None:
         self.name, self.speeds, self.different = name, speeds, different
+        self.identity = ""
         self.asked: list[tuple[int, int]] = []
 
     def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
@@ -143,3 +144,25 @@ def test_cells_that_do_not_fit_are_refused() -> None:
         compared(cells("a", (1.0, 1.0))[:1] + cells("a", (1.0, 1.0), (1.0, 1.0))[3:], cells("a", (1.0,)))
     with pytest.raises(ConfigError, match="most_samples"):
         Budget(8, 8, 4, 1)
+
+
+def test_a_decoy_is_a_failure_as_it_is_in_training(tmp_path: Path) -> None:
+    class Finding(Judging):
+        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+            finding = {"rule": "decoy_kernel", "severity": "warning", "evidence": "nothing computed"}
+            return {**await super().judge(task, source), "findings": [finding]}
+
+    found = cell(tmp_path, Writer("a", 2.0), Budget(1, 1, 1, 1), Finding())
+    assert (found.mean, found.best, found.accepted, found.missing) == (0.0, 0.0, 0, 0)
+
+
+def test_answers_of_other_checkpoints_or_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+    """A checkpoint that was trained on stands at the same path."""
+    budget = Budget(1, 1, 1, 1)
+    with Comparison(tmp_path, Judging(), "cpu", budget) as comparison:
+        asyncio.run(comparison.cell(Writer("a", 1.0), TASKS[0], 0))
+    trained = Writer("a", 2.0)
+    trained.identity = "trained on"
+    with Comparison(tmp_path, Judging(), "cpu", budget) as comparison:
+        assert asyncio.run(comparison.cell(trained, TASKS[0], 0)).mean == 2.0
+    assert len(trained.asked) == 1

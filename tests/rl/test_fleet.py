@@ -18,6 +18,7 @@ from rl.fleet import Fleet, Knowledge, check_groups, text_of
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import ServiceJudge, Unjudged
 from rl.reward import shaping
+from rl.verdicts import VerdictJournal
 from tests.rl.verdicts import accepted, rejected
 from tests.services.client.network import answering
 
@@ -341,3 +342,57 @@ def test_groups_are_whole_on_every_rank() -> None:
 @pytest.mark.parametrize("completion", [None, [], [{}], [{"content": None}], {"content": "x"}, 3])
 def test_a_completion_that_is_no_text_is_empty(completion: Any) -> None:
     assert text_of(completion) == ""
+
+
+def test_what_a_judge_said_of_a_candidate_holds_when_it_is_written_again() -> None:
+    asked: list[float] = []
+
+    def judge(source: str, hits: Any) -> Opinion:
+        asked.append(speed_in(source))
+        return Opinion("caught", "reads its own file")
+
+    of = fleet(Scripted(honest), 2, Knowledge(judges=[judge]))
+    for _ in range(2):
+        step(of, answer(4.0), answer(1.0))
+        assert of.report.samples[0].score.value == FLOOR
+        assert [one.speedup for one in of.successes()] == [1.0]
+    assert asked == [4.0]
+
+
+@pytest.mark.parametrize("word", ["accepted", "compile_error", "runtime_error", "timeout", "incorrect"])
+def test_what_another_type_of_machine_said_is_asked_again(tmp_path: Path, word: str) -> None:
+    """A file may fit into one card's shared memory and not into another's."""
+
+    def verdict(source: str, number: int) -> Mapping[str, Any]:
+        elsewhere = {**accepted()["environment"], "device_name": "NVIDIA A100"}
+        said = accepted(2.0) if word == "accepted" else rejected(word)
+        return {**said, "environment": elsewhere} if number == 1 else honest(source, number)
+
+    with VerdictJournal(tmp_path / "verdicts", H200) as kept:
+        judge = Scripted(verdict)
+        of = Fleet(judge, {"t": TASK}, group=2, machine=H200, fleet=settings(), verdicts=kept)
+        assert step(of, answer(1.0), answer(2.0)) == [None, None]
+        assert step(of, answer(1.0), answer(2.0)) == [-1.0, 1.0]
+        assert len(judge.asked) == 4
+
+
+def test_a_cheat_is_one_on_any_machine() -> None:
+    of = Fleet(
+        Scripted(lambda source, _: rejected("cheating")),
+        {"t": TASK},
+        group=2,
+        machine="A100",
+        fleet=settings(),
+    )
+    step(of, answer(1.0), answer(2.0))
+    assert [one.score.value for one in of.report.samples] == [FLOOR, FLOOR]
+
+
+def test_verdicts_of_another_referee_are_not_given(tmp_path: Path) -> None:
+    ours, others = ({**accepted(1.0), "environment": {"harness": harness}} for harness in ("2", "1"))
+    with VerdictJournal(tmp_path / "verdicts") as kept:
+        kept.put(("t", "ours"), ours, confirmed=False)
+        kept.put(("t", "others"), others, confirmed=False)
+        kept.put(("t", "cheats"), {**others, "verdict": "cheating"}, confirmed=False)
+    with VerdictJournal(tmp_path / "verdicts", harness="2") as kept:
+        assert list(kept) == [("t", "ours")]

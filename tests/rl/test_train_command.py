@@ -111,6 +111,12 @@ def test_stages_of_a_list_take_from_those_before() -> None:
     assert contrastive.fleet.verdicts == selfsup.output / "verdicts.journal"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("setting", ["device=cuda", "shapes={visible: [{rows: 8}]}"])
+def test_verdicts_are_not_handed_on_to_a_stage_that_judges_something_else(setting: str) -> None:
+    contrastive = chained(load(CONFIGS / "cpu.yaml", [f"contrastive.fleet.{setting}"]))[2]
+    assert contrastive.fleet.verdicts is None  # type: ignore[union-attr]
+
+
 def test_settings_of_the_command_line_stand_above_the_files() -> None:
     settings = ["seed=7", "contrastive.steps=9", "contrastive.optimizer.learning_rate=0.5"]
     sft, selfsup, contrastive = load(CONFIGS / "cpu.yaml", settings)

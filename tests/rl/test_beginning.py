@@ -1,0 +1,38 @@
+"""What a contrastive stage begins its exemplars with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from evaluator.sources import TaskSource
+from rl.config import parse
+from rl.rows import Row, write_rows
+from rl.stages.contrastive import _beginning
+
+TASK = TaskSource("t", "class Model: ...\n")
+
+
+@pytest.mark.parametrize(("machine", "found"), [("H200", ["H200"]), (None, ["H200", "A100"])])
+def test_rows_begin_the_database_of_a_service_too(
+    tmp_path: Path, machine: str | None, found: list[str]
+) -> None:
+    """Its type of machine is known with its first verdict alone, and the database keeps types apart in any case."""
+    rows = [
+        Row(id=name, task="t", source=TASK.source, device="cuda", candidate=name, machine=name, speedup=2.0)
+        for name in ("H200", "A100")
+    ]
+    untimed = Row(id="untimed", task="t", source=TASK.source, device="cuda", candidate="x")
+    write_rows(tmp_path / "rows.jsonl", [*rows, untimed])
+    stage: Any = parse(
+        {
+            "stage": "contrastive", "name": "x", "output": str(tmp_path), "steps": 1,
+            "exemplars": {"begin_with": str(tmp_path / "rows.jsonl")},
+        },
+        "x",
+    )  # fmt: skip
+    assert [one.machine for one in _beginning(stage, {"t": TASK}, machine)] == found
