@@ -25,11 +25,12 @@ class PlainInput:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One entry of a state dict with its (re-drawn) values, flat in the carrier dtype."""
+    """One entry of a state dict with its values, flat in the carrier dtype: drawn anew, or `kept` as the module made them."""
 
     name: str
     meta: TensorMeta
     values: Array
+    kept: bool = False
 
 
 @dataclass(frozen=True)

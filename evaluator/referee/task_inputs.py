@@ -57,15 +57,18 @@ def read_inputs(
     state, trained, buffers = [], [], []
     # Parameters that share memory (tied weights) are drawn once.
     drawn: dict[tuple[int, TensorMeta], Array] = {}
+    kept: set[tuple[int, TensorMeta]] = set()
     for entry in answer["state"]:
         name, meta = str(entry["name"]), _meta(entry["meta"])
         at = int(entry["address"])
         if (at, meta) not in drawn:
-            values = process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype))
+            made = values = process.read_memory(at, meta.span_bytes).view(carrier(meta.dtype))
             if not answer.get("redrawn"):
                 values = redraw(name, values, meta.dtype, parameter=bool(entry["parameter"]))
+                if values is made:
+                    kept.add((at, meta))
             drawn[at, meta] = np.ascontiguousarray(values)
-        state.append(StateEntry(name, meta, drawn[at, meta]))
+        state.append(StateEntry(name, meta, drawn[at, meta], (at, meta) in kept))
         if entry["trained"] is True:
             trained.append(name)
         if entry["parameter"] is not True:

@@ -213,6 +213,23 @@ DEFECTS = {
         """,
         "weight_unused", "warning", "other.weight",
     ),
+    "scale_that_nobody_draws": _whole(
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("scale", torch.ones(16))
+                self.gain = nn.Parameter(torch.ones(1))
+            def forward(self, x):
+                return torch.tanh(x) * self.scale * self.gain
+        DIMS = {"rows": Dim(2, 512)}
+        def get_inputs(rows=16):
+            return [torch.randn(rows, 16)]
+        def get_init_inputs():
+            return []
+        """,
+        "constant_buffer", "warning", "buffer scale",
+    ),
     "saturated": _plain("return torch.clamp(1e6 * x, -1.0, 1.0)", "saturated", "warning", "one or two values"),
     "same_in_every_column": _plain(
         "return x.sum(dim=1, keepdim=True).expand(x.shape).contiguous()",

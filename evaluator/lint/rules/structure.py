@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from evaluator.lint.findings import LintFinding
 from evaluator.lint.probe import Probe
+from evaluator.oracle.numbers import is_inexact
 
 _SHOWN = 3
 
@@ -28,6 +29,14 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             f"the result of {_listed(steps, 'operation')} may change without a bit of the output changing",
             "take the computation out, or let its result reach the output: whoever leaves it out wins without a better kernel",
         )
+    constant = [name for name in _constant_buffers(probes[0]) if name in _constant_buffers(probes[-1])]
+    if constant:
+        yield LintFinding(
+            "constant_buffer",
+            "warning",
+            f"{_listed(constant, 'buffer')} of one number everywhere stays as it is, so whoever leaves it out or writes it down as that number is right",
+            "make it a parameter, which is drawn anew, if other values may be loaded, or a number in the source if not",
+        )
     spread = _spread(probes[0])
     if spread and all(_spread(probe) for probe in probes[1:]):
         operation, vector, other, shapes = spread
@@ -38,6 +47,16 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             f"from input {other} (shape {shapes[1]}), and that fits only because both sizes are equal",
             "if it belongs to the rows, write x.unsqueeze(-1), or squeeze the other; if not, give rows and columns sizes of their own in DIMS",
         )
+
+
+def _constant_buffers(probe: Probe) -> list[str]:
+    """Floating entries of the state that are not drawn anew, as parameters are, and hold one number."""
+    return [
+        entry.name[:80]
+        for entry in probe.shape.inputs.state
+        if entry.kept and is_inexact(entry.meta.dtype) and entry.values.size
+        if bool((entry.values == entry.values[0]).all())
+    ]
 
 
 def _everywhere(probes: Sequence[Probe], key: str) -> list[str]:
