@@ -82,6 +82,17 @@ def test_a_member_whose_result_is_another_one_at_a_shape_never_runs_there(tmp_pa
         assert model.kernelwright_explain(*given).startswith("reference")
 
 
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min])
+def test_what_stands_beside_a_mask_s_constant_is_compared(tmp_path: Path, fill: float) -> None:
+    module, _ = verified(tmp_path, FAST)
+    expected = torch.randn(8, 16)
+    expected[:, ::3] = fill
+    assert module._close(torch.where(expected == fill, expected, expected * (1 + 1e-7)), expected)
+    assert not module._close(torch.where(expected == fill, expected, 0), expected)
+    assert not module._close(expected + 1e-3, expected)
+    assert not module._close(torch.where(expected == fill, 0, expected), expected)
+
+
 def test_a_member_that_fails_at_a_shape_is_not_used_there_and_elsewhere_it_is(tmp_path: Path) -> None:
     failing = planted("failing", "if x.shape[0] == 7: raise ValueError('seven')")
     module, model = verified(tmp_path, failing)

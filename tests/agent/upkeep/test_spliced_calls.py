@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from agent.upkeep import apply_program
 from agent.upkeep.apply_program import write_splice
 
 _numbers = itertools.count()
@@ -124,3 +125,27 @@ def test_copies_for_other_gpus_run_the_submodule(tmp_path: Path, called_before: 
         torch.testing.assert_close(replica(x), 2.0 * plain(x))
         torch.testing.assert_close(model(x), plain(x))
     assert len(patch.optimized.calls) == 1 + called_before
+
+
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min])
+def test_its_own_test_sees_what_stands_beside_a_mask_s_constant(fill: float) -> None:
+    text = (Path(apply_program.__file__).parent / "templates" / "test_splice.py.template").read_text()
+    begin, end = text.index("def distance"), text.index("def every_difference")
+    names: dict[str, Any] = {"torch": torch, "ERROR_FACTOR": 4.0}
+    exec(text[begin:end], names)
+    kind = torch.finfo(torch.float32)
+    old = torch.randn(8, 16).double()
+    old[:, ::3] = fill
+    # As float64 has its own lowest number.
+    right = torch.where(
+        old == fill, torch.finfo(torch.float64).min if fill < -1e9 else fill, old * (1 + 1e-8)
+    )
+    for new, is_right in (
+        (torch.where(old == fill, old, old * (1 + 1e-7)), True),
+        (torch.where(old == fill, old, 0.0), False),
+        (torch.where(old == fill, old, old + 1e-3), False),
+        (torch.where(old == fill, 0.0, old), False),
+    ):
+        for known in (right, old):
+            error, allowed = names["distance"](old, new, known, kind, 8 if known is right else 256)
+            assert (error <= allowed) == is_right, (error, allowed)
