@@ -106,12 +106,12 @@ class Comparison:
         harness: str | None = None,
     ) -> None:
         self._judge, self._device, self._budget, self._width = judge, device, budget, width
-        self._answers = Journal(folder / "answers.journal", _KIND)
+        self._answers = Journal(folder / f"answers-{device}.journal", _KIND)
         self._known = {
             (one["policy"], one.get("identity", ""), one["task"], one["seed"], one["round"]): one["answers"]
             for one in self._answers.records
         }
-        self._verdicts = VerdictJournal(folder / "verdicts.journal", harness=harness)
+        self._verdicts = VerdictJournal(folder / f"verdicts-{device}.journal", harness=harness)
         self.machine = ""
 
     def __enter__(self) -> Comparison:

@@ -147,8 +147,17 @@ def run(
         for number, stage in enumerate(stages, 1):
             with _owned(stage, first=ranks.first, resume=resume):
                 ranks.wait()
-                if whole(stage.output / FINAL) is not None:
+                done = whole(stage.output / FINAL)
+                if done is not None:
                     _say(ranks.first, "%d/%d %s: finished before", number, len(stages), stage.stage)
+                    if not isinstance(stage, SelfsupStage) and done.step < stage.steps:
+                        _say(
+                            ranks.first,
+                            "it ended after %d steps, and %d are set: to train on, name %s as `model` of another `output`",
+                            done.step,
+                            stage.steps,
+                            done.path,
+                        )
                     continue
                 _say(
                     ranks.first,

@@ -124,6 +124,16 @@ def cells(policy: str, *rows: tuple[float, ...]) -> list[Cell]:
     ]
 
 
+def test_what_was_judged_on_another_device_is_judged_anew(tmp_path: Path) -> None:
+    budget, judge = Budget(2, 2, 2, 1), Judging()
+    cell(tmp_path, Writer("a", 2.0), budget, judge)
+    on_a_gpu = Writer("a", 3.0)
+    with Comparison(tmp_path, judge, "cuda", budget) as comparison:
+        assert asyncio.run(comparison.cell(on_a_gpu, TASKS[0], 0)).mean == 3.0
+    again = Writer("a", 5.0)
+    assert (cell(tmp_path, again, budget, judge).mean, again.asked, len(judge.asked)) == (2.0, [], 4)
+
+
 def test_a_gain_is_one_only_where_the_whole_interval_is() -> None:
     before = cells("a", (1.0, 1.1, 0.9), (1.05, 1.0, 0.95))
     for factor, word in ((1.5, "gain"), (0.6, "loss")):
