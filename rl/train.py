@@ -31,6 +31,7 @@ from rl.config import AnyStage, ContrastiveStage, FleetPart, SelfsupStage, SftSt
 from rl.decontamination import ContaminatedError
 from rl.errors import ConfigError, DataError, RLError
 from rl.judges import Judge, Unjudged, judge_of
+from rl.metrics import read_steps
 
 _WRONG, _STOPPED = 2, 75
 _log = logging.getLogger("rl.train")
@@ -150,11 +151,13 @@ def run(
                 done = whole(stage.output / FINAL)
                 if done is not None:
                     _say(ranks.first, "%d/%d %s: finished before", number, len(stages), stage.stage)
-                    if not isinstance(stage, SelfsupStage) and done.step < stage.steps:
+                    told = stage.output / "metrics.jsonl"
+                    figures = read_steps(told) if told.exists() else []
+                    if figures and not isinstance(stage, SelfsupStage) and figures[-1]["step"] < stage.steps:
                         _say(
                             ranks.first,
                             "it ended after %d steps, and %d are set: to train on, name %s as `model` of another `output`",
-                            done.step,
+                            figures[-1]["step"],
                             stage.steps,
                             done.path,
                         )

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kernelbench_tasks import catalog
+from rl.checkpoints import FINAL, claim, replaced
 from rl.config import load
 from rl.errors import ConfigError
 from rl.rows import Row, write_rows
@@ -149,3 +150,19 @@ def test_help_teaches_and_a_file_can_be_run_as_such() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     for word in ("--resume", "--set KEY=VALUE", "--check", "rl/configs/cpu.yaml", "Exit status"):
         assert word in ended.stdout
+
+
+@pytest.mark.parametrize(("steps", "told"), [(2, False), (5, True)])
+def test_more_steps_than_a_finished_run_took_are_not_passed_over_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, steps: int, told: bool
+) -> None:
+    rows(tmp_path)
+    path = config(tmp_path, steps=2)
+    with replaced(tmp_path / "out" / FINAL) as folder:
+        (folder / "weights").write_text("of two steps")
+    (tmp_path / "out" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    claim(load(Path(path))[0], resume=True)
+    with caplog.at_level(logging.INFO):
+        assert main([config(tmp_path, steps=steps), "--resume", "auto"]) == 0
+    assert "finished before" in caplog.text
+    assert ("it ended after 2 steps, and 5 are set" in caplog.text) is told
