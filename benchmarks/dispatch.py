@@ -282,6 +282,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the shapes.")] = 1,
     seconds_total: Annotated[float, typer.Option(help="No shape is begun later.")] = 1e9,
     prepare_only: Annotated[bool, typer.Option(help="Compile what is needed and end.")] = False,
+    part: Annotated[str, typer.Option(help="Compile for part i of n of the shapes (`i/n`).")] = "1/1",
     json_path: Annotated[
         Path | None,
         typer.Option("--json", help="Where the matrix is kept, operation by operation; goes on with it."),
@@ -304,7 +305,8 @@ def main(
     )
     if prepare_only:
         for operation in wanted:
-            prepare(operation, building + held_out, seed, device)
+            at, parts = map(int, part.split("/"))
+            prepare(operation, building + held_out, seed, device, (at, parts))
         return
     kept: dict[str, Any] = {
         "program": "benchmarks.dispatch",

@@ -136,10 +136,19 @@ def _let_go(device: str) -> None:
             torch.cuda.empty_cache()
 
 
-def prepare(operation: Timed, count: int, seed: int, device: str) -> None:
-    """Have everything compiled that the matrix will need, without timing: several processes may do so beside each other."""
+def prepare(operation: Timed, count: int, seed: int, device: str, part: tuple[int, int] = (1, 1)) -> None:
+    """Have everything compiled that the matrix will need, without timing: several processes may do so beside each other.
+
+    Args:
+        operation: what will be timed.
+        count: of the shapes.
+        seed: of the shapes.
+        device: cpu or cuda.
+        part: which part of the shapes, of how many.
+    """
+    at, parts = part
     with torch.no_grad():
-        for shape in operation.draw(count, seed):
+        for shape in operation.draw(count, seed)[at - 1 :: parts]:
             _ready(operation, shape, device)
             _let_go(device)
 

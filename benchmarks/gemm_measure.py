@@ -7,6 +7,7 @@ a GPU calls are replayed from a CUDA graph: CUDA events around at least 5 ms of 
 
 from __future__ import annotations
 
+import bisect
 import collections
 import math
 import random
@@ -18,6 +19,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from benchmarks.gemm_kernels import short
 
 Dims = dict[str, int]
 Call = Callable[[], object]
@@ -108,6 +111,25 @@ def members(dims: Dims, dtype: torch.dtype, device: str) -> dict[str, Call]:
             return torch.bmm(parts, b.view(_SPLITS, -1, n)).sum(0)
 
         found["split_k"] = split_k
+    return found
+
+
+def kernels(asked: list[Dims], dtype: torch.dtype) -> list[list[str]]:
+    """Which kernels the library runs for ``mm`` at each shape on the current GPU, by name, in order; nothing is timed."""
+    with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as seen:
+        for dims in asked:
+            members(dims, dtype, "cuda")["mm"]()
+            torch.cuda.synchronize()
+    events = sorted(seen.events() or (), key=lambda event: event.time_range.start)
+    begins = [event.time_range.start for event in events if event.name == "aten::mm"]
+    if len(begins) != len(asked):
+        return [[] for _ in asked]
+    found: list[list[str]] = [[] for _ in asked]
+    for event in events:
+        place = bisect.bisect_right(begins, event.time_range.start) - 1
+        # Between two products are the operands of the second, which PyTorch's own kernels draw.
+        if place >= 0 and "CUDA" in str(event.device_type) and "at::native" not in event.name:
+            found[place].append(short(event.name))
     return found
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 import random
 import time
@@ -21,13 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import gemm_measure
+from benchmarks import gemm_measure, gemm_report
 from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.referee import unused
 from evaluator.devices import open_device
@@ -37,26 +34,17 @@ from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError
 from evaluator.timing.exclusive import DeviceLock
 
-#: What GPPerf's authors state, and what their script does.
-GPPERF = {
-    "source": "pavlyhalim/GPPerf, arXiv 2411.16954",
-    "what": "RTX 4070, CUTLASS float32 kernels, 16,128 runs at 36 shapes, random forest; rows are split, so that each test shape "
-    "is also a training shape",
-    "runtime_r2": 0.98,
-    "runtime_mean": 0.1557,
-    "power_r2": 0.78,
-    "power_median": 0.0542,
-}
-BARS = {"runtime_median": 0.05, "runtime_p99": 0.25, "energy_median": 0.06}
-#: Share of the time for times; energy takes a second and a half a shape.
-_TIMING_SHARE = 0.5
+#: Share of the time for times; energy takes a second a shape.
+_TIMING_SHARE = 0.42
 #: At one shape in so many all members are timed, at the others the baseline alone: its model wants many shapes, regret fewer.
 _ALL_MEMBERS = 3
 _WRITE_EVERY_S = 5.0
+#: Shapes in one session of the profiler.
+_PROFILED = 100
 #: Shapes that are timed a second time.
 _AGAIN = 40
 _SETTINGS = {
-    "cuda": {"shapes": 6000, "windows": 3, "most_windows": 8, "window_s": 0.25, "lead_s": 0.3},
+    "cuda": {"shapes": 6000, "windows": 2, "most_windows": 6, "window_s": 0.2, "lead_s": 0.2},
     "cpu": {"shapes": 400, "windows": 3, "most_windows": 8, "window_s": 0.1, "lead_s": 0.05},
 }
 _NAMES = ("M", "N", "K")
@@ -124,6 +112,7 @@ class Study:
                 self._idle(counter)
             self._times(began + share * seconds)
             self._again()
+            self._kernels()
             if not isinstance(counter, str):
                 self._energies(counter, began + seconds)
         self._write(now=True)
@@ -165,6 +154,23 @@ class Study:
                 call = gemm_measure.members(row["dims"], self._dtype, self._bench.device)["mm"]
                 row.update(_rounded({"again_us": self._bench.time_us(call)}))
         self._bench.rest()
+
+    def _kernels(self) -> None:
+        """What the library runs at each shape: known from one call there that nobody times."""
+        left = (
+            [row for row in self.state["rows"] if "kernels" not in row]
+            if self._bench.device == "cuda"
+            else []
+        )
+        for start in range(0, len(left), _PROFILED):
+            part = left[start : start + _PROFILED]
+            names = gemm_measure.kernels([row["dims"] for row in part], self._dtype)
+            for row, found in zip(part, names, strict=True):
+                row["kernels"] = found
+            self._bench.rest()
+        self._write(now=True)
+        named = sum(bool(row.get("kernels")) for row in self.state["rows"])
+        self._console.print(f"kernels known at {named} of {len(self.state['rows'])} shapes")
 
     def _energies(self, counter: Counter, until_s: float) -> None:
         windows = {
@@ -223,139 +229,6 @@ def _key(dims: Dims) -> tuple[int, ...]:
     return tuple(dims[name] for name in _NAMES)
 
 
-def fitted(state: dict[str, Any], kinds: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """All models on the measurements: what `report` prints, for JSON.
-
-    Args:
-        state: of a study.
-        kinds: of runtime models; all by default.
-    """
-    from agent.performance import comparison, demand, energy, models
-    from agent.performance.features import Encoder
-
-    item_bytes = torch.empty(0, dtype=getattr(torch, state["settings"]["dtype"])).element_size()
-    machine = demand.Machine(state["machine"]["units"], state["machine"]["cache_bytes"])
-    rows = state["rows"]
-    shapes: list[dict[str, Any]] = [row["dims"] for row in rows]
-
-    def demands(dims: demand.Dims) -> demand.Demand:
-        return demand.product(dims, item_bytes)
-
-    names = dict.fromkeys(name for row in rows for name in row["times_us"])
-    ordered = sorted(names, key=lambda name: name != "mm")
-    measured = {
-        name: np.array([row["times_us"].get(name, math.nan) for row in rows], dtype=np.float64)
-        for name in ordered
-    }
-    seed = state["settings"]["seed"]
-    found = comparison.compare(
-        shapes, measured, demands, machine, seed=seed, kinds=kinds or tuple(models.KINDS)
-    )
-    with_energy = [index for index, row in enumerate(rows) if "energy" in row]
-    energies = None
-    if with_energy:
-        chosen = [shapes[index] for index in with_energy]
-        energies = energy.compare(
-            chosen,
-            np.array([rows[index]["energy"]["joules"] for index in with_energy]),
-            np.array([rows[index]["energy"]["power_w"] for index in with_energy]),
-            found.testing[with_energy],
-            measured["mm"][with_energy],
-            found.fitted["mm"].predict,
-            Encoder.of(shapes, demands, machine),
-            seed,
-        )
-    twice = [row["again_us"] / row["times_us"]["mm"] - 1.0 for row in rows if "again_us" in row]
-    spreads = [rows[index]["energy"]["spread"] for index in with_energy]
-    return {
-        "runtime": found.as_fields(),
-        "energy": energies and energies.as_fields(),
-        "again": {"p50": float(np.median(np.abs(twice))), "worst": float(np.max(np.abs(twice)))}
-        if twice
-        else None,
-        "energy_spread_median": float(np.median(spreads)) if spreads else None,
-        "gpperf": GPPERF,
-        "bars": BARS,
-    }
-
-
-def show(state: dict[str, Any], report: dict[str, Any], console: Console) -> None:
-    """The tables: ours beside GPPerf's."""
-    runtime, energies = report["runtime"], report["energy"]
-    table = Table(
-        "model", "50 %", "90 %", "99 %", "worst", "regret 50 %", "99 %", "worst", "efficiency", "regressions",
-        title=f"runtime at {runtime['test']} unseen shapes ({runtime['train']} seen, {runtime['neighborhoods']} neighborhoods)",
-    )  # fmt: skip
-    lines = [
-        (kind, runtime["errors"][kind].get("all"), runtime["regret"][kind]) for kind in runtime["errors"]
-    ]
-    lines.append(("chosen in training", runtime["of_chosen"].get("all"), runtime["regret_of_chosen"]))
-    for name, errors, regret in lines:
-        table.add_row(
-            name,
-            *(_percent(errors and errors[at]) for at in ("p50", "p90", "p99", "worst")),
-            *(_percent(regret and regret[at]) for at in ("p50", "p99", "worst", "efficiency", "regressions")),
-        )
-    console.print(table)
-    console.print(
-        "errors over all members; regret: time lost by running the member whose predicted time is least; regressions: choices more "
-        "than 2 % slower than mm"
-    )
-    if report["again"]:
-        again = report["again"]
-        console.print(
-            f"the same shapes timed again, later: {_percent(again['p50'])} off in the median, {_percent(again['worst'])} at most"
-        )
-    if energies:
-        table = Table(
-            "model", "energy 50 %", "90 %", "99 %", "worst", "power 50 %", "90 %", "99 %", "worst",
-            title=f"energy at {energies['test']} unseen shapes ({energies['train']} seen); times are predicted, too",
-        )  # fmt: skip
-        for kind in energies["energy"]:
-            cells = [
-                _percent(energies[what][kind][at])
-                for what in ("energy", "power")
-                for at in ("p50", "p90", "p99", "worst")
-            ]
-            table.add_row(kind + (" (chosen)" if kind == energies["chosen"] else ""), *cells)
-        console.print(table)
-        console.print(
-            f"windows of one measurement of energy differ by {_percent(report['energy_spread_median'])} in the median"
-        )
-    else:
-        console.print(state["energy"]["why_not"] or "energy was measured at too few shapes for a model")
-    console.print(_beside(runtime, energies))
-    console.print(
-        f"GPPerf: R² {GPPERF['runtime_r2']} for runtime and {GPPERF['power_r2']} for power; {GPPERF['what']} ({GPPERF['source']})"
-    )
-
-
-def _beside(runtime: dict[str, Any], energies: dict[str, Any] | None) -> Table:
-    table = Table("figure", "here", "bar", "GPPerf states", title="beside GPPerf")
-    mine = runtime["of_chosen"].get("mm") or {}
-    chosen = energies["chosen"] if energies else ""
-    joules = energies["energy"][chosen] if energies else {}
-    watts = energies["power"][chosen] if energies else {}
-    shared = "its test shapes are training shapes"
-    for name, value, bar, theirs in (
-        ("runtime of mm, median error", mine.get("p50"), BARS["runtime_median"], f"mean 15.6 %; {shared}"),
-        ("runtime of mm, 90th percentile", mine.get("p90"), None, "not stated"),
-        ("runtime of mm, 99th percentile", mine.get("p99"), BARS["runtime_p99"], "not stated"),
-        ("runtime of mm, worst", mine.get("worst"), None, "not stated"),
-        ("energy, median error", joules.get("p50"), BARS["energy_median"], "not stated"),
-        ("power, median error", watts.get("p50"), None, f"5.4 %; {shared}"),
-        ("power, 99th percentile", watts.get("p99"), None, "not stated"),
-    ):
-        held = bar is not None and value is not None
-        verdict = f"{_percent(bar)} {'met' if value <= bar else 'missed'}" if held else _percent(bar)
-        table.add_row(name, _percent(value), verdict, theirs)
-    return table
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
@@ -396,8 +269,8 @@ def report(path: Annotated[Path, typer.Argument(help="JSON of a measurement.")])
     """Fit all models and print them beside GPPerf's figures."""
     console = Console(width=150)
     state = json.loads(path.read_text(encoding="utf-8"))
-    state["report"] = fitted(state)
-    show(state, state["report"], console)
+    state["report"] = gemm_report.fitted(state)
+    gemm_report.show(state, state["report"], console)
     write(path, state)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from agent.performance import models
 from agent.performance.demand import Demands, Dims, Machine
-from agent.performance.features import Encoder
+from agent.performance.features import Encoder, Told
 from agent.performance.neighborhoods import folds, held_out, neighborhoods, taken
 from agent.performance.scoring import Errors, Regret, errors, selection_regret
 
@@ -71,6 +71,7 @@ def compare(
     *,
     seed: int = 0,
     kinds: Sequence[str] = tuple(models.KINDS),
+    told: Callable[[Dims], Told] | None = None,
 ) -> Compared:
     """Fits every kind to every member on three quarters of the neighborhoods and asks it about the others.
 
@@ -81,6 +82,7 @@ def compare(
         machine: the machine.
         seed: of the split and of the fits.
         kinds: which.
+        told: what else is known of a shape before anything is timed there.
 
     Raises:
         ValueError: too few shapes for a split.
@@ -89,7 +91,7 @@ def compare(
     testing = held_out(groups, HELD_OUT, seed)
     if testing.all() or not testing.any():
         raise ValueError("the shapes are all neighbors, so that none can be unseen")
-    encoder = Encoder.of(shapes, demands, machine)
+    encoder = Encoder.of(shapes, demands, machine, told)
     split = _Split(shapes, groups, testing, encoder, seed)
     predicted: dict[str, dict[str, Vector]] = {kind: {} for kind in kinds}
     chosen: dict[str, str] = {}

@@ -5,10 +5,13 @@
 The time of a shape that nobody measured is itself predicted (:mod:`agent.performance.models`), so an energy model is asked
 with a time. A model of watts is the same of watts times time: a GPU draws what its arithmetic and its memory do per second,
 which is smoother over shapes than either.
+
+Three kinds: the law alone, boosted trees on what it leaves, and a Gaussian process of the watts, which does best from few shapes.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.performance.demand import Dims
-from agent.performance.features import Encoder, Matrix
+from agent.performance.features import Encoder, Matrix, tier
 from agent.performance.neighborhoods import folds, neighborhoods, taken
 from agent.performance.scoring import Errors, errors
 
 Vector = npt.NDArray[np.float64]
 _FOLDS = 4
+#: With so many tiles for each unit, further ones change nothing that power depends on.
+_SATURATED_WAVES = 4.0
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,13 @@ def fit(
         encoder: features of the shapes.
         seed: of what is random in the fit.
     """
+    if kind == "gaussian_process":
+        return EnergyModel(kind, _smooth_power(shapes, joules, times_us, encoder, seed))
+    if kind not in KINDS:
+        raise ValueError(f"no energy model is called {kind!r}; known: {', '.join(KINDS)}")
     law = _law(shapes, joules, times_us, encoder)
     if kind == "analytic":
         return EnergyModel(kind, law)
-    if kind != "boosted_residual":
-        raise ValueError(f"no energy model is called {kind!r}; known: {', '.join(KINDS)}")
 
     def matrix(asked: Sequence[Dims], times: Vector) -> Matrix:
         demands = [encoder.demands(shape) for shape in asked]
@@ -73,7 +80,7 @@ def fit(
     )
 
 
-KINDS = ("analytic", "boosted_residual")
+KINDS = ("analytic", "boosted_residual", "gaussian_process")
 
 
 @dataclass(frozen=True)
@@ -181,6 +188,41 @@ def _law(
     prices, _ = nnls(matrix / scale, np.ones(len(shapes)))
     per_term = prices / scale
     return lambda asked, times: np.maximum(terms(asked, times) @ per_term, 1e-12)
+
+
+def _smooth_power(
+    shapes: Sequence[Dims], joules: Vector, times_us: Vector, encoder: Encoder, seed: int
+) -> Callable[[Sequence[Dims], Vector], Vector]:
+    """Watts as a smooth function of what a kernel does per second, of how long it takes, of how many units have work, and of
+    alignment or of what else is known.
+
+    Trees want thousands of shapes to draw a slope, and energy is known at some hundred.
+    """
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    from sklearn.preprocessing import StandardScaler
+
+    def matrix(asked: Sequence[Dims], times: Vector) -> Matrix:
+        rows = []
+        for shape, time in zip(asked, times, strict=True):
+            demand = encoder.demands(shape)
+            work = [np.log(demand.operations / time), np.log(demand.moved_bytes / time), np.log(time)]
+            busy = np.log(min(demand.tiles[0] / encoder.machine.units, _SATURATED_WAVES))
+            rest = (busy, min(tier(size) for size in demand.contiguous))
+            rows.append([*work, *(encoder.told(shape).few if encoder.told else rest)])
+        return np.array(rows, dtype=np.float64)
+
+    known = matrix(shapes, times_us)
+    scaler = StandardScaler().fit(known)
+    kernel = ConstantKernel() * Matern(np.full(known.shape[1], 2.0), (0.3, 100.0), nu=2.5) + WhiteKernel(
+        0.01, (1e-5, 1.0)
+    )
+    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
+    with warnings.catch_warnings():
+        # A length at its bound says that a feature does not matter, which is an answer.
+        warnings.simplefilter("ignore")
+        process.fit(scaler.transform(known), np.log(joules / times_us))
+    return lambda asked, times: np.exp(process.predict(scaler.transform(matrix(asked, times)))) * times
 
 
 def _small_boosting(seed: int) -> Any:

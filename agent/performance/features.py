@@ -11,6 +11,7 @@ The order of a row, for a task with integer dimensions d1..dn:
     for each tile size: log2 of tiles, log2 of waves, how full the last wave is, and the share of the tiles that exists
     whether all rows are aligned
     one column per value of each dimension that is no integer (a dtype, say)
+    what else is known of the shape, where something is
 
 A dispatcher has features of its own, in integers that cost nothing at run time; these here may cost microseconds.
 """
@@ -18,7 +19,7 @@ A dispatcher has features of its own, in integers that cost nothing at run time;
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,19 @@ _DEEPEST_TIER = 7
 
 
 @dataclass(frozen=True)
+class Told:
+    """What is known of a shape beside its sizes, such as which kernel a library runs there.
+
+    Attributes:
+        row: numbers for models that look for questions to ask (trees).
+        few: those of them on which a smooth quantity depends, for models that measure distances.
+    """
+
+    row: tuple[float, ...]
+    few: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Encoder:
     """Turns shapes into rows of numbers.
 
@@ -40,20 +54,28 @@ class Encoder:
         choices: names of the others, each with the values that were seen.
         demands: what a shape asks of a machine.
         machine: the machine.
+        told: what else is known of a shape; None where nothing is.
     """
 
     integers: tuple[str, ...]
     choices: tuple[tuple[str, tuple[Any, ...]], ...]
     demands: Demands
     machine: Machine
+    told: Callable[[Dims], Told] | None = None
 
     @classmethod
-    def of(cls, shapes: Sequence[Dims], demands: Demands, machine: Machine) -> Encoder:
+    def of(
+        cls,
+        shapes: Sequence[Dims],
+        demands: Demands,
+        machine: Machine,
+        told: Callable[[Dims], Told] | None = None,
+    ) -> Encoder:
         """An encoder for shapes like these (at least one), which all have the same dimensions."""
         integers = tuple(name for name, value in shapes[0].items() if _is_size(value))
         others = [name for name in shapes[0] if name not in integers]
         choices = tuple((name, tuple(sorted({shape[name] for shape in shapes}, key=str))) for name in others)
-        return cls(integers, choices, demands, machine)
+        return cls(integers, choices, demands, machine, told)
 
     def matrix(self, shapes: Sequence[Dims]) -> Matrix:
         """One row per shape; values that were not seen when the encoder was made have zeros in their columns."""
@@ -78,7 +100,7 @@ class Encoder:
         row.append(float(demand.is_aligned))
         for name, values in self.choices:
             row += [float(dims[name] == value) for value in values]
-        return row
+        return row + list(self.told(dims).row) if self.told else row
 
 
 def tier(size: int) -> int:

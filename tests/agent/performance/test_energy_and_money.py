@@ -58,6 +58,26 @@ def test_energy_is_predicted_at_unseen_shapes_with_predicted_times() -> None:
     assert few is None
 
 
+def test_a_smooth_power_is_learned_from_fewer_shapes_than_trees_want() -> None:
+    shapes, times_us, _ = measured(160)
+    demands = [product(dims) for dims in shapes]
+    rates = np.array([one.operations / time for one, time in zip(demands, times_us, strict=True)])
+    # A power that saturates, as no law of prices does.
+    watts = 100.0 + 600.0 * np.minimum(rates / np.quantile(rates, 0.8), 1.0)
+    joules = watts * times_us / 1e6
+    testing = held_out(neighborhoods(shapes), 0.5, seed=1)
+    times = {str(dims): time for dims, time in zip(shapes, times_us, strict=True)}
+    found = energy.compare(
+        shapes, joules, watts, testing, times_us, lambda asked: np.array([times[str(dims)] for dims in asked]),
+        Encoder.of(shapes, product, MACHINE),
+    )  # fmt: skip
+    assert found is not None
+    by = {kind: one.p50 for kind, one in found.energy.items()}
+    assert by["gaussian_process"] < 0.03
+    assert by["gaussian_process"] < by["boosted_residual"] < by["analytic"]
+    assert found.chosen == "gaussian_process"
+
+
 def test_an_unknown_kind_is_refused() -> None:
     shapes, times_us, joules = measured(20)
     with pytest.raises(ValueError, match="known: analytic"):
