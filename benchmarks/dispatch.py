@@ -40,6 +40,7 @@ from benchmarks.dispatch_matrix import Timed, TimeIsUp, measure, prepare
 from benchmarks.dispatch_variants import CPU
 from benchmarks.dispatch_verified import looked_at
 from benchmarks.exemplars_cpu import ROOT, environment
+from benchmarks.referee import unused
 
 _Z975 = 1.96
 
@@ -295,7 +296,7 @@ def main(
     console = Console(width=150)
     until_s = time.monotonic() + seconds_total
     where = {**environment(), "device": device}
-    if device == "cuda":
+    if device == "cuda" and matrix is None:
         where["device_name"] = torch.cuda.get_device_name()
         where["processors"] = torch.cuda.get_device_properties(0).multi_processor_count
     wanted = (
@@ -329,7 +330,7 @@ def main(
         console.print(f"{operation.name}: timed in {time.monotonic() - begin:.0f} s, load {_load()}")
         if json_path:
             json_path.write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    kind = f"{'-tasks' if tasks else ''}-{device}"
+    kind = f"{'-tasks' if tasks else ''}-{kept['environment']['device']}"
     if write and matrix is None:
         _write(console, f"dispatch-matrix{kind}", kept, indent=None)
     rows = study(kept["operations"], int(kept["environment"].get("processors") or 0))
@@ -354,7 +355,7 @@ def _load() -> str:
 
 
 def _write(console: Console, name: str, value: Any, indent: int | None) -> None:
-    path = ROOT / "docs" / "measurements" / f"{datetime.now(UTC):%Y-%m-%d}-{name}.json"
+    path = unused(ROOT / "docs" / "measurements" / f"{datetime.now(UTC):%Y-%m-%d}-{name}.json")
     path.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
     console.print(f"wrote {path.relative_to(ROOT)}")
 

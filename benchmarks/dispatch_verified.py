@@ -1,6 +1,6 @@
 """What a bundle's `verified` mode would run at the held-out shapes of a matrix, decided by the very code that bundles carry.
 
-Contenders are those of the mode: the tree's choice, another kernel of the portfolio, and a mode of the compiler where the portfolio
+Contenders are those of the mode: the tree's choice, two other kernels of the portfolio, and a mode of the compiler where the portfolio
 has one. Which other kernel is likely is taken here from the nearest shape that was built from, in place of the bundle's
 prices. Half of the rounds are what the first sight times, the others say what came of it.
 """
@@ -51,7 +51,7 @@ def chosen(
     """
     order = sorted(likely, key=lambda one: one != by_tree)
     own = [one for one in order if one not in baselines]
-    contenders = own[:2] + [one for one in order if one in baselines][:1]
+    contenders = own[:3] + [one for one in order if one in baselines][:1]
     seen: dict[int | None, Sequence[float]] = {None: samples[reference]}
     seen |= {one: samples[one] for one in contenders}
     runs = rules(set(baselines)).decided(seen, ()).runs

@@ -265,10 +265,17 @@ def measure(
 
 
 @app.command()
-def report(path: Annotated[Path, typer.Argument(help="JSON of a measurement.")]) -> None:
+def report(
+    path: Annotated[Path, typer.Argument(help="JSON of a measurement.")],
+    split: Annotated[int | None, typer.Option(help="Seed of another split; then nothing is written.")] = None,
+) -> None:
     """Fit all models and print them beside GPPerf's figures."""
     console = Console(width=150)
     state = json.loads(path.read_text(encoding="utf-8"))
+    if split is not None:
+        state["settings"]["seed"] = split
+        gemm_report.show(state, gemm_report.fitted(state), console)
+        return
     state["report"] = gemm_report.fitted(state)
     gemm_report.show(state, state["report"], console)
     write(path, state)

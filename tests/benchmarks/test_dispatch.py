@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import math
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -64,15 +66,34 @@ def test_a_task_of_the_catalogue_is_measured_kept_and_studied(tmp_path: Path) ->
 
 
 def test_verified_mode_takes_who_proves_to_be_faster_than_reference_and_compiler() -> None:
-    times = {0: [10.0, 10.1] * 6, 1: [9.0, 9.1] * 6, 2: [8.0, 8.1] * 6, 3: [7.0, 7.1] * 6, 4: [5.0, 5.1] * 6}
+    starts = {0: 10.0, 1: 9.0, 2: 8.0, 3: 7.0, 4: 5.0, 5: 9.5}
+    times = {one: [us, us + 0.1] * 6 for one, us in starts.items()}
     # 0 is the reference, 1 the compiler's; the fastest of all (4) is no contender, since two others are likelier.
-    assert chosen(times, 0, 2, [3, 2, 4, 1], [0, 1]) == 3
+    assert chosen(times, 0, 2, [3, 2, 5, 4, 1], [0, 1]) == 3
+    assert chosen(times, 0, 2, [3, 2, 4, 5, 1], [0, 1]) == 4
     assert chosen(times, 0, 2, [2, 1], [0, 1]) == 2
     assert (
         chosen(times | {2: [8.99, 9.09] * 6}, 0, 2, [2, 1], [0, 1]) == 1
     )  # by less than a percent over the compiler's
     assert chosen({one: [10.0, 10.1] * 6 for one in times}, 0, 2, [2, 1], [0, 1]) == 0
     assert nearest({"rows": 100, "dtype": "float32"}, [{"rows": 10}, {"rows": 120}, {"rows": 400}]) == 1
+
+
+def test_a_bundle_times_the_same_contenders() -> None:
+    text = files("agent.bundle").joinpath("templates/ranking.py.template").read_text(encoding="utf-8")
+    names: dict[str, object] = {
+        "math": math,
+        "MEMBERS": [None] * 6,
+        "COMPILED": {1, 5},
+        "PRICES_US": None,
+        "KEY_SIZES": (),
+    }
+    exec(compile(text, "ranking", "exec"), names)
+    contenders = names["_contenders"]
+    assert callable(contenders)
+    assert contenders(3, {}, ("float32",), None) == [3, 0, 2, 1]
+    assert contenders(None, {}, ("float32",), None) == [0, 2, 3, 1]
+    assert contenders(5, {}, ("float32",), None) == [0, 2, 3, 5]  # the tree's choice may be the compiler's
 
 
 def test_a_variant_that_computes_something_else_is_no_variant() -> None:
