@@ -3,8 +3,8 @@
 A leaf uses a member if the lower bound of its speedup over the best baseline, pooled over the leaf's shapes, is above 1 and
 no shape there is confidently more than 2 % slower. Where nobody is that good, something must run all the same: the reference, or
 what is faster than it, be it a mode of the compiler that anybody could have or something that proved it. A question is asked only
-if what it gains over its shapes is more than 1 % and more than twice the noise of that gain (timing noise otherwise makes
-zigzags). A shape that is confidently slower than what anybody could have counts for more than what it loses. Everything is
+if what it gains over its shapes is more than 1 % (less where shapes are many) and more than twice the noise of that gain (timing
+noise otherwise makes zigzags). A shape that is confidently slower than what anybody could have counts for more than what it loses. Everything is
 deterministic.
 """
 
@@ -29,6 +29,8 @@ MOST_DEPTH = 6
 _LEAST_GAIN = math.log(1.01)
 #: Of two questions that pay together only.
 _LEAST_GAIN_OF_TWO = math.log(1.02)
+#: With more shapes than so many a question may gain less, in proportion: more of them say that it was no luck.
+_FEW_SHAPES = 64
 _NOISE_FACTOR = 2.0
 #: A member is refused where a shape is slower than this with confidence.
 _CONFIDENTLY_SLOWER = math.log(0.98)
@@ -79,6 +81,8 @@ class Grower:
         self._members = list(members)
         self._features = list(features)
         self._most_depth = most_depth
+        share = min(1.0, _FEW_SHAPES / max(len(table.shapes), 1))
+        self._least_gain, self._least_gain_of_two = _LEAST_GAIN * share, _LEAST_GAIN_OF_TWO * share
         self._values = np.array(
             [[feature.value(point) for feature in features] for point in points], dtype=np.int64
         ).reshape(len(points), len(features))
@@ -141,7 +145,7 @@ class Grower:
         if np.any(leads + _Z975 * over < _CONFIDENTLY_SLOWER):
             return False
         if table.deployable(column):
-            return lead > _LEAST_GAIN
+            return lead > self._least_gain
         return bounds(leads, over, table.weights[rows], single=0.0)[1] > 0
 
     def _said(self, value: float, shapes: int, what: str = "", low: float | None = None) -> str:
@@ -169,7 +173,7 @@ class Grower:
         below, value = self._node(rows[low], left - 1)
         above, other = self._node(rows[~low], left - 1)
         together = share * value + (1 - share) * other
-        if together - here.value < _LEAST_GAIN:
+        if together - here.value < self._least_gain:
             return leaf, here.value
         return Split(self._features[place], limit, below, above), together
 
@@ -187,7 +191,9 @@ class Grower:
                 low = self._low(rows, place, limit)
                 sides = [(side, choose(side)) for side in (rows[low], rows[~low])]
                 gain, noise = self._gain(rows, now, sides)
-                if gain > max(_LEAST_GAIN, _NOISE_FACTOR * noise) and (best is None or gain > best[0] + 1e-9):
+                if gain > max(self._least_gain, _NOISE_FACTOR * noise) and (
+                    best is None or gain > best[0] + 1e-9
+                ):
                     best = (gain, place, limit)
             if best is not None:
                 return best[1:]
@@ -195,7 +201,7 @@ class Grower:
 
     def _first_of_two(self, rows: Rows) -> tuple[int, int] | None:
         """The question after which another one is hoped to gain what neither does alone."""
-        least = _LEAST_GAIN_OF_TWO * float(self._table.weights[rows].sum())
+        least = self._least_gain_of_two * float(self._table.weights[rows].sum())
         found = self._ahead.first(rows, least) if self._features else None
         if found is None:
             return None

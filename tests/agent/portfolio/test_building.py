@@ -9,10 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from agent.dispatch.features import Point, features_of
+from agent.dispatch.features import Point, features_of, points_of
 from agent.dispatch.tree import Leaf, Split, depth, leaves, member_at
 from agent.portfolio import Entry, Portfolio, build_portfolio
+from agent.portfolio.growing import Grower
 from agent.portfolio.looking_ahead import Ahead
+from agent.portfolio.table import tabulate
 from tests.agent.portfolio.measured import SIZES, domain, entry
 
 
@@ -188,6 +190,19 @@ def test_noise_makes_no_zigzag() -> None:
     portfolio = build_portfolio(twins, domain(shapes=shapes), ("n",))
     assert portfolio is not None
     assert isinstance(portfolio.tree, Leaf)
+
+
+@pytest.mark.parametrize(("count", "asks"), [(32, False), (64, False), (128, True)])
+def test_a_small_gain_is_worth_a_question_where_shapes_are_many(count: int, asks: bool) -> None:
+    shapes = [{"n": round(10 * 1.08**place)} for place in range(count)]
+    few = round(0.3 * count)  # the second member gains 2.5 % at 30 % of the shapes: 0.74 % over all
+    steady = entry("steady", 1.5, speedups=[1.5] * count, shapes=shapes)
+    small = entry("small", 1.42, speedups=[1.5375] * few + [1.4] * (count - few), shapes=shapes, order=1)
+    points = points_of(shapes, domain(("n",), shapes))
+    features = features_of(domain(("n",), shapes), ("n",), points, 0)
+    tree = Grower(tabulate([steady, small]), [0, 1], points, features).grow()
+    assert isinstance(tree, Split) is asks
+    assert {leaf.member for leaf in leaves(tree)} == ({0, 1} if asks else {0})
 
 
 def test_alignment_is_found_and_the_same_every_time() -> None:
