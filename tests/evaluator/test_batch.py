@@ -150,12 +150,20 @@ def referee_of(batch: subprocess.Popen[str], other_than: int = 0) -> int:
     """Process id of the batch's referee once it has started to judge (it then has a fork server)."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
-        for task in Path(f"/proc/{batch.pid}/task").iterdir():
-            for child in map(int, (task / "children").read_text().split()):
-                if child != other_than and Path(f"/proc/{child}/task/{child}/children").read_text():
+        for thread in Path(f"/proc/{batch.pid}/task").iterdir():
+            for child in children_of(batch.pid, int(thread.name)):
+                if child != other_than and children_of(child, child):
                     return child
         time.sleep(0.05)
     raise AssertionError("the batch started no referee")
+
+
+def children_of(pid: int, thread: int) -> list[int]:
+    """Processes that one thread started; none for a thread that ended since it was listed."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def wait_until_judging(folder: Path) -> None:
@@ -201,7 +209,7 @@ def test_a_lost_referee_is_replaced_and_an_interruption_leaves_a_whole_file(tmp_
         _, said = batch.communicate(timeout=120)
     finally:
         batch.kill()
-        batch.wait()
+        batch.communicate(timeout=60)  # closes its pipe, too, whatever failed above
     assert batch.returncode == 130
     assert "stopped: 2 of 4 lines" in said
     assert "the same command goes on" in " ".join(said.split())
@@ -223,7 +231,7 @@ def test_a_referee_that_is_lost_twice_is_reported_and_not_tried_for_ever(tmp_pat
         batch.communicate(timeout=60)
     finally:
         batch.kill()
-        batch.wait()
+        batch.communicate(timeout=60)  # closes its pipe, too, whatever failed above
     assert batch.returncode == 1
     (record,) = records(tmp_path)
     assert record["verdict"]["verdict"] == "not_judged"
