@@ -119,19 +119,21 @@ def small(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(1)
 
 
-def block_ns(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> float:
-    """Nanoseconds a call over one block."""
-    numbers = range(_CALLS)
+def block_ns(call: Callable[[torch.Tensor], Any], turns: list[torch.Tensor]) -> float:
+    """Nanoseconds a call over one block, of inputs that take turns."""
+    given = turns * (_CALLS // len(turns))
     begin = time.perf_counter_ns()
-    for _ in numbers:
+    for x in given:
         call(x)
-    return (time.perf_counter_ns() - begin) / _CALLS
+    return (time.perf_counter_ns() - begin) / len(given)
 
 
 def measure(device: str, seed: int = 1) -> dict[str, Any]:
     """Median nanoseconds a call of every contender, and what each way to dispatch adds."""
     generator = random.Random(seed)
-    x = torch.zeros(64, 256, device=device)
+    x, other = torch.zeros(64, 256, device=device), torch.zeros(65, 256, device=device)
+    strided = torch.zeros(256, 64, device=device).t()
+    turns: dict[str, list[torch.Tensor]] = {}
     operator = torch.library.custom_op("kernelwright_cost::small", mutates_args=())(small)
     plain = Nothing().to(device)
     calls: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -152,6 +154,9 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
             )
             calls[name] = model
             added[name] = (name, "module")
+            for kind, given in (("two sizes in turn", [x, other]), ("a layout that was not judged", [strided])):
+                calls[f"{name}, {kind}"], turns[f"{name}, {kind}"] = model, given
+                added[f"{name}, {kind}"] = (f"{name}, {kind}", "module")
             # Where the time goes: as every module is called, which is how bundles were before, and their forward alone.
             calls[f"{name}, as any module"] = functools.partial(nn.Module.__call__, model)
             added[f"{name}, as any module"] = (f"{name}, as any module", "module by its class")
@@ -177,11 +182,11 @@ def measure(device: str, seed: int = 1) -> dict[str, Any]:
     names = list(calls)
     with torch.no_grad():
         for name in names:
-            block_ns(calls[name], x)
+            block_ns(calls[name], turns.get(name, [x]))
         for _ in range(_ROUNDS):
             generator.shuffle(names)
             for name in names:
-                samples[name].append(block_ns(calls[name], x))
+                samples[name].append(block_ns(calls[name], turns.get(name, [x])))
                 if device == "cuda":
                     torch.cuda.synchronize()
     facts = {"program": Path(__file__).stem, "environment": environment(), "device": device}

@@ -25,6 +25,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _TEMPLATE = _TEMPLATES / "drop_in.py.template"
 #: What follows the dispatcher, each a section of its own; plain Python as it is.
 _MODES = {
+    "calls": "What is known of earlier calls",
     "modes": "Modes: other ways to choose than by the tree, and how one of them is asked for",
     "ranking": "Which members are likely to be fast at a shape that was never timed",
     "first_sight": "Timing members beside the reference, and whether their results agree",
@@ -32,7 +33,7 @@ _MODES = {
     "recalibration": "Recalibration on another machine than the one where members were judged",
 }
 _MODULES = (
-    "collections functools hashlib importlib.metadata inspect itertools json math os threading time types warnings"
+    "collections functools hashlib importlib.metadata inspect itertools json math os threading time types warnings weakref"
 ).split()
 _IMPORTS = {name.partition(".")[0]: name.partition(".")[0] for name in [*_MODULES, "torch"]}
 # What makes a module compute something else in training mode than in eval mode, in which the referee judges.
@@ -49,7 +50,7 @@ _OWN = (
     "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "_module_call _global_hooks _before_any _after_any _before_any_back _after_any_back "
     "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
-    "_unsaved _takes_unsaved _same_values"
+    "_unsaved _takes_unsaved _same_values _NO_MEMORY _shapes_of _have_changed _forward"
 ).split()
 
 
@@ -286,7 +287,17 @@ def _dispatcher(
         place="_place()" if device == "cuda" else "0",
         call_names=call.forwarded,
         run_names=run,
+        inputs=domain.inputs,
+        shapes=_shapes(domain),
     )
+
+
+def _shapes(domain: Domain) -> str:
+    """What calls of tensors alone are found by; others are looked at anew every time."""
+    if len(domain.tensors) < domain.inputs or domain.containers:
+        return "None"
+    shapes = [f"inputs[{index}].shape" for index in range(domain.inputs)]
+    return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
 
 
 def _constants(
@@ -342,7 +353,7 @@ def _tier_share(task_source: str) -> float:
 
 @cache
 def mode_text(name: str) -> str:
-    """A section that follows the dispatcher: `modes`, `ranking`, `first_sight`, `memo` or `recalibration`."""
+    """A section that follows the dispatcher: `calls`, `modes`, `ranking`, `first_sight`, `memo` or `recalibration`."""
     return (_TEMPLATES / f"{name}.py.template").read_text()
 
 

@@ -1,0 +1,397 @@
+"""A call like an earlier one is answered without choosing anew; whatever else differs, the choice is made again."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+
+from agent.candidates import Candidate
+from agent.dispatch.features import Feature
+from agent.dispatch.tree import Leaf, Split
+from tests.agent.bundle.building import MEMBER, TASK, imported, inputs, optimized_text, ran, right, warned
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return imported(tmp_path_factory.mktemp("optimized"), optimized_text())
+
+
+@contextmanager
+def counted(module: ModuleType) -> Iterator[list[int]]:
+    """Counts how often the file looks at the inputs of a call."""
+    seen, original = list[int](), vars(module)["_choose"]
+
+    def choose(*given: Any) -> Any:
+        seen.append(1)
+        return original(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_choose", choose)
+        yield seen
+
+
+def used(module: ModuleType, model: Any, *given: Any) -> bool:
+    """Whether the member ran, with the reference's result either way."""
+    return ran(module, lambda: right(module, model, *given))
+
+
+def known(module: ModuleType, rows: int = 32) -> Any:
+    """A module that knows the answer for such calls."""
+    model = module.ModelNew(64)
+    with torch.no_grad():
+        model(*inputs(rows))
+        with counted(module) as seen:
+            assert used(module, model, *inputs(rows))
+    assert seen == [], "the second call was looked at anew"
+    return model
+
+
+def test_calls_of_several_sizes_are_known(optimized: ModuleType) -> None:
+    model = known(optimized)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            given = [inputs(rows) for rows in (1, 32, 100, 1, 100, 7)]
+            for one in given:
+                model(*one)
+            with counted(optimized) as seen:
+                for one in given:
+                    assert used(optimized, model, *one)
+    # Tensors that inference mode has made take the place of those of the same sizes that were made before.
+    assert seen == []
+
+
+def test_only_so_many_are_kept(optimized: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimized, "_MOST_CALLS", 3)
+    model = known(optimized)
+    with torch.no_grad():
+        for rows in range(1, 20):
+            right(optimized, model, *inputs(rows))
+            assert len(model._kw_dispatch.mode.alike) <= 3
+
+
+OTHERS: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "strided": lambda: [torch.randn(64, 32).t(), inputs()[1]],
+    "unaligned": lambda: [torch.randn(32 * 64 + 1)[1:].view(32, 64), inputs()[1]],
+    "half": lambda: [inputs()[0].half(), inputs()[1]],
+    "sizes": lambda: [inputs()[0], torch.randn(64)],
+    "parameter": lambda: [nn.Parameter(inputs()[0], requires_grad=False), inputs()[1]],
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_inputs_take_the_reference_in_between(optimized: ModuleType, kind: str) -> None:
+    model = known(optimized)
+    with torch.no_grad():
+        for _ in range(3):
+            assert not used(optimized, model, *OTHERS[kind]())
+            assert used(optimized, model, *inputs())
+
+
+def test_what_the_reference_answers_is_known_too(tmp_path: Path) -> None:
+    tree = Split(Feature("size", ("rows",)), 40, Leaf(None), Leaf(0))
+    module = imported(tmp_path, optimized_text(tree=tree))
+    model = module.ModelNew(64)
+    strided = [torch.randn(64, 32).t(), torch.randn(32, 64)]
+    with torch.no_grad():
+        for given in (inputs(32), strided):
+            right(module, model, *given)
+            with counted(module) as seen:
+                assert not used(module, model, *given)
+            assert seen == []
+        assert used(module, model, *inputs(41))
+    x, residual = inputs(32)
+    x.requires_grad_(True)
+    model(x, residual).sum().backward()
+    torch.testing.assert_close(x.grad, (model.weight * model.factor).expand(32, 64))
+
+
+@pytest.mark.parametrize("again", [1, 3])
+def test_no_arguments_too_many_and_none_at_all_raise_as_ever(optimized: ModuleType, again: int) -> None:
+    model = known(optimized)
+    x, residual = inputs()
+    with torch.no_grad():
+        for _ in range(again):
+            for given in ((), (x,), (x, residual, x)):
+                with pytest.raises(TypeError):
+                    model(*given)
+            with pytest.raises(TypeError, match="more"):
+                model(x, residual, more=1)
+            with pytest.raises(TypeError):
+                model(x, "text")
+            with pytest.raises(TypeError):
+                model(None, None)
+            torch.testing.assert_close(model(x, 1.0), optimized.Model.forward(model, x, 1.0))
+            assert used(optimized, model, x, residual)
+            assert ran(optimized, lambda: model(residual=residual, x=x))
+
+
+def test_the_same_tensor_twice_is_right_every_time(optimized: ModuleType) -> None:
+    model = known(optimized)
+    x = inputs()[0]
+    with torch.no_grad():
+        for _ in range(3):
+            assert used(optimized, model, x, x)
+        assert used(optimized, model, *inputs())
+
+
+WEIGHTS: dict[str, Callable[[Any], Any]] = {
+    "in_place": lambda model: model.weight.add_(1.0),
+    "buffer": lambda model: model.shift.add_(1.0),
+    "replaced": lambda model: setattr(model, "weight", nn.Parameter(torch.randn(64))),
+    "loaded": lambda model: model.load_state_dict({"weight": torch.randn(64), "shift": torch.randn(64)}),
+    "assigned": lambda model: model.load_state_dict(
+        {"weight": torch.randn(64), "shift": torch.randn(64)}, assign=True
+    ),
+    "there_and_back": lambda model: (model.double(), model.float()),
+    "applied": lambda model: model._apply(lambda tensor: tensor + 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_changed_weights_are_seen(optimized: ModuleType, kind: str) -> None:
+    model = known(optimized)
+    given = inputs()
+    with torch.no_grad():
+        before = model(*given)
+        WEIGHTS[kind](model)
+        assert used(optimized, model, *given)
+        with counted(optimized) as seen:
+            assert used(optimized, model, *given)
+        assert seen == []
+        assert kind == "there_and_back" or not torch.equal(model(*given), before)
+
+
+def test_parameters_that_are_moved_without_a_trace_are_seen(tmp_path: Path) -> None:
+    """`.to()` and its like give a parameter another memory and leave its version as it was; buffers are replaced."""
+    without = {
+        '        self.register_buffer("shift", torch.zeros(cols))\n': "",
+        "self.shift + ": "",
+        " + self.shift": "",
+    }
+    task, member = TASK, MEMBER
+    for old, new in without.items():
+        task, member = task.replace(old, new), member.replace(old, new)
+    module = imported(tmp_path, optimized_text([Candidate(member, "human", "no buffer")], task=task))
+    model = known(module)
+    with torch.no_grad():
+        version = model.weight._version
+        model._apply(lambda tensor: tensor + 1.0)
+        assert model.weight._version == version and not list(model.buffers())
+        assert used(module, model, *inputs())
+        model.kernelwright_use(batch_invariant=True, member=1)
+        used(module, model, *inputs())
+        model._apply(lambda tensor: tensor + 1.0)
+        assert used(module, model, *inputs())
+
+
+def test_a_weight_that_is_taken_out_is_missed(optimized: ModuleType) -> None:
+    model = known(optimized)
+    del model.weight
+
+    def call() -> None:
+        with torch.no_grad(), pytest.raises(AttributeError, match="weight"):
+            model(*inputs())
+
+    assert "Missing key(s)" in warned(call)[0]
+    assert warned(call) == []
+
+
+def test_weights_of_another_kind_take_the_reference(optimized: ModuleType) -> None:
+    model = known(optimized).half()
+    with torch.no_grad():
+        for _ in range(2):
+            assert not used(optimized, model, *inputs())
+        model.float()
+        assert used(optimized, model, *inputs())
+
+
+@contextmanager
+def dual_level() -> Iterator[None]:
+    with forward_ad.dual_level():
+        yield
+
+
+INSIDE: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "autocast": lambda: torch.autocast("cpu"),
+    "gradients": torch.enable_grad,
+    "forward_mode": dual_level,
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_what_a_call_stands_in_is_seen(optimized: ModuleType, kind: str) -> None:
+    model = known(optimized)
+    for _ in range(2):
+        with torch.no_grad(), INSIDE[kind]():
+            assert not used(optimized, model, *inputs())
+        with torch.no_grad():
+            assert used(optimized, model, *inputs())
+
+
+def test_gradients_flow_as_ever(optimized: ModuleType) -> None:
+    model = known(optimized)
+    x, residual = inputs()
+    assert not ran(optimized, lambda: model(x, residual).sum().backward())
+    torch.testing.assert_close(model.weight.grad, (x * model.factor).sum(0))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_transforms_and_traces_see_the_reference(optimized: ModuleType) -> None:
+    model = known(optimized)
+    x, residual = inputs()
+    with torch.no_grad():
+        many = torch.stack([x, x + 1.0])
+        found: list[torch.Tensor] = []
+        assert not ran(optimized, lambda: found.append(torch.vmap(lambda one: model(one, residual))(many)))
+        torch.testing.assert_close(found[0][1], optimized.Model.forward(model, x + 1.0, residual))
+        traced = torch.jit.trace(model, (x, residual))
+        model.weight.add_(1.0)
+        torch.testing.assert_close(traced(x, residual), optimized.Model.forward(model, x, residual))
+        tangent = torch.func.jvp(lambda one: model(one, residual), (x,), (torch.ones_like(x),))[1]
+        torch.testing.assert_close(tangent, (model.weight * model.factor).expand(32, 64))
+        changed = {"weight": torch.randn(64), "shift": torch.zeros(64)}
+        torch.testing.assert_close(
+            torch.func.functional_call(model, changed, (x, residual)), x * changed["weight"] * 2.0 + residual
+        )
+        assert used(optimized, model, x, residual)
+
+
+def test_what_is_put_in_the_place_of_forward_later_is_called(
+    optimized: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = known(optimized)
+    seen: list[int] = []
+    with torch.no_grad():
+        model.forward = lambda *given: "own"
+        assert model(*inputs()) == "own"
+        del model.forward
+        handle = model.register_forward_hook(lambda *_: seen.append(1))
+        model(*inputs())
+        handle.remove()
+        assert seen == [1]
+        with monkeypatch.context() as patched:
+            patched.setattr(optimized.ModelNew, "forward", lambda *given: "class's")
+            assert model(*inputs()) == "class's"
+        assert used(optimized, model, *inputs())
+
+        class Mine(optimized.ModelNew):  # type: ignore[misc, name-defined]
+            def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+                return super().forward(x, residual) + 1.0
+
+        mine = Mine(64)
+        for _ in range(3):
+            torch.testing.assert_close(
+                mine(*(given := inputs())), optimized.Model.forward(mine, *given) + 1.0
+            )
+
+
+def test_another_mode_chooses_anew(tmp_path: Path) -> None:
+    second = MEMBER.replace("calls", "others")
+    members = [Candidate(MEMBER, "human", "one"), Candidate(second, "human", "two")]
+    module = imported(tmp_path, optimized_text(members))
+    model = known(module)
+    with torch.no_grad():
+        model.kernelwright_use(batch_invariant=True, member=2)
+        for _ in range(2):
+            before = len(module.others)
+            assert not used(module, model, *inputs())
+            assert len(module.others) == before + 1
+        model.kernelwright_use(batch_invariant=True, member="reference")
+        for _ in range(2):
+            assert not used(module, model, *inputs())
+        model.kernelwright_use()
+        assert used(module, model, *inputs())
+
+
+def test_a_memo_that_changes_is_asked_anew(optimized: ModuleType) -> None:
+    model = optimized.ModelNew(64).kernelwright_use("verified", seconds=0.01)
+    x, residual = inputs()
+    with torch.no_grad():
+        model(x, residual)
+        (at,) = optimized._memo.held
+        found = optimized._memo.get(at)
+        for runs in (0, None, 0):
+            optimized._memo.put(at, found._replace(runs=runs))
+            for _ in range(3):
+                assert used(optimized, model, x, residual) == (runs == 0)
+        with counted(optimized) as seen:
+            model(x, residual)
+        assert seen == []
+        optimized._memo.forget()
+        model(x, residual)
+        assert list(optimized._memo.held) == [at], "what was forgotten is found out again"
+
+
+def test_a_member_that_fails_later_is_given_up(tmp_path: Path) -> None:
+    failing = MEMBER.replace(
+        "calls.append", "fails.append(1) if fails else 0\n        assert not fails\n        calls.append"
+    )
+    failing = failing.replace("calls = []", "calls = []\nfails = []")
+    module = imported(tmp_path, optimized_text([Candidate(failing, "human", "fails")]))
+    model = known(module)
+    fails = vars(module)["fails"]
+    fails.append(0)
+    with torch.no_grad():
+        (said,) = warned(lambda: right(module, model, *inputs()))
+        assert "AssertionError" in said and fails == [0, 1], "tried once"
+        fails.clear()
+        assert not used(module, model, *inputs())
+
+
+def test_copies_know_nothing_of_each_other_s_weights(optimized: ModuleType) -> None:
+    model = known(optimized)
+    with torch.no_grad():
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            other.weight.add_(1.0)
+            assert used(optimized, other, *inputs())
+            assert used(optimized, model, *inputs())
+
+
+def test_neither_inputs_nor_old_weights_are_kept_alive(optimized: ModuleType) -> None:
+    model = optimized.ModelNew(64)
+    given = inputs(11)
+    refs = [weakref.ref(one) for one in (*given, model.weight)]
+    with torch.no_grad():
+        for one in (given, given, inputs(12)):
+            model(*one)
+        model.weight = nn.Parameter(torch.randn(64))
+        model(*inputs(11))
+    del given
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None, None]
+
+
+@pytest.mark.parametrize("guards", ["missing", "lenient"])
+def test_a_torch_without_such_guards_is_answered_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guards: str
+) -> None:
+    """The guard is no public name of torch's, so what it says is tried out first."""
+
+    class Lenient:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def check(self, *_: Any) -> bool:
+            return True
+
+    if guards == "missing":
+        monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    else:
+        monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", Lenient)
+    module = imported(tmp_path, optimized_text())
+    model = module.ModelNew(64)
+    with torch.no_grad(), counted(module) as seen:
+        for rows in (32, 32, 40):
+            assert used(module, model, *inputs(rows))
+    assert seen == [1, 1, 1]
