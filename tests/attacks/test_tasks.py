@@ -22,7 +22,9 @@ def test_planted_task_is_refused_in_words(path: Path, referee: Referee) -> None:
     source = path.read_text(encoding="utf-8")
     found = re.search(r"^# expects: (\w+) (.+)$", source, re.MULTILINE)
     assert found is not None
-    description = referee.describe(TaskSource(path.stem, source), deadline_s=10.0)
+    # Forks compete with the one that is to fail, and on a busy machine it gets its turn late.
+    deadline_s = 10.0 if found[1] == "timeout" else 60.0
+    description = referee.describe(TaskSource(path.stem, source), deadline_s=deadline_s)
     assert not description["ok"]
     assert (description["verdict"], found[2] in description["reason"]) == (found[1], True), description
     assert "\n" not in description["reason"]
