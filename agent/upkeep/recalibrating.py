@@ -119,4 +119,4 @@ def file_of(device: str, bundle: str, rows: list[dict[str, Any]]) -> dict[str, A
     return {**content, "digest": sections["_digest_of"](content)}
 
 
-_IMPORTS = "import collections, hashlib, importlib.metadata, itertools, json, math, os, threading\n"
+_IMPORTS = "import collections, hashlib, importlib.metadata, itertools, json, math, os, threading, weakref\n"
