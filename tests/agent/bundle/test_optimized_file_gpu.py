@@ -108,6 +108,27 @@ def test_it_follows_the_current_stream_in_several_threads(on_gpu: ModuleType) ->
     assert not wrong
 
 
+def test_a_known_call_is_captured_and_autocast_is_seen(
+    on_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, given = on_gpu.ModelNew(64).cuda(), gpu_inputs()
+    with torch.no_grad():
+        right(on_gpu, model, *given)
+        with torch.autocast("cuda"):
+            assert not ran(on_gpu, lambda: right(on_gpu, model, *given))
+        right(on_gpu, model, *given)
+        monkeypatch.delattr(on_gpu, "_choose")  # whoever looks at the inputs anew fails
+        assert ran(on_gpu, lambda: right(on_gpu, model, *given))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(*given)
+        given[0].copy_(torch.randn_like(given[0]))
+        graph.replay()
+        torch.testing.assert_close(out, on_gpu.Model.forward(model, *given))
+        with pytest.raises(NameError), torch.autocast("cuda"):
+            model(*given)
+
+
 def test_inputs_on_another_device_are_the_reference_s_to_refuse(on_gpu: ModuleType) -> None:
     model = on_gpu.ModelNew(64).cuda()
     with torch.no_grad():
