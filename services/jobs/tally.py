@@ -4,19 +4,23 @@ fifty jobs does not read their thousands of candidates; worked out anew while an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from services.db.models import FINAL_STATES, Candidate, Job, Verdict
 from services.db.types import among
 from services.jobs.views import BestView, CountsView, View
 
 LATEST_FIRST = ("held_out", "validation", "screen")
-_held_out, _validation, _screen = _of_phase = [aliased(Verdict, name=phase) for phase in LATEST_FIRST]
-_last_word = func.coalesce(*(verdict.word for verdict in _of_phase))
+_OF_CANDIDATE = (Candidate.job_id, Candidate.sha256, Candidate.label, Candidate.origin)
+_OF_VERDICT = (
+    Verdict.job_id, Verdict.sha256, Verdict.phase, Verdict.word, Verdict.geomean_speedup, Verdict.ci_low,
+    Verdict.ci_high, Verdict.traffic_speedup, Verdict.traffic_low, Verdict.traffic_high,
+)  # fmt: skip
 
 
 class Tally(View):
@@ -33,21 +37,17 @@ def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
     rest = [job for job in jobs if job.tally is None]
     if not rest:
         return found
-    best, winner = dict[str, BestView](), dict[str, BestView]()
-    counts = dict.fromkeys((job.id for job in rest), CountsView())
-    for row in session.execute(_of_jobs(list(counts))):
-        if row.place == 1 and row.competes:
-            best[row.job_id] = _best_view(row)
-        if row.has_won:
-            winner[row.job_id] = _best_view(row)
-        counts[row.job_id] = CountsView(
-            candidates=row.candidates,
-            accepted=row.accepted,
-            rejected=row.candidates - row.accepted - row.pending,
-            pending=row.pending,
-        )
+    ids = [job.id for job in rest]
+    verdicts: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    # Columns and not rows of the models: a running job has hundreds, and lists are asked for all the time.
+    for verdict in session.execute(select(*_OF_VERDICT).where(among(Verdict.job_id, ids))):
+        verdicts[verdict.job_id, verdict.sha256][verdict.phase] = verdict
+    candidates: dict[str, list[Any]] = defaultdict(list)
+    rows = select(*_OF_CANDIDATE).where(among(Candidate.job_id, ids)).order_by(Candidate.number)
+    for candidate in session.execute(rows):
+        candidates[candidate.job_id].append(candidate)
     for job in rest:
-        found[job.id] = Tally(counts=counts[job.id], best=best.get(job.id), winner=winner.get(job.id))
+        found[job.id] = tally_of(job, candidates[job.id], verdicts)
     return found
 
 
@@ -58,46 +58,30 @@ def settle(session: Session, job: Job) -> None:
     job.tally = tallies(session, [job])[job.id].model_dump(mode="json") if job.state in FINAL_STATES else None
 
 
-def _of_jobs(ids: Sequence[str]) -> Select[Any]:
-    """For each job its best candidate and its winner, and with each of them how many there are.
-
-    The database counts and ranks: a running job may have a thousand candidates, and lists are asked for all the time.
-    """
-    # The held-out figure is never shown as a candidate's: it reports, it does not choose.
-    figures = {
-        name: case((_validation.id.is_not(None), getattr(_validation, name)), else_=getattr(_screen, name))
-        for name in ("geomean_speedup", "ci_low", "ci_high", "traffic_speedup", "traffic_low", "traffic_high")
-    }
-    # What has a held-out verdict is optimized.py itself: it is made of the best and does not compete.
-    competes = and_(_held_out.id.is_(None), _last_word == "accepted", figures["geomean_speedup"].is_not(None))
-    best_first = (
-        _first(competes),
-        # A validated figure beats any screened one: visible shapes are what proposers tune for.
-        _first(_validation.id.is_not(None)),
-        func.coalesce(func.nullif(figures["traffic_speedup"], 0.0), figures["geomean_speedup"]).desc(),
-        Candidate.number,
-    )
-    job_id = Candidate.job_id
-    ranked = select(
-        job_id, Candidate.sha256, Candidate.label, Candidate.origin,
-        *(figure.label(name) for name, figure in figures.items()),
-        competes.label("competes"),
-        (Candidate.sha256 == Job.winner_sha256).label("has_won"),
-        func.row_number().over(partition_by=job_id, order_by=best_first).label("place"),
-        func.count().over(partition_by=job_id).label("candidates"),
-        func.sum(case((_last_word == "accepted", 1), else_=0)).over(partition_by=job_id).label("accepted"),
-        func.sum(case((_last_word.is_(None), 1), else_=0)).over(partition_by=job_id).label("pending"),
-    ).join(Job, Job.id == job_id)  # fmt: skip
-    for phase, verdict in zip(LATEST_FIRST, _of_phase, strict=True):
-        same = and_(verdict.job_id == Candidate.job_id, verdict.sha256 == Candidate.sha256)
-        ranked = ranked.outerjoin(verdict, and_(same, verdict.phase == phase))
-    rows = ranked.where(among(Candidate.job_id, ids)).subquery()
-    return select(rows).where(or_(rows.c.place == 1, rows.c.has_won))
-
-
-def _first(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    """To sort by: where the condition holds before where it does not, or is not known."""
-    return case((condition, 0), else_=1)
+def tally_of(
+    job: Job, candidates: Iterable[Any], verdicts: Mapping[tuple[str, str], dict[str, Any]]
+) -> Tally:
+    """From a job's candidates in order of arrival, and verdicts by (job, source) and phase, as rows with those columns."""
+    counts: dict[str, int] = defaultdict(int)
+    rank: tuple[bool, float] | None = None
+    best: BestView | None = None
+    winner: BestView | None = None
+    for candidate in candidates:
+        phases = verdicts.get((job.id, candidate.sha256), {})
+        last = latest(phases)
+        counts["candidates"] += 1
+        counts["pending" if last is None else "accepted" if last.word == "accepted" else "rejected"] += 1
+        if candidate.sha256 == job.winner_sha256:
+            winner = _best_view(candidate, phases)
+        if "held_out" in phases:
+            continue  # optimized.py itself: it is made of the best and does not compete
+        measured = _measured(phases)
+        if last is not None and last.word == "accepted" and measured and measured.geomean_speedup is not None:
+            # a validated figure beats any screened one: visible shapes are what proposers tune for
+            own = ("validation" in phases, measured.traffic_speedup or measured.geomean_speedup)
+            if rank is None or own > rank:
+                rank, best = own, _best_view(candidate, phases)
+    return Tally(counts=CountsView(**counts), best=best, winner=winner)
 
 
 def latest(phases: Mapping[str, Any]) -> Any | None:
@@ -105,15 +89,21 @@ def latest(phases: Mapping[str, Any]) -> Any | None:
     return next((phases[phase] for phase in LATEST_FIRST if phase in phases), None)
 
 
-def _best_view(row: Any) -> BestView:
+def _measured(phases: Mapping[str, Any]) -> Any | None:
+    """The held-out figure is never shown as a candidate's: it reports, it does not choose."""
+    return phases.get("validation") or phases.get("screen")
+
+
+def _best_view(candidate: Any, phases: dict[str, Any]) -> BestView:
+    measured = _measured(phases)
     return BestView(
-        sha256=row.sha256,
-        label=row.label,
-        origin=row.origin,
-        geomean_speedup=row.geomean_speedup,
-        ci95=_interval(row.ci_low, row.ci_high),
-        traffic_speedup=row.traffic_speedup,
-        traffic_ci95=_interval(row.traffic_low, row.traffic_high),
+        sha256=candidate.sha256,
+        label=candidate.label,
+        origin=candidate.origin,
+        geomean_speedup=measured.geomean_speedup if measured else None,
+        ci95=_interval(measured.ci_low, measured.ci_high) if measured else None,
+        traffic_speedup=measured.traffic_speedup if measured else None,
+        traffic_ci95=_interval(measured.traffic_low, measured.traffic_high) if measured else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""What lists say of a job, counted by the database, is what its candidates and verdicts say one by one."""
+"""What lists say of a job is what its candidates and verdicts say one by one, on both databases."""
 
 from __future__ import annotations
 
