@@ -38,6 +38,12 @@ def xfail_if_voided(verdict: dict[str, Any]) -> None:
         pytest.xfail(f"the A/A gate voided this run: {verdict['reason']}")
 
 
+def shown_faster(verdict: dict[str, Any]) -> bool:
+    """Whether the whole interval lies above 1.05: on a machine shared with others, the middle of a wide one says nothing."""
+    low, _ = verdict["summary"]["geomean_ci95"]
+    return bool(low > 1.05)
+
+
 @pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
 def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> None:
     source = path.read_text(encoding="utf-8")
@@ -54,10 +60,10 @@ def test_planted_candidate_gets_its_verdict(path: Path, referee: Referee) -> Non
         assert rule in [finding["rule"] for finding in verdict["findings"]]
     if "\n# gains: nothing\n" in source:
         # Right answers: what such a file tries is to look faster, or its rival slower, than it is. Noise may once.
-        if verdict["summary"]["geomean_speedup"] > 1.05:
+        if shown_faster(verdict):
             verdict = referee.evaluate(TASK, candidate, shapes=SHAPES, deadline_s=deadline_s)
             xfail_if_voided(verdict)
-        assert verdict["summary"]["geomean_speedup"] <= 1.05, verdict["summary"]
+        assert not shown_faster(verdict), verdict["summary"]
     if verdict["verdict"] != "accepted":
         assert verdict["summary"]["geomean_speedup"] is None
         assert verdict["shapes"] == []
