@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
+from benchmarks.load_client import LoadClient
 from benchmarks.referee import unused
 from benchmarks.service_fill import environments, fill
 from kernelbench_tasks import catalog
@@ -50,8 +51,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BARS = {"read_p99_ms": 150.0, "submit_p99_ms": 80.0, "streams_core_s_per_min": 1.0, "streams_mb": 200.0}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SUBMITS_PER_S = 2.0
-_WARM_UP = 2  # requests of each kind that are not counted: templates are compiled at their first use
-_HEADERS = {"Accept": "*/*"}
+_WARM_UP = (
+    2  # requests of each kind to each process that are not counted: templates are compiled at their first use
+)
 
 
 def reads(client: httpx.Client, ids: Sequence[str], drawn: random.Random) -> dict[str, Callable[[], str]]:
@@ -131,46 +133,39 @@ async def load(
     seconds: float,
     drawn: random.Random,
 ) -> tuple[dict[str, list[float]], list[float], dict[str, int]]:
-    """Milliseconds of every read by kind, of submissions, and how many bytes an answer of each kind had; services are asked in turn."""
+    """Milliseconds of every read by kind, of submissions, and how many bytes of each kind were transferred; services are asked in turn."""
     found: dict[str, list[float]] = defaultdict(list)
     submits: list[float] = []
     sizes: dict[str, int] = {}
     faults: list[str] = []
-    # uvicorn closes a connection after 5 s without a request
-    limits = httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=3.0)
-    async with AsyncExitStack() as stack:
-        clients = itertools.cycle(
-            [
-                await stack.enter_async_context(
-                    httpx.AsyncClient(base_url=url, timeout=30, limits=limits, headers=_HEADERS)
-                )
-                for url in urls
-            ]
-        )
+    with ExitStack() as stack:
+        clients = [stack.enter_context(LoadClient(url)) for url in urls]
+        turns = itertools.cycle(clients)
 
-        async def read(kind: str, due: float) -> None:
-            answer = await next(clients).get(kinds[kind]())
+        async def read(client: LoadClient, kind: str, due: float) -> None:
+            async with asyncio.timeout(30):
+                answer = await client.get(kinds[kind]())
             found[kind].append((time.perf_counter() - due) * 1e3)
-            sizes[kind] = max(sizes.get(kind, 0), len(answer.content))
-            refused = answer.status_code in (
-                401,
-                403,
-                429,
-            )  # which takes no time, and must not count as an answer
-            if refused or (answer.status_code >= 500 and kind != "GET /readyz"):  # 503 where no worker is
-                faults.append(f"{kind}: {answer.status_code}")
+            sizes[kind] = max(sizes.get(kind, 0), answer.body_bytes)
+            # a refusal takes no time, and must not count as an answer
+            refused = answer.status in (401, 403, 429)
+            if refused or (answer.status >= 500 and kind != "GET /readyz"):  # 503 where no worker is
+                faults.append(f"{kind}: {answer.status}")
 
-        async def submit(due: float) -> None:
-            task = drawn.choice(catalog.list_tasks()).name
-            answer = await next(clients).post("/optimize", json={"task": task, "origins": ["human"]})
+        async def submit(client: LoadClient, due: float) -> None:
+            body = json.dumps({"task": drawn.choice(catalog.list_tasks()).name, "origins": ["human"]})
+            async with asyncio.timeout(30):
+                answer = await client.post("/optimize", body.encode())
             submits.append((time.perf_counter() - due) * 1e3)
-            if answer.status_code != 202:
-                faults.append(f"submit: {answer.status_code}")
+            if answer.status != 202:
+                faults.append(f"submit: {answer.status}")
 
-        for _ in range(_WARM_UP * len(urls)):
+        for client in _WARM_UP * clients:
             for kind in kinds:
-                await read(kind, time.perf_counter())
+                await read(client, kind, time.perf_counter())
+            await submit(client, time.perf_counter())
         found.clear()
+        submits.clear()
         begin, tasks = time.perf_counter(), []
         order: list[str] = []
         for number in range(round(rate * seconds)):
@@ -178,9 +173,9 @@ async def load(
                 order = drawn.sample(list(kinds), len(kinds))
             due = begin + number / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            tasks.append(asyncio.create_task(read(order.pop(), due)))
+            tasks.append(asyncio.create_task(read(next(turns), order.pop(), due)))
             if number % round(rate / _SUBMITS_PER_S) == 0:
-                tasks.append(asyncio.create_task(submit(due)))
+                tasks.append(asyncio.create_task(submit(next(turns), due)))
         await asyncio.gather(*tasks)
     if faults:
         raise RuntimeError(f"the service failed: {', '.join(sorted(set(faults)))}")
@@ -341,11 +336,13 @@ def main(
             with httpx.Client(base_url=urls[0], timeout=60) as client:
                 kinds = reads(client, ids, drawn)
             meter = Meter([service.process.pid for service in services if service.process], base)
-            before = meter.cpu_s()
+            before = {**meter.cpu_s(), "generator": time.process_time()}
             found, submits, sizes = asyncio.run(load(urls, kinds, rate, seconds, drawn))
-            asked = len(submits) + sum(map(len, found.values())) + _WARM_UP * len(urls) * len(kinds)
+            warm_up = _WARM_UP * len(urls) * (len(kinds) + 1)
+            asked = len(submits) + sum(map(len, found.values())) + warm_up
             cpu_ms = {
-                name: round((after - before[name]) * 1e3 / asked, 2) for name, after in meter.cpu_s().items()
+                name: round((after - before[name]) * 1e3 / asked, 2)
+                for name, after in {**meter.cpu_s(), "generator": time.process_time()}.items()
             }
             running = [one for number, one in enumerate(ids) if number % 50 == 49]
             told = asyncio.run(streams(urls, meter, running, open_streams, stream_seconds))

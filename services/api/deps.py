@@ -15,8 +15,11 @@ from urllib.parse import parse_qs
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
+from starlette.responses import Response
 
+from services.api import answers
 from services.api.gate import CALLER, FIRST_KEY
 from services.db.session import Database
 from services.errors import Forbidden
@@ -62,25 +65,31 @@ async def get_session(request: Request, database: DatabaseDep) -> AsyncIterator[
 
 
 class Route(APIRoute):
-    """A route that ends its session in the thread that used it.
+    """A route that ends its session, and makes its answer ready, in the thread that used it.
 
     FastAPI would end it in a turn of its own. While it waits for a thread the connection is still taken, and threads that
     wait for a connection are all there are: sixty requests at a time would stop each other until they time out.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _ending(endpoint), **options)
+        status_code = options.get("status_code")
+        kept = endpoint if iscoroutinefunction(endpoint) else _ending(endpoint, status_code)
+        super().__init__(path, kept, **options)
 
 
-def _ending(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _ending(endpoint: Callable[..., Any], status_code: int | None) -> Callable[..., Any]:
     @functools.wraps(endpoint)
     def ending(**given: Any) -> Any:
         try:
-            return endpoint(**given)
+            made = endpoint(**given)
         finally:
             for one in given.values():
                 if isinstance(one, Session):
                     one.close()
+        # What sets headers of its own on an answer that FastAPI makes leaves it to FastAPI.
+        if isinstance(made, BaseModel) and not any(isinstance(one, Response) for one in given.values()):
+            made = answers.written(made, status_code)
+        return answers.packed(made) if isinstance(made, Response) else made
 
     return ending
 

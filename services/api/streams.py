@@ -29,6 +29,8 @@ from services.users.keys import is_valid
 
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
+# Where nothing has happened for a while: what comes first is then told a second late at most.
+IDLE_AFTER_S, IDLE_LOOK_EVERY_S = 10.0, 1.0
 ASK_EACH_EVERY_S = 5.0
 KEY_KEPT_S = 2.5
 _AT_ONCE = 500
@@ -99,19 +101,21 @@ class Lookout:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        newest, asked_at = 0, -ASK_EACH_EVERY_S
+        newest, asked_at, changed_at = 0, -ASK_EACH_EVERY_S, loop.time()
         while self._watchers and not self._stopping.is_set():
             try:
                 newest, changed = await run_in_threadpool(_changed, self._database, newest)
                 self._wake(changed)
+                changed_at = loop.time() if changed else changed_at
                 if loop.time() - asked_at >= ASK_EACH_EVERY_S:
                     for chunk in _chunks(list(self._watchers)):
                         self._wake_behind(await run_in_threadpool(_each, self._database, chunk))
                     asked_at = loop.time()
             except SQLAlchemyError as error:  # the database is being restarted: the next look finds it again
                 _log.warning("events cannot be read now: %s", type(error).__name__)
+            is_idle = loop.time() - changed_at >= IDLE_AFTER_S
             try:
-                await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY_S)
+                await asyncio.wait_for(self._stopping.wait(), IDLE_LOOK_EVERY_S if is_idle else LOOK_EVERY_S)
             except TimeoutError:
                 pass
         self._wake(list(self._watchers))

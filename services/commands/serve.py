@@ -21,7 +21,7 @@ from services.users.addresses import is_loopback
 WAIT_FOR_KEY = "--wait-for-key"
 _GRACE_S = 3
 _STOP_WITHIN_S = 15
-_GARBAGE_AFTER = 50_000
+_GARBAGE_AFTER = 10_000
 _EXIT_USAGE = 2
 
 

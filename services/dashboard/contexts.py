@@ -15,7 +15,7 @@ from services.dashboard import charts, formats, listing, ranking, story, words
 
 EVENTS_SHOWN = 50
 # A job may have thousands of candidates; all of them are in the tables as data.
-CANDIDATES_READ, ROWS_SHOWN = 500, 30
+CANDIDATES_READ, ROWS_SHOWN = 200, 30
 REJECTED_SHOWN = 10
 
 

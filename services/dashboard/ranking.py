@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from evaluator.fingerprint import platform, type_of
@@ -21,26 +21,45 @@ Json = Mapping[str, Any]
 PHASES = ("held_out", "validation", "screen")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """One line of the leaderboard. Speedups are against the best baseline at each shape.
 
-    `by_traffic` is the mean weighted over the user's own shapes, ``None`` where there are none.
+    `by_traffic` is the mean weighted over the user's own shapes, ``None`` where there are none. What only a shown line needs is
+    worked out when it is asked for: there are hundreds, and a page shows thirty.
     """
 
-    rank: int | None
     candidate: Json
     verdict_word: str | None
     geomean: float | None
-    ci95: tuple[float, float] | None
     by_traffic: float | None
-    traffic_ci95: tuple[float, float] | None
-    worst: float | None
     measured_on: str
-    lines: int | None
     is_winner: bool
+    summary: Json
+    rank: int | None = None
     #: What it was measured on, where that is another platform than that of those with a rank; empty for those.
     elsewhere: str = ""
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """The interval of `geomean`."""
+        return formats.interval_bounds(self.summary.get("geomean_ci95"))
+
+    @property
+    def traffic_ci95(self) -> tuple[float, float] | None:
+        """The interval of `by_traffic`."""
+        return formats.interval_bounds(traffic_of(self.summary).get("geomean_ci95"))
+
+    @property
+    def worst(self) -> float | None:
+        """The speedup at the worst shape."""
+        return formats.finite(self.summary.get("worst_speedup"))
+
+    @property
+    def lines(self) -> int | None:
+        """Lines of code; counted already where a list of candidates comes without their sources."""
+        counted = self.candidate.get("lines")
+        return counted if isinstance(counted, int) else lines_of_code(self.candidate.get("source"))
 
 
 @dataclass(frozen=True)
@@ -112,66 +131,52 @@ def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[R
     have one: two machines' speedups are not put in one order. Those that have no validation figure yet follow, then the ones still being judged, then the rejected.
     """
     rows = [_row(candidate, winner_sha256) for candidate in candidates if not is_delivery(candidate)]
-    rows = _named_where_elsewhere(rows)
+    _name_where_elsewhere(rows)
     rows.sort(key=_order)
-    ranked: list[Row] = []
     rank = 0
     for row in rows:
         if row.verdict_word == "accepted" and row.geomean is not None and not row.elsewhere:
             rank += 1
-            row = replace(row, rank=rank)
-        ranked.append(row)
-    return ranked
+            row.rank = rank
+    return rows
 
 
-def _named_where_elsewhere(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the machine's name at those of another platform than the winner's, or else than most."""
+def _name_where_elsewhere(rows: Sequence[Row]) -> None:
+    """Put the machine's name at rows of another platform than the winner's, or else than most."""
     where: dict[int, Json] = {}
     for index, row in enumerate(rows):
         found = verdict_in(row.candidate, row.measured_on) if row.measured_on else None
         environment = (found or {}).get("environment")
         if row.geomean is not None and isinstance(environment, Mapping) and environment:
             where[index] = environment
+    if all(environment == next(iter(where.values())) for environment in where.values()):
+        return  # as nearly always, and told at once
     keys = {index: platform(environment) for index, environment in where.items()}
     if len(set(keys.values())) < 2:
-        return list(rows)
+        return
     counts = Counter(keys.values())
     main = next(
         (keys[index] for index, row in enumerate(rows) if row.is_winner and index in keys),
         max(counts, key=lambda key: counts[key]),
     )
-    return [
-        replace(row, elsewhere=type_of(where[index]) or "another platform")
-        if keys.get(index, main) != main
-        else row
-        for index, row in enumerate(rows)
-    ]
+    for index, environment in where.items():
+        if keys[index] != main:
+            rows[index].elsewhere = type_of(environment) or "another platform"
 
 
 def _row(candidate: Json, winner_sha256: str | None) -> Row:
     found = best_verdict(candidate, ("validation", "screen"))
     phase, verdict = found if found else ("", {})
     summary = summary_of(verdict)
-    traffic = traffic_of(summary)
     return Row(
-        rank=None,
         candidate=candidate,
         verdict_word=candidate.get("verdict"),
         geomean=formats.finite(summary.get("geomean_speedup")),
-        ci95=formats.interval_bounds(summary.get("geomean_ci95")),
-        by_traffic=formats.finite(traffic.get("geomean_speedup")),
-        traffic_ci95=formats.interval_bounds(traffic.get("geomean_ci95")),
-        worst=formats.finite(summary.get("worst_speedup")),
+        by_traffic=formats.finite(traffic_of(summary).get("geomean_speedup")),
         measured_on=phase,
-        lines=_lines(candidate),
         is_winner=bool(winner_sha256) and candidate.get("sha256") == winner_sha256,
+        summary=summary,
     )
-
-
-def _lines(candidate: Json) -> int | None:
-    """Counted already where a list of candidates comes without their sources."""
-    counted = candidate.get("lines")
-    return counted if isinstance(counted, int) else lines_of_code(candidate.get("source"))
 
 
 def _order(row: Row) -> tuple[int, bool, int, float, str]:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from services.dashboard import formats, words
+from services.dashboard import formats, pieces, words
 from services.jobs.lines import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
@@ -75,6 +75,7 @@ def environment() -> Environment:
     jinja.filters.update({function.__name__: function for function in filters})
     jinja.globals.update(
         words=words,
+        pieces=pieces,
         elapsed_s=formats.elapsed_s,
         static_url=static_url,
         caller=current.get,

@@ -24,6 +24,9 @@ from services.db.privacy import EVERYTHING, PrivateSession, Viewer
 from services.db.types import dump_json
 
 _BUSY_TIMEOUT_MS = 30_000
+# SQLAlchemy keeps 5 and makes up to 10 more for as long as each is used: in a rush every request paid for a new process of the
+# server's that knows no table and no statement yet. As many, but kept; those used last are taken first, which know most.
+_MOST_CONNECTIONS = 15
 _RESTED_S, _RESTS_SINCE = 1.0, "kernelwright_rests_since"
 _WRITE_OPTION = "kernelwright_write"
 
@@ -110,7 +113,15 @@ def _make_engine(url_text: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     # Errors of the database are logged, and what was to be stored are people's sources and digests of their keys.
-    engine = create_engine(url, json_serializer=dump_json, json_deserializer=from_json, hide_parameters=True)
+    engine = create_engine(
+        url,
+        json_serializer=dump_json,
+        json_deserializer=from_json,
+        hide_parameters=True,
+        pool_size=_MOST_CONNECTIONS,
+        max_overflow=0,
+        pool_use_lifo=True,
+    )
     _ping_after_rest(engine)
     return engine
 

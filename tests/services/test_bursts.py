@@ -16,7 +16,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 from limits import parse_many
-from sqlalchemy import event, select, update
+from sqlalchemy import event, select, text, update
 from sqlalchemy.orm import Session
 
 from services.api.deps import Route, SessionDep
@@ -109,6 +109,36 @@ def test_among_many_values_by_the_index(base: Database, tmp_path: Path, count: i
 
 def _found(session: Session, ids: list[str]) -> set[str]:
     return set(session.scalars(select(Job.id).where(among(Job.id, ids))))
+
+
+@pytest.mark.services("postgres")
+def test_a_rush_pays_for_its_connections_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """PostgreSQL starts a process for each connection, which knows no table yet."""
+    made = []
+    with fresh_database("postgres", tmp_path, request) as base:
+        event.listen(base.engine, "connect", lambda *given: made.append(given[0]))
+
+        def rush() -> None:
+            together = threading.Barrier(12)
+
+            def ask() -> None:
+                with base.read() as session:
+                    session.execute(select(1))
+                    together.wait(timeout=30)
+
+            with ThreadPoolExecutor(12) as pool:
+                for future in [pool.submit(ask) for _ in range(12)]:
+                    future.result()
+
+        rush()
+        count = len(made)
+        rush()
+        assert len(made) == count <= 12
+        last = []
+        for _ in range(3):  # the one used last is taken first
+            with base.read() as session:
+                last.append(session.scalar(text("SELECT pg_backend_pid()")))
+        assert len(set(last)) == 1
 
 
 def test_answers_leave_at_once() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from services.db.models import Job
 from services.db.session import Database
@@ -99,3 +100,29 @@ def test_it_is_what_candidates_and_verdicts_say(
         if best is not None:
             assert best.label.startswith("number ") and best.ci95 == (0.9, 1.1)
             assert best.traffic_ci95 in (None, (1.0, 1.2))
+
+
+def test_the_candidates_of_other_jobs_are_not_gone_through(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database("sqlite", tmp_path, request) as base:
+        job_ids = [new_job(base, tmp_path) for _ in range(8)]
+        for job_id in job_ids:
+            fill(base, job_id, random.Random(1), 30)
+        with base.write() as session:  # what SQLite knows of the tables decides
+            session.connection().exec_driver_sql("ANALYZE")
+        texts: list[tuple[str, Any]] = []
+        event.listen(base.engine, "before_cursor_execute", lambda *given: texts.append(given[2:4]))
+        with base.read() as session:
+            jobs = [session.get_one(Job, job_id) for job_id in job_ids[:2]]
+            texts.clear()
+            tally.tallies(session, jobs)
+            asked = [one for one in texts if one[0].startswith("SELECT")]
+            plans = [
+                row[3]
+                for text, parameters in asked
+                for row in session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
+            ]
+    assert len(asked) == 2
+    assert [plan for plan in plans if "candidates" in plan and not plan.startswith("SEARCH candidates")] == []
+    assert any(plan.startswith("SEARCH candidates") for plan in plans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 _PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
 _KEY_ASKED_EVERY_S = 2.5  # and the look-out keeps an answer as long: within 5 s the stream has ended
+_TICK_S = 0.5
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -96,13 +98,13 @@ async def _stream(
     stopping: asyncio.Event,
     whose: str = "",
 ) -> AsyncIterator[bytes]:
-    spoken = asked = time.monotonic()
+    say_at, ask_at = _tick_after(_PING_EVERY_S), _tick_after(_KEY_ASKED_EVERY_S)
     looks = True
     with lookout.watching(job_id, seen, whose) as watcher:
         yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
         while not stopping.is_set():
-            if key_id is not None and time.monotonic() - asked >= _KEY_ASKED_EVERY_S:
-                asked = time.monotonic()
+            if key_id is not None and time.monotonic() >= ask_at:
+                ask_at = _tick_after(_KEY_ASKED_EVERY_S)
                 if not await lookout.key_is_valid(key_id):
                     return  # revoked or expired meanwhile; whoever reconnects is told at the gate
             if looks:
@@ -116,23 +118,25 @@ async def _stream(
                     yield format_sse_event(
                         data_str=event.model_dump_json(), event=event.name, id=str(event.id)
                     )
-                    watcher.seen, spoken = event.id, time.monotonic()
+                    watcher.seen, say_at = event.id, _tick_after(_PING_EVERY_S)
                 if settled and not found:
                     return
                 if found:
                     continue
-            if time.monotonic() - spoken >= _PING_EVERY_S:
+            if time.monotonic() >= say_at:
                 yield KEEPALIVE_COMMENT
-                spoken = time.monotonic()
-            looks = await _woken(watcher, _next_due(spoken, asked, key_id is not None))
+                say_at = _tick_after(_PING_EVERY_S)
+            due = say_at if key_id is None else min(say_at, ask_at)
+            looks = await _woken(watcher, max(0.0, due - time.monotonic()))
 
 
-def _next_due(spoken: float, asked: float, has_key: bool) -> float:
-    """Seconds until something must be said, or the key asked for."""
-    due = spoken + _PING_EVERY_S
-    if has_key:
-        due = min(due, asked + _KEY_ASKED_EVERY_S)
-    return max(0.0, due - time.monotonic())
+def _tick_after(seconds: float) -> float:
+    """That long from now or a little less, by the monotonic clock, at an instant at which other streams wake, too.
+
+    Five hundred that each woke at a time of their own would wake the process twenty times a second for nothing.
+    """
+    now = time.monotonic()
+    return max(math.floor((now + seconds) / _TICK_S) * _TICK_S, now + seconds / 2)
 
 
 async def _woken(watcher: Watcher, seconds: float) -> bool:
