@@ -31,12 +31,16 @@ class LoadClient:
 
     Args:
         url: ``http://host:port``.
+
+    Attributes:
+        under_way: how many requests have no answer yet.
     """
 
     def __init__(self, url: str) -> None:
         host, port = url.removeprefix("http://").split(":")
         self._host, self._port = host, int(port)
         self._head = f"Host: {host}:{port}\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n"
+        self.under_way = 0
         self._rested: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def get(self, path: str) -> Answer:
@@ -49,6 +53,13 @@ class LoadClient:
         return await self._ask(head.encode() + body)
 
     async def _ask(self, request: bytes) -> Answer:
+        self.under_way += 1
+        try:
+            return await self._answer(request)
+        finally:
+            self.under_way -= 1
+
+    async def _answer(self, request: bytes) -> Answer:
         reader, writer = await self._connection()
         try:
             writer.write(request)

@@ -154,10 +154,10 @@ def running_redis(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def postgres_cluster() -> Iterator[Program]:
+def postgres_cluster(**options: str) -> Iterator[Program]:
     """Make a PostgreSQL cluster in a temporary folder, which goes away at the end; its URL is of an empty database.
 
-    PostgreSQL refuses to run as root: a root test run hands the folder and the server to the user `postgres`,
+    `options` are the server's, such as ``shared_buffers="1GB"``. PostgreSQL refuses to run as root: a root test run hands the folder and the server to the user `postgres`,
     which Debian's package makes, or to `nobody`.
     """
     programs = postgres_programs()
@@ -178,10 +178,12 @@ def postgres_cluster() -> Iterator[Program]:
         )
         port = free_port()
         # no fsync: the folder does not outlive the test
-        options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", "fsync=off"]
+        settings = {"fsync": "off", **options}
+        where = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
+        where += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
         yield Program(
-            [programs / "postgres", "-D", data, *options],
+            [programs / "postgres", "-D", data, *where],
             f"postgresql+psycopg://kernelwright@127.0.0.1:{port}/postgres",
             folder / "postgres.log",
             lambda: subprocess.run(ready, check=False).returncode == 0,
@@ -192,10 +194,10 @@ def postgres_cluster() -> Iterator[Program]:
 
 
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """Make and run a PostgreSQL cluster in a temporary folder; yields a SQLAlchemy URL of an empty database."""
+def running_postgres(**options: str) -> Iterator[str]:
+    """Make and run a PostgreSQL cluster in a temporary folder, with `options` of the server's; yields a SQLAlchemy URL of an empty database."""
     with (
-        postgres_cluster() as program,
+        postgres_cluster(**options) as program,
         running(
             program.command,
             program.log,
