@@ -228,6 +228,11 @@ def _cpu_s(pid: int, *, ended_children: bool = False) -> float:
     return sum(map(int, fields[11 : 15 if ended_children else 13])) / _TICKS_PER_S
 
 
+def _stolen_s() -> float:
+    """What the host of a virtual machine kept for others so far, in seconds of its cores (man 5 proc, `steal`)."""
+    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / _TICKS_PER_S
+
+
 def _children(pid: int) -> list[int]:
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(one) for one in listed]
@@ -356,7 +361,9 @@ def main(
             meter = Meter([service.process.pid for service in services if service.process], base)
             cold, _, _ = asyncio.run(load(urls, kinds, rate, cold_seconds, drawn))
             before = {**meter.cpu_s(), "generator": time.process_time()}
+            stolen_before_s = _stolen_s()
             found, submits, sizes = asyncio.run(load(urls, kinds, rate, seconds, drawn))
+            stolen_s = round(_stolen_s() - stolen_before_s, 2)
             warm_up = _WARM_UP * len(urls) * (len(kinds) + 1)
             asked = len(submits) + sum(map(len, found.values())) + warm_up
             cpu_ms = {
@@ -368,7 +375,7 @@ def main(
     _report(say, found, submits, sizes, told, write=write, what={
         "jobs": jobs, "candidates": candidates, "database": kind, "processes": processes, "rate_per_s": rate,
         "seconds": seconds,
-        "cpu_ms_per_request": cpu_ms, "cold_seconds": cold_seconds, "cold_p99_ms": round(quantile(_all(cold), 0.99), 1),
+        "cpu_ms_per_request": cpu_ms, "stolen_core_s": stolen_s, "cold_seconds": cold_seconds, "cold_p99_ms": round(quantile(_all(cold), 0.99), 1),
         "shared_buffers": _SHARED_BUFFERS if kind == "postgres" else None,
     })  # fmt: skip
 
@@ -400,7 +407,9 @@ def _report(
     every = _all(found)
     say.print(f"all reads: p50 {statistics.median(every):.1f} ms, p99 {quantile(every, 0.99):.1f} ms")
     say.print(f"the {what['cold_seconds']:.0f} s before, from empty caches: p99 {what['cold_p99_ms']} ms")
-    say.print(f"CPU time a request: {json.dumps(what['cpu_ms_per_request'])} ms")
+    say.print(
+        f"CPU time a request: {json.dumps(what['cpu_ms_per_request'])} ms; the host kept {what['stolen_core_s']} core-s"
+    )
     say.print(json.dumps(told))
     reached = {
         "read_p99_ms": max(row["p99_ms"] for kind, row in rows.items() if kind != "POST /optimize"),
