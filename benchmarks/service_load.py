@@ -37,11 +37,11 @@ import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import text
 
 from benchmarks.load_client import LoadClient
 from benchmarks.referee import unused
 from benchmarks.service_fill import environments, fill
+from benchmarks.service_meter import Meter, stolen_s
 from kernelbench_tasks import catalog
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -53,7 +53,6 @@ BARS = {"read_p99_ms": 150.0, "submit_p99_ms": 80.0, "streams_core_s_per_min": 1
 # A sixth of this machine's memory, where PostgreSQL's manual says a quarter; its default of 128 MB is meant for any machine, and
 # what is left to the system's own cache comes from the disk again whenever the host of a virtual machine wants memory back.
 _SHARED_BUFFERS = "4GB"
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SUBMITS_PER_S = 2.0
 _WARM_UP = (
     2  # requests of each kind to each process that are not counted: templates are compiled at their first use
@@ -191,53 +190,6 @@ async def load(
     return found, submits, sizes
 
 
-class Meter:
-    """CPU seconds and resident megabytes of processes."""
-
-    def __init__(self, service_pids: Sequence[int], database: Database) -> None:
-        self._service_pids = service_pids
-        self._postmaster: int | None = None
-        if database.engine.dialect.name == "postgresql":
-            with database.read() as session:
-                folder = session.scalar(text("SHOW data_directory"))
-            self._postmaster = int(Path(str(folder), "postmaster.pid").read_text().split()[0])
-
-    def cpu_s(self) -> dict[str, float]:
-        """So far, of the service and of all of PostgreSQL's processes."""
-        server = 0.0
-        if self._postmaster is not None:
-            server = _cpu_s(self._postmaster, ended_children=True) + sum(
-                map(_cpu_s, _children(self._postmaster))
-            )
-        return {"service": sum(map(_cpu_s, self._service_pids)), "postgres": server}
-
-    def service_mb(self) -> float:
-        """Resident memory of the service."""
-        status = [Path(f"/proc/{pid}/status").read_text() for pid in self._service_pids]
-        sizes = [
-            line.split()[1] for text in status for line in text.splitlines() if line.startswith("VmRSS:")
-        ]
-        return sum(map(int, sizes)) / 1024
-
-
-def _cpu_s(pid: int, *, ended_children: bool = False) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(map(int, fields[11 : 15 if ended_children else 13])) / _TICKS_PER_S
-
-
-def _stolen_s() -> float:
-    """What the host of a virtual machine kept for others so far, in seconds of its cores (man 5 proc, `steal`)."""
-    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / _TICKS_PER_S
-
-
-def _children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(one) for one in listed]
-
-
 async def _open(url: str, jobs: Sequence[str], count: int) -> list[asyncio.StreamWriter]:
     host, port = url.removeprefix("http://").split(":")
     writers = []
@@ -361,9 +313,9 @@ def main(
             meter = Meter([service.process.pid for service in services if service.process], base)
             cold, _, _ = asyncio.run(load(urls, kinds, rate, cold_seconds, drawn))
             before = {**meter.cpu_s(), "generator": time.process_time()}
-            stolen_before_s = _stolen_s()
+            stolen_before_s = stolen_s()
             found, submits, sizes = asyncio.run(load(urls, kinds, rate, seconds, drawn))
-            stolen_s = round(_stolen_s() - stolen_before_s, 2)
+            kept_s = round(stolen_s() - stolen_before_s, 2)
             warm_up = _WARM_UP * len(urls) * (len(kinds) + 1)
             asked = len(submits) + sum(map(len, found.values())) + warm_up
             cpu_ms = {
@@ -375,7 +327,7 @@ def main(
     _report(say, found, submits, sizes, told, write=write, what={
         "jobs": jobs, "candidates": candidates, "database": kind, "processes": processes, "rate_per_s": rate,
         "seconds": seconds,
-        "cpu_ms_per_request": cpu_ms, "stolen_core_s": stolen_s, "cold_seconds": cold_seconds, "cold_p99_ms": round(quantile(_all(cold), 0.99), 1),
+        "cpu_ms_per_request": cpu_ms, "stolen_core_s": kept_s, "cold_seconds": cold_seconds, "cold_p99_ms": round(quantile(_all(cold), 0.99), 1),
         "shared_buffers": _SHARED_BUFFERS if kind == "postgres" else None,
     })  # fmt: skip
 
