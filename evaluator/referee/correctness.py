@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from evaluator.content import distributions
-from evaluator.errors import RoleFailure
+from evaluator.errors import RoleExited, RoleFailure, RoleTimeout
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
 from evaluator.oracle.places import Places, places
@@ -288,7 +288,12 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
     last = earlier[:-3:-1]
     try:
         later = side.outputs_later([block for block, _, _ in last], _CALL_SECONDS)
-    except RoleFailure:
+    except (RoleTimeout, RoleExited):
+        raise
+    except RoleFailure as failure:
+        # Copies that do not fit are no overwritten outputs: whose fault that is, or what is tried next, is decided elsewhere.
+        if failure.word == "out_of_memory":
+            raise
         later = [[]] * len(last)
     for now, (_, spans, case) in zip(later, last, strict=True):
         if len(now) != len(spans) or any(

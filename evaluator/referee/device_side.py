@@ -362,9 +362,11 @@ class DeviceSide(Side):
         """See :meth:`Side.outputs_later`; copies that the process made for us do not count, so it is asked again."""
         calls = [-2 - age for age in range(len(earlier))]
         # A report describes outputs once, for all calls.
-        alike = all(block.report.metas == earlier[0].report.metas for block in earlier)
+        together = all(block.report.metas == earlier[0].report.metas for block in earlier)
+        needed_bytes = sum(meta.span_bytes + (1 << 10) for block in earlier for meta in block.report.metas)
+        together &= needed_bytes <= self._memory().size.outputs_bytes - self._memory().pool_bytes
         later = []
-        for asked in [calls] if alike and calls else [[call] for call in calls]:
+        for asked in [calls] if together and calls else [[call] for call in calls]:
             request = {"shape": self.key, "calls": asked}
             report = self._report(self.process.request(runner.FETCH, request, deadline_s), len(asked))
             later += [self._read(report.metas, row) for row in report.addresses]

@@ -19,8 +19,8 @@ MOST_SLOTS = 1024
 POOL_SHARE = 2 / 3
 #: One part in so many of it holds the outputs of a block: half of the pool, since a call makes more than what it returns.
 _OUTPUT_PARTS = 3
-#: Copies that are there at one time when a call is checked: its own outputs and, looked at again, those of the two before it.
-_COPIES = 3
+#: Copies that are there at one time when a call is checked: its own outputs or, looked at again, those of the two before it.
+_COPIES = 2
 #: Tensors as large as a call's inputs and outputs together that a module may have in the pool beside what it returns.
 _TEMPORARIES = 8
 #: Outputs of at most so many timed calls live on beside those of a block, see :mod:`evaluator.referee.held`.

@@ -319,15 +319,14 @@ class Turns:
     def fetch(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """GPU only: says again where the outputs of earlier calls are, as they are now.
 
-        Either of ``calls`` of the last blocks (-1 is the last call), or of the one that is ``held`` under a number, if it already is;
-        then the copies of the last block are no longer needed.
+        Either of ``calls`` of the last blocks (-1 is the last call), or of the one that is ``held`` under a number, if it already is.
+        The referee has copied what it was told of before, so that the copies here are no longer needed.
         """
         shape = self.shapes[request["shape"]]
         held = shape.held.get(request.get("held", 0))
         rows = [held] if held is not None else [shape.outputs[call] for call in request["calls"]]
-        if "held" in request:
-            assert self._exchange is not None
-            self._exchange.forget()
+        assert self._exchange is not None
+        self._exchange.forget()
         addresses, _ = self._located(rows)
         torch.cuda.synchronize()
         return _report(rows, addresses, [0] * len(rows))

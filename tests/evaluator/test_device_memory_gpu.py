@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,19 @@ class ModelNew(nn.Module):
 """
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+
+#: So many share a GPU by default, of which a part has room for 2 of the large shape's outputs beside each other, not for 3.
+USUAL_REFEREES = 6
+HONEST = """
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +113,24 @@ def test_who_finds_the_gpu_full_is_not_blamed(core: RefereeCore) -> None:
     assert NO_ROOM in judging.rules(verdict)
     verdict = judge(core, 0.2, SMALL)
     assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+
+
+def test_large_outputs_of_an_honest_candidate_survive_where_memory_is_shared(tmp_path: Path) -> None:
+    """One of 256 MiB was called overwritten: copies of three did not fit, and the referee took its own want for proof."""
+    task = TaskSource("softmax", catalog.load("softmax").source)
+    core = RefereeCore("cuda", tmp_path, "landlock", referees=USUAL_REFEREES)
+    try:
+        request = Request(
+            task,
+            CandidateSource(HONEST, "external", "inline"),
+            "screen",
+            ("adversarial",),
+            {"adversarial": [LARGE]},
+            240.0,
+        )
+        verdict = core.evaluate(request, lambda *_: None)
+        usual = core.session(task).memory == core.fleet.room.usual
+    finally:
+        core.close()
+    assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
+    assert usual

@@ -1,0 +1,76 @@
+"""A referee that lacks memory for its own looks accuses nobody, and judges nobody by less than it could."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
+from evaluator.referee.control import twin
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.correctness import Rejected
+from evaluator.referee.expectation import case_of, own_result
+from evaluator.referee.memory_size import MemorySize
+from evaluator.referee.side import Side
+from evaluator.roles.runner import TOO_SMALL
+from evaluator.verdict import Finding
+from tests.evaluator.checked import checked
+from tests.evaluator.test_fresh_processes import TASK
+
+_FULL = RoleReported("out_of_memory", f"it asked for more: {TOO_SMALL} for the outputs of one block")
+
+
+def look_again_fails(monkeypatch: pytest.MonkeyPatch, core: RefereeCore, failure: RoleFailure) -> None:
+    """An honest candidate is checked, and the process cannot say what its earlier outputs hold."""
+
+    def refused(*_: Any) -> Any:
+        raise failure
+
+    session = core.session(TASK)
+    shape = session.open({})
+    monkeypatch.setattr(Side, "outputs_later", refused)
+    with checked(session, shape, twin(TASK), calls=4):
+        pass
+
+
+@pytest.mark.parametrize(
+    "failure", [_FULL, RoleTimeout("timeout", "60 s passed"), RoleExited("runtime_error", "it was killed")]
+)
+def test_what_ails_the_look_at_earlier_outputs_is_called_by_its_name(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch, failure: RoleFailure
+) -> None:
+    with pytest.raises(type(failure)) as raised:
+        look_again_fails(monkeypatch, core, failure)
+    assert raised.value is failure
+
+
+def test_outputs_that_cannot_be_found_any_more_are_overwritten(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gave their memory back has them no more, and a driver's error about it is no excuse."""
+    with pytest.raises(Rejected) as rejected:
+        look_again_fails(monkeypatch, core, RoleReported("runtime_error", "an illegal memory access"))
+    assert [finding.rule for finding in rejected.value.findings] == ["output_overwritten"]
+
+
+def test_an_oracle_without_room_is_asked_again_with_more(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where there is no more to be had does the reference's own result stand in for it, and the verdict says so."""
+    session = core.session(TASK)
+    shape = session.open({})
+    result = own_result(shape, "task", shape.side.contents(0))
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise _FULL
+
+    monkeypatch.setattr(shape.side, "oracle", refused)
+    monkeypatch.setattr(session, "memory", MemorySize(1, 1))
+    findings: list[Finding] = []
+    with pytest.raises(RoleReported) as raised:
+        case_of(session, shape, result, findings)
+    assert raised.value is _FULL and not findings
+    monkeypatch.setattr(session, "memory", session.fleet.room.most)
+    case_of(session, shape, result, findings)
+    assert [finding.rule for finding in findings] == ["no_float64_oracle"]
