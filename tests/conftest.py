@@ -15,8 +15,13 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import servers
+
+# A test has no time limit, and neither has drawing its examples: a shared machine stands still for a second now and then.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 ABSENCE: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (lambda: servers.chromium() is None, "no chromium on PATH (Debian: apt-get install chromium)"),

@@ -298,7 +298,7 @@ def test_what_does_not_parse_is_said_so() -> None:
     assert names(HOSTILE["five megabytes"]) == {NOT_ANALYZED}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(st.text(), st.text(st.characters(codec=None, exclude_categories=()))))
 def test_any_text_is_analyzed_without_an_error(text: str) -> None:
     assert isinstance(analyze(text), static.Analysis)
@@ -310,7 +310,7 @@ _FRAGMENTS = sorted(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(_FRAGMENTS), max_size=12))
 def test_any_program_of_suspect_lines_is_analyzed(lines: list[str]) -> None:
     analyze("\n".join(lines))
@@ -325,7 +325,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.fixed_dictionaries({"findings": json_values, "kernels": json_values, "builds": json_values})
     | json_values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.client import stream
@@ -27,8 +27,6 @@ EVENTS = [
 ]
 
 
-# Whether a machine that others use draws quickly says nothing of the reader.
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, len(STREAM))))
 def test_events_do_not_depend_on_how_their_bytes_arrive(cuts: list[int]) -> None:
     at = [0, *sorted(cuts), len(STREAM)]
