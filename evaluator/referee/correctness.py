@@ -288,11 +288,9 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
     last = earlier[:-3:-1]
     try:
         later = side.outputs_later([block for block, _, _ in last], _CALL_SECONDS)
-    except (RoleTimeout, RoleExited):
-        raise
     except RoleFailure as failure:
         # Copies that do not fit are no overwritten outputs: whose fault that is, or what is tried next, is decided elsewhere.
-        if failure.word == "out_of_memory":
+        if isinstance(failure, RoleTimeout | RoleExited) or failure.word == "out_of_memory":
             raise
         later = [[]] * len(last)
     for now, (_, spans, case) in zip(later, last, strict=True):

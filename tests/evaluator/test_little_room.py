@@ -1,4 +1,4 @@
-"""A referee that lacks memory for its own looks accuses nobody, and judges nobody by less than it could."""
+"""A referee that lacks memory for its own looks accuses nobody."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Rejected
-from evaluator.referee.expectation import case_of, own_result
-from evaluator.referee.memory_size import MemorySize
 from evaluator.referee.side import Side
 from evaluator.roles.runner import TOO_SMALL
-from evaluator.verdict import Finding
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK
 
@@ -52,25 +49,3 @@ def test_outputs_that_cannot_be_found_any_more_are_overwritten(
     with pytest.raises(Rejected) as rejected:
         look_again_fails(monkeypatch, core, RoleReported("runtime_error", "an illegal memory access"))
     assert [finding.rule for finding in rejected.value.findings] == ["output_overwritten"]
-
-
-def test_an_oracle_without_room_is_asked_again_with_more(
-    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only where there is no more to be had does the reference's own result stand in for it, and the verdict says so."""
-    session = core.session(TASK)
-    shape = session.open({})
-    result = own_result(shape, "task", shape.side.contents(0))
-
-    def refused(*_: Any, **__: Any) -> Any:
-        raise _FULL
-
-    monkeypatch.setattr(shape.side, "oracle", refused)
-    monkeypatch.setattr(session, "memory", MemorySize(1, 1))
-    findings: list[Finding] = []
-    with pytest.raises(RoleReported) as raised:
-        case_of(session, shape, result, findings)
-    assert raised.value is _FULL and not findings
-    monkeypatch.setattr(session, "memory", session.fleet.room.most)
-    case_of(session, shape, result, findings)
-    assert [finding.rule for finding in findings] == ["no_float64_oracle"]
