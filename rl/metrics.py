@@ -20,7 +20,7 @@ from rl.whole_file import replacing
 FIELDS = (
     "step", "stage", "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot",
     "reward_mean", "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share",
-    "idle_share",
+    "idle_share", "peak_memory_gib",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ CURVES = (
     ("missing", "Completions without a reward", True),
     ("idle_share", "Share of a step spent waiting for rewards", True),
     ("step_s", "Seconds per step", True),
+    ("peak_memory_gib", "Most GPU memory in use at once, GiB", True),
 )
 
 

@@ -34,6 +34,7 @@ _LARGEST = 1e30
 FIGURES = (
     "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot", "reward_mean",
     "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share", "idle_share",
+    "peak_memory_gib",
 )  # fmt: skip
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 #: Between the folders of a name: no folder's name holds it, and it needs no escape in an address.

@@ -19,6 +19,7 @@ from rl.config import Stage
 from rl.errors import CheckpointError, ConfigError, Stopped
 from rl.metrics import StepLog, step_line
 from rl.ranks import TIMEOUT_S, Ranks
+from rl.stages.sharded import sampling
 
 import torch  # isort: skip
 from transformers import PrinterCallback, TrainerCallback  # isort: skip
@@ -90,7 +91,8 @@ class Grpo(_WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.add_callback(_Still(self))
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        scored = super()._generate_and_score_completions(inputs)
+        with sampling(self.accelerator.unwrap_model(self.model_wrapped), self.accelerator.device):
+            scored = super()._generate_and_score_completions(inputs)
         # Of all ranks: one that stood still while others moved would have other weights than they.
         alive = (scored["advantages"] != 0).any().float().reshape(1)
         self._dead = not bool(self.accelerator.gather(alive).any())
@@ -120,6 +122,9 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
         self._began_s = time.monotonic()
         self._step_began_s = self._began_s
         self._known: dict[str, Any] = {}
+        if torch.cuda.is_available():
+            # A stage before this one, in the same process, may have needed more.
+            torch.cuda.reset_peak_memory_stats()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See `TrainerCallback`."""
@@ -129,7 +134,9 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
         """See `TrainerCallback`."""
         self._known = dict(self._ledger.end_step(state.global_step))
         # Signals reach ranks in different steps, and one that went on alone would wait for the others.
-        if any(self._ranks.all([asked_to_stop()])):
+        seen = self._ranks.all([(asked_to_stop(), _peak_memory_gib())])
+        self._known["peak_memory_gib"] = max((peak for _, peak in seen if peak is not None), default=None)
+        if any(stop for stop, _ in seen):
             control.should_save = control.should_training_stop = True
         return control
 
@@ -174,6 +181,10 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
             checkpoints.seal(path, state.global_step, record)
 
 
+def _peak_memory_gib() -> float | None:
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+
+
 def _told(line: Mapping[str, Any], steps: int) -> str:
     """A step in a line for people."""
     parts = [f"step {line['step']}/{steps}", f"loss {line['loss']:.4f}"]
@@ -181,6 +192,8 @@ def _told(line: Mapping[str, Any], steps: int) -> str:
         parts.append(f"{line['judged']} judged, {line['cached']} known, {line['missing']} without a reward")
     if line.get("speedup_mean") is not None:
         parts.append(f"mean speedup {line['speedup_mean']:.2f}")
+    if line.get("peak_memory_gib") is not None:
+        parts.append(f"{line['peak_memory_gib']:.1f} GiB")
     return " · ".join([*parts, f"{line['step_s']:.1f} s"])
 
 
