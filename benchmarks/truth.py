@@ -407,35 +407,32 @@ def study(
 
 @app.command()
 def merge(
-    pieces: Annotated[list[Path], typer.Argument(help="JSON files of several pieces.")],
+    pieces: Annotated[list[Path], typer.Argument(help="JSON files of pieces, or of tables made before.")],
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
 ) -> None:
     """One table over several pieces of the same harness."""
     console = Console(width=170)
     reports = [json.loads(piece.read_text(encoding="utf-8")) for piece in pieces]
-    alike = {
-        (r["environment"]["harness"], r["environment"]["device_name"], r["environment"]["torch"])
-        for r in reports
-    }
+    environments = [one for report in reports for one in listed(report["environment"])]
+    alike = {(one["harness"], one["device_name"], one["torch"]) for one in environments}
     if len(alike) > 1:
         raise typer.BadParameter(f"these pieces do not belong together: {sorted(alike)}")
-    if len({report["piece"] for report in reports}) < len(reports):
+    records = [record for report in reports for record in report["records"]]
+    if len({json.dumps(record, sort_keys=True) for record in records}) < len(records):
         raise typer.BadParameter("one piece is named twice; its runs would count twice")
-    found = summary(record for report in reports for record in report["records"])
-    show(found, console)
+    show(found := summary(records), console)
     if write:
-        device = reports[0]["settings"]["device"]
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-truth-{device}.json")
-        merged = {
-            "program": "benchmarks.truth merge",
-            "settings": [report["settings"] for report in reports],
-            "environment": [report["environment"] for report in reports],
-            "summary": found,
-            "records": [record for report in reports for record in report["records"]],
-        }
-        write_atomically(path, merged)
+        settings = [one for report in reports for one in listed(report["settings"])]
+        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-truth-{settings[0]['device']}.json")
+        merged = {"settings": settings, "environment": environments, "summary": found, "records": records}
+        write_atomically(path, {"program": "benchmarks.truth merge", **merged})
         console.print(f"wrote {path.name}")
+
+
+def listed(found: Any) -> list[Any]:
+    """What a table has of each of its pieces, and a piece of itself."""
+    return found if isinstance(found, list) else [found]
 
 
 def nth_visible(index: int) -> str:
