@@ -21,7 +21,7 @@ from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource, sha256_of
-from rl.data.contrast import with_shown
+from rl.data.contrast import as_asked, with_shown
 from rl.data.lowering import NotMade
 from rl.data.proposals import LICENCES, Lead, Proposal
 from rl.data.texts import analysis_text, design_text, shapes_text
@@ -286,7 +286,7 @@ class Builder:
         like |= {record["id"] for record in accepted if record.get("meaning") in self._meanings}
         kept = [row for row in rows if row.id not in like]
         names = {row.id for row in kept}
-        write_rows(self._out, with_shown(kept, seed))
+        write_rows(self._out, as_asked(with_shown(kept, seed), seed))
         lines = [{"id": record["id"], **record["provenance"]} for record in accepted if record["id"] in names]
         _write_lines(provenance_path(self._out), lines)
         return len(kept)

@@ -1,4 +1,7 @@
-"""Rows that show earlier files with their scores, so that a model learns to read them before it is rewarded for it.
+"""What a row's prompt shows beside the task: earlier files with their scores, its space, and times to beat.
+
+A model learns to read scores before it is rewarded for it, and to do without what the later stages leave out. Their prompts say neither
+space nor times, and a small model that always saw both answers such a prompt with no program at all.
 
 Which files a row shows is a function of the rows and a seed: two of the same task and machine that were slower than its own and
 differ from each other, except in a quarter of the rows, which show none (rl.md section 4.4 of the study: the middle ones of several
@@ -19,6 +22,18 @@ _SHOWN = 2
 _WITHOUT = 0.25
 #: Scores nearer than this, in the logarithm, are the same within the timer's noise.
 _APART = 0.05
+#: Of the rows, those that say of the task what its file says and no more, as prompts of the other stages do.
+_FILE_ALONE = 0.5
+
+
+def as_asked(rows: Sequence[Row], seed: int) -> list[Row]:
+    """The rows in their order; half of them, as drawn for each by the seed, without space and times."""
+    return [
+        row.model_copy(update={"dims": "", "shapes": ""})
+        if random.Random(f"kernelwright.asked/{seed}/{row.id}").random() < _FILE_ALONE  # noqa: S311
+        else row
+        for row in rows
+    ]
 
 
 def with_shown(rows: Sequence[Row], seed: int) -> list[Row]:

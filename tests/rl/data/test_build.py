@@ -13,13 +13,13 @@ import pytest
 
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
-from rl.data.build import Builder, Tally, provenance_path
-from rl.data.contrast import with_shown
+from rl.data.build import Builder, Tally, journal_of, provenance_path
+from rl.data.contrast import as_asked, with_shown
 from rl.data.lowering import NotMade
 from rl.data.proposals import Lead, Proposal
 from rl.errors import FleetLost
 from rl.judges import Unjudged
-from rl.rows import Row, read_rows
+from rl.rows import Row, read_rows, task_text, text_of_task
 from tests.rl.verdicts import accepted, rejected
 
 EVALUATED = {"rmsnorm": catalog.load("rmsnorm").source}
@@ -104,8 +104,11 @@ def test_only_what_the_referee_accepts_becomes_a_row(tmp_path: Path) -> None:
     (row,) = read_rows(tmp_path / "rows.jsonl")
     assert row.speedup == 1.58
     assert row.machine == "NVIDIA H200"
-    assert row.dims == "- rows: 1 to 64, a multiple of 4"
-    assert row.shapes.splitlines()[0] == "- rows=1: 10.0 us (compile)"
+    # This one is asked without them; what was measured is kept.
+    assert (row.dims, row.shapes) == ("", "")
+    measured = journal_of(tmp_path / "rows.jsonl").read_text()
+    assert "- rows: 1 to 64, a multiple of 4" in measured
+    assert "- rows=1: 10.0 us (compile)" in measured
     assert row.design.startswith("One kernel computes: add mul.")
     (line,) = map(json.loads, provenance_path(tmp_path / "rows.jsonl").read_text().splitlines())
     assert line["id"] == row.id
@@ -219,3 +222,20 @@ def test_rows_show_slower_files_that_differ_and_always_the_same_ones() -> None:
     assert not shown[-1].shown
     assert not shown[-2].shown
     assert 3 <= sum(bool(one.shown) for one in shown) <= 10
+
+
+def test_half_of_the_rows_are_asked_as_later_stages_ask() -> None:
+    rows = [
+        row(number, 2.0).model_copy(update={"dims": "- rows: 1 to 64", "shapes": "- rows=1: 10.0 us"})
+        for number in range(40)
+    ]
+    asked = as_asked(rows, 0)
+    assert asked == as_asked(rows, 0)
+    assert asked != as_asked(rows, 1)
+    plain = [one for one in asked if not one.dims]
+    assert 10 <= len(plain) <= 30
+    for one in asked:
+        assert bool(one.dims) == bool(one.shapes)
+    later = text_of_task("t", "", "", "cpu")
+    assert {task_text(one) for one in plain} == {later}
+    assert all(task_text(one) != later for one in asked if one.dims)
