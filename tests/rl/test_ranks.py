@@ -49,8 +49,11 @@ def test_a_checkpoint_is_sealed_when_every_rank_has_written_its_part(tmp_path: P
 def test_all_ranks_end_after_the_same_step(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     """A signal reaches ranks in different steps: one that goes on alone would wait for the others for hours."""
     monkeypatch.setattr("rl.stages.trainers.asked_to_stop", lambda: own)
-    monkeypatch.setattr(Ranks, "all", lambda _, found: [*found, not own])
+    monkeypatch.setattr(Ranks, "all", lambda _, found: [*found, (not own, 2.5)])
     stage: Any = SimpleNamespace(steps=9)
     control = SimpleNamespace(should_save=False, should_training_stop=False)
-    Keeper(Ledger(stage, None)).on_step_end(None, SimpleNamespace(global_step=1), control)
+    keeper = Keeper(Ledger(stage, None))
+    keeper.on_step_end(None, SimpleNamespace(global_step=1), control)
     assert control.should_save and control.should_training_stop
+    # Of the rank that has needed most.
+    assert keeper._known["peak_memory_gib"] >= 2.5
