@@ -28,6 +28,7 @@ from services.jobs.requests import (
     OptimizeRequest,
     TaskRequest,
 )
+from services.jobs.tally import NOTHING
 from services.jobs.wake import bell
 from services.settings import Settings
 from services.users import quotas
@@ -48,7 +49,23 @@ def create_job(
     claim_for: str | None = None,
     batch_folder: Path | None = None,
 ) -> str:
-    """Make a queued job, commit, and return its id (an earlier one's, when the key was used before).
+    """The id of a new job, see `make_job`."""
+    job = make_job(
+        session, request, settings, idempotency_key, claim_for=claim_for, batch_folder=batch_folder
+    )
+    return job.id
+
+
+def make_job(
+    session: Session,
+    request: OptimizeRequest,
+    settings: Settings,
+    idempotency_key: str | None = None,
+    *,
+    claim_for: str | None = None,
+    batch_folder: Path | None = None,
+) -> Job:
+    """Make a queued job, commit, and return its row as it was stored (an earlier one's, when the key was used before).
 
     With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued. In
     `batch_folder` the files of a job that asks by batch are, instead of the job's own folder.
@@ -57,10 +74,14 @@ def create_job(
         Refused: the request asks for something that this service does not have.
         Conflict: the key was used before with another body.
         QuotaExceeded: the session's user has used what it may use.
+        NotFound: the job that was made with the key is gone.
     """
     made_before = idempotency.earlier(session, "optimize", request, idempotency_key)
     if made_before:
-        return made_before
+        job = session.get(Job, made_before)
+        if job is None:
+            raise NotFound(f"there is no job {made_before!r} any more")
+        return job
     job_id = new_id()
     task = _task(request, request.name, settings)
     device = request.device or settings.device
@@ -100,20 +121,20 @@ def create_job(
     )
     wanted = spec.to_json()
     del wanted["task"]  # has columns of its own
-    session.add(
-        Job(
-            id=job_id,
-            owner_id=owner_id,
-            name=spec.name,
-            device=device,
-            task_name=task.name,
-            task_sha256=task.sha256,
-            task_source=task.source,
-            from_catalog=catalog.find_by_sha256(task.sha256) is not None,
-            request=wanted,
-            priority=request.priority,
-        )
+    job = Job(
+        id=job_id,
+        owner_id=owner_id,
+        name=spec.name,
+        device=device,
+        task_name=task.name,
+        task_sha256=task.sha256,
+        task_source=task.source,
+        from_catalog=catalog.find_by_sha256(task.sha256) is not None,
+        request=wanted,
+        priority=request.priority,
+        tally=NOTHING,  # until the first candidate is stored, so that nobody has to look for candidates
     )
+    session.add(job)
     session.flush()
     events.append(
         session, job_id, "job.queued", {"name": spec.name, "device": device, "origins": list(origins)}
@@ -123,7 +144,7 @@ def create_job(
     idempotency.remember(session, "optimize", request, idempotency_key, job_id)
     session.commit()
     bell.set()
-    return job_id
+    return job
 
 
 def create_evaluation(

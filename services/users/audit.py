@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
-from sqlalchemy import delete, select
+from sqlalchemy import Table, delete, insert, select
 from sqlalchemy.orm import Session
 
 from services.db.models import AuditEntry, utc_now
@@ -14,6 +15,8 @@ from services.users.caller import Caller
 
 FROM_THE_MACHINE = Caller(address="this machine")
 _SERVICE = Caller(address="this service")
+# Every request that changes something writes one: not by way of a model's row, which takes three times as long.
+_NOTE = insert(cast(Table, AuditEntry.__table__)).inline()
 _PURGED_AT_ONCE = 5_000  # SQLite has one place for writers, and requests wait for it
 
 
@@ -37,17 +40,16 @@ def note(
         detail: a sentence of ours.
     """
     caller = caller or Caller()
-    session.add(
-        AuditEntry(
-            user_name=caller.user_name,
-            key_prefix=caller.key_prefix,
-            address=_short(caller.address, 64),
-            action=action[:100],
-            target=_short(target, 100),
-            status=status,
-            detail=storable_text(detail)[:500],
-        )
-    )
+    entry = {
+        "user_name": caller.user_name,
+        "key_prefix": caller.key_prefix,
+        "address": _short(caller.address, 64),
+        "action": action[:100],
+        "target": _short(target, 100),
+        "status": status,
+        "detail": storable_text(detail)[:500],
+    }
+    session.execute(_NOTE, entry)
 
 
 def list_entries(session: Session, limit: int, before: int | None = None) -> list[AuditEntry]:

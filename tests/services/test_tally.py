@@ -11,7 +11,8 @@ from sqlalchemy import event
 
 from services.db.models import Job
 from services.db.session import Database
-from services.jobs import tally
+from services.jobs import submit, tally
+from services.jobs.requests import CandidateRequest
 from services.jobs.store import verdict_row
 from services.jobs.submit import candidate_row
 from services.jobs.views import CountsView
@@ -35,6 +36,7 @@ def fill(base: Database, job_id: str, drawn: random.Random, count: int) -> dict[
     counts = dict.fromkeys(("candidates", "accepted", "rejected", "pending"), 0)
     best, winner, others = None, None, []
     with base.write() as session:
+        session.get_one(Job, job_id).tally = None  # as whoever stores a candidate has it
         for number in range(count):
             sha256 = f"{drawn.getrandbits(256):064x}"
             session.add(candidate_row(job_id, sha256, "llm", f"number {number}", "x = 1\n"))
@@ -100,6 +102,25 @@ def test_it_is_what_candidates_and_verdicts_say(
         if best is not None:
             assert best.label.startswith("number ") and best.ci95 == (0.9, 1.1)
             assert best.traffic_ci95 in (None, (1.0, 1.2))
+
+
+@pytest.mark.parametrize("kind", BOTH_DATABASES)
+def test_a_new_job_has_none_until_a_candidate_comes(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database(kind, tmp_path, request) as base:
+        job_id = new_job(base, tmp_path)
+        with base.read() as session:
+            job = session.get_one(Job, job_id)
+            texts: list[str] = []
+            event.listen(base.engine, "before_cursor_execute", lambda *given: texts.append(given[2]))
+            assert tally.tallies(session, [job])[job_id].counts == CountsView()
+            assert texts == [], "nothing is asked"
+        with base.uncommitted() as session:
+            submit.add_external_candidate(session, job_id, CandidateRequest(candidate="x = 1\n"))
+        with base.read() as session:
+            said = tally.tallies(session, [session.get_one(Job, job_id)])[job_id]
+        assert said.counts == CountsView(candidates=1, pending=1)
 
 
 def test_the_candidates_of_other_jobs_are_not_gone_through(

@@ -21,9 +21,10 @@ def optimize(
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Start a job: a reference module in, a faster one with evidence out. Follow `urls.events` or `urls.self`."""
-    made_id = submit.create_job(session, body, settings, idempotency_key)
-    response.headers["Location"] = f"/jobs/{made_id}"
-    return read.get_job(session, made_id)
+    # held, or the session would ask for it again
+    made = submit.make_job(session, body, settings, idempotency_key)
+    response.headers["Location"] = f"/jobs/{made.id}"
+    return read.get_job(session, made.id)
 
 
 @router.get("/jobs")
