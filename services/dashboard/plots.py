@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from services.dashboard.charts import HistoryChart
 from services.dashboard.rendering import environment, static_file
 
 #: Nothing in the file may load or run anything; its style sheet is within it.
@@ -17,9 +17,9 @@ _COLORS = (":root {", "* { box-sizing")
 _CHARTS = ("/* charts */", "/* code */")
 
 
-def svg_file(template: str, chart: Any) -> str:
-    """The chart that a template draws, as an SVG document."""
-    return standalone(environment().get_template(template).render(chart=chart))
+def history_file(chart: HistoryChart) -> str:
+    """First place over time as an SVG document."""
+    return standalone(environment().get_template("chart_history.svg").render(chart=chart))
 
 
 def standalone(markup: str) -> str:

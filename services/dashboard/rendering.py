@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from services.dashboard import formats, pieces, words
+from services.dashboard import charts, formats, pieces, table_rows, words
 from services.jobs.lines import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
@@ -51,6 +51,7 @@ def static_file(name: str) -> bytes | None:
     return (HERE / "static" / name).read_bytes() if name in STATIC_TYPES else None
 
 
+@cache
 def static_url(name: str) -> str:
     """Address of a static file; it changes with the content, so that browsers may keep it for ever."""
     digest = hashlib.sha256(static_file(name) or b"").hexdigest()[:10]
@@ -76,6 +77,8 @@ def environment() -> Environment:
     jinja.globals.update(
         words=words,
         pieces=pieces,
+        table_rows=table_rows,
+        charts=charts,
         elapsed_s=formats.elapsed_s,
         static_url=static_url,
         caller=current.get,

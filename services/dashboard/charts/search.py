@@ -32,7 +32,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class SearchChart:
-    """What the template `chart_search.svg` draws; all lengths in px of the view box."""
+    """What `svg.search_svg` draws; all lengths in px of the view box."""
 
     name: str
     width_px: float

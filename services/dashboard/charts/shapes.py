@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True)
 class ShapeChart:
-    """What the template `chart_shapes.svg` draws; all lengths in px of the view box."""
+    """What `svg.shapes_svg` draws; all lengths in px of the view box."""
 
     name: str
     is_narrow: bool
