@@ -8,7 +8,17 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Boolean, ColumnElement, DateTime, Dialect, Float, String, bindparam
+from sqlalchemy import (
+    ARRAY,
+    BindParameter,
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Float,
+    String,
+    bindparam,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.functions import FunctionElement
@@ -94,13 +104,22 @@ def _among_postgresql(element: _Among, compiler: Any, **kwargs: Any) -> str:
     return f"({column} = ANY ({values}))"
 
 
-def among(column: InstrumentedAttribute[Any], values: Collection[Any]) -> ColumnElement[bool]:
+def listed(name: str, column: InstrumentedAttribute[Any]) -> BindParameter[Collection[Any]]:
+    """A parameter for `among` in a statement that is put together once."""
+    return bindparam(name, type_=_Listed(column.type))
+
+
+def among(
+    column: InstrumentedAttribute[Any], values: Collection[Any] | BindParameter[Collection[Any]]
+) -> ColumnElement[bool]:
     """`column.in_(values)` for many values: one parameter and one text, however many there are.
 
     A text with a hundred parameters is put together, read by the driver and planned anew at each call, which costs more than
     the rows that it finds.
     """
-    return _Among(column, bindparam(None, list(values), type_=_Listed(column.type)))
+    if not isinstance(values, BindParameter):
+        values = bindparam(None, list(values), type_=_Listed(column.type))
+    return _Among(column, values)
 
 
 def storable_text(text: str) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import Integer, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import Session, defer
 
 from kernelbench_tasks import catalog
 from services.db.ids import is_candidate_id, is_id
 from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
-from services.db.types import among
+from services.db.types import among, listed
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
 from services.jobs.submit import LOOK
@@ -34,6 +34,43 @@ from services.jobs.views import (
 PAGE_CHARACTERS = 4_000_000
 # Columns and not rows of the model: a log has hundreds.
 _OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
+
+# Statements of a job's page, put together once.
+_JOB = bindparam("job")
+_WHOLE = among(Candidate.sha256, listed("whole", Candidate.sha256))
+# A source that has not been counted when it was stored is counted when it is shown.
+_READ = or_(_WHOLE, Candidate.lines.is_(None))
+_OUTLINED = (
+    select(
+        Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256, Candidate.created_at,
+        Candidate.lines, case((_READ, Candidate.source)).label("source"), case((_READ, Candidate.note), else_="").label("note"),
+    )
+    .where(Candidate.job_id == _JOB)
+    .order_by(Candidate.number)
+)  # fmt: skip
+# Verdicts from before there were outlines have none.
+_IN_FULL = or_(among(Verdict.sha256, listed("whole", Verdict.sha256)), Verdict.outline.is_(None))
+_OUTLINES = select(
+    Verdict.sha256, Verdict.phase, case((_IN_FULL, Verdict.body), else_=Verdict.outline)
+).where(Verdict.job_id == _JOB)
+_HELD_OUT = (
+    select(Verdict.body)
+    .where(Verdict.job_id == _JOB, Verdict.phase == "held_out")
+    .order_by(Verdict.id.desc())
+    .limit(1)
+)
+_NAMED_OTHERWISE = Event.name != bindparam("but_not")
+_LAST_TOLD = (
+    select(*_OF_EVENT)
+    .where(Event.job_id == _JOB, _NAMED_OTHERWISE)
+    .order_by(Event.id.desc())
+    .limit(bindparam("most", type_=Integer))
+)
+_ENDS = select(
+    func.max(Event.id),
+    func.max(Event.id).filter(Event.name == bindparam("also")),
+    func.count().filter(_NAMED_OTHERWISE),
+).where(Event.job_id == _JOB)
 
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
@@ -154,33 +191,19 @@ def outlined_candidates(
     wanted: Collection[str] | None = whole if alone else None
     if most is not None:
         wanted = _notable(session, job_id, whole, most)
-    columns = (
-        Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256,
-        Candidate.created_at, Candidate.lines,
-    )  # fmt: skip
-    query = select(*columns).where(Candidate.job_id == job_id).order_by(Candidate.number)
-    outlines = select(Verdict.sha256, Verdict.phase, Verdict.outline).where(Verdict.job_id == job_id)
+    candidates, found = _OUTLINED, _OUTLINES
     if wanted is not None:
-        query = query.where(among(Candidate.sha256, wanted))
-        outlines = outlines.where(among(Verdict.sha256, wanted))
-    rows = session.execute(query).all()
+        candidates = candidates.where(among(Candidate.sha256, wanted))
+        found = found.where(among(Verdict.sha256, wanted))
+    given = {"job": job_id, "whole": whole}
     verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
-    lacking = set(whole)
-    for sha256, phase, outline in session.execute(outlines):
-        verdicts[sha256][phase] = outline
-        if outline is None:  # stored before there were outlines
-            lacking.add(sha256)
-    bodies = select(Verdict.sha256, Verdict.phase, Verdict.body).where(
-        Verdict.job_id == job_id, among(Verdict.sha256, lacking)
-    )
-    for sha256, phase, body in session.execute(bodies) if lacking else ():
+    for sha256, phase, body in session.execute(found, given):
         verdicts[sha256][phase] = body
-    unread = lacking | {row.sha256 for row in rows if row.lines is None}
-    texts = select(Candidate.sha256, Candidate.source, Candidate.note).where(
-        Candidate.job_id == job_id, among(Candidate.sha256, unread)
-    )
-    known = {row.sha256: row for row in session.execute(texts)} if unread else {}
-    return [_outlined(job_id, row, verdicts.get(row.sha256, {}), known.get(row.sha256)) for row in rows]
+    nothing: dict[str, Any] = {}
+    return [
+        _outlined(job_id, row, verdicts.get(row.sha256, nothing))
+        for row in session.execute(candidates, given)
+    ]
 
 
 def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
@@ -200,7 +223,7 @@ def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -
     return {*found[: most // 2], *session.scalars(fastest), *whole}
 
 
-def _outlined(job_id: str, row: Any, phases: dict[str, Any], text: Any | None) -> dict[str, Any]:
+def _outlined(job_id: str, row: Any, phases: dict[str, Any]) -> dict[str, Any]:
     last = latest(phases)
     findings = (last or {}).get("findings")
     return {
@@ -210,8 +233,8 @@ def _outlined(job_id: str, row: Any, phases: dict[str, Any], text: Any | None) -
         "origin": row.origin,
         "label": row.label,
         "parent_sha256": row.parent_sha256,
-        "source": text.source if text else None,
-        "note": text.note if text else "",
+        "source": row.source,
+        "note": row.note,
         "lines": row.lines,
         "created_at": row.created_at.isoformat(),
         "state": "judged" if last else "pending",
@@ -254,8 +277,7 @@ def find_candidate(session: Session, job_id: str, sha256: str | None) -> Candida
 
 def held_out_verdict(session: Session, job_id: str) -> dict[str, Any] | None:
     """The referee's verdict on the job's optimized.py at held-out shapes, once there is one."""
-    query = select(Verdict.body).where(Verdict.job_id == job_id, Verdict.phase == "held_out")
-    return session.scalar(query.order_by(Verdict.id.desc()).limit(1))
+    return session.scalar(_HELD_OUT, {"job": job_id})
 
 
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
@@ -270,19 +292,15 @@ def recent_events(
     """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
     whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
     """
-    of_job = select(*_OF_EVENT).where(Event.job_id == job_id)
-    last_first = Event.id.desc()
-    last_told = of_job.where(Event.name != but_not).order_by(last_first).limit(limit)
-    found = {row.id: row for row in session.execute(last_told)}
-    told = len(found)
-    last = select(func.max(Event.id)).where(Event.job_id == job_id)
-    ends = (last.scalar_subquery(), last.where(Event.name == also).scalar_subquery())
-    found.update((row.id, row) for row in session.execute(of_job.where(Event.id.in_(ends))))
-    hidden = 0
-    if told == limit:
-        count = select(func.count()).select_from(Event).where(Event.job_id == job_id, Event.name != but_not)
-        hidden = max(0, (session.scalar(count) or 0) - limit)
-    return [_event_view(found[number]) for number in sorted(found)], hidden
+    given = {"job": job_id, "but_not": but_not}
+    told = session.execute(_LAST_TOLD, {**given, "most": limit}).all()
+    last, last_also, count = session.execute(_ENDS, {**given, "also": also}).one()
+    found = {row.id: row for row in told}
+    missing = {last, last_also} - {None, *found}
+    if missing:
+        rest = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id.in_(missing))
+        found.update((row.id, row) for row in session.execute(rest))
+    return [_event_view(found[number]) for number in sorted(found)], max(0, count - len(told))
 
 
 def _event_view(row: Any) -> EventView:

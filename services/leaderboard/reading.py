@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from evaluator.verdict import HARNESS_VERSION
@@ -23,6 +23,14 @@ from services.leaderboard.views import BoardPage, BoardView, EntryView, FirstVie
 MOST_BOARDS_OF_TASK = 50
 MOST_FIRSTS = 200
 _BOARDS, _ENTRIES = "boards", "entries"
+_ENTRY_OF_JOB = (
+    select(
+        LeaderboardEntry.id, LeaderboardEntry.board_id, LeaderboardEntry.geomean, LeaderboardEntry.live,
+        Leaderboard.task_sha256, Leaderboard.task_name, Leaderboard.device_type, Leaderboard.platform,
+    )
+    .join(Leaderboard, Leaderboard.id == LeaderboardEntry.board_id)
+    .where(LeaderboardEntry.job_id == bindparam("job"), Leaderboard.harness == HARNESS_VERSION)
+)  # fmt: skip
 
 
 def list_boards(
@@ -159,24 +167,19 @@ def history(
 
 def place_of(session: Session, job: Job) -> PlaceView:
     """Where a job stands now; why it does not rank is what `eligibility.decide` says."""
-    query = (
-        select(LeaderboardEntry, Leaderboard)
-        .join(Leaderboard, Leaderboard.id == LeaderboardEntry.board_id)
-        .where(LeaderboardEntry.job_id == job.id, _current())
-    )
-    found = session.execute(query).one_or_none()
-    if found is None:
+    entry = session.execute(_ENTRY_OF_JOB, {"job": job.id}).one_or_none()
+    # compared here: a hundred digests are no parameter for one row
+    if entry is None or catalog.find_by_sha256(entry.task_sha256) is None:
         standing = standing_of(session, job)
         if isinstance(standing, NotListed):
             return PlaceView(state="not_listed", reason=standing.reason)
         return PlaceView(state="not_listed", reason="it ended before this service kept a leaderboard")
-    entry, board = found
-    where = {"task": board.task_name, "gpu": board.device_type, "platform": board.platform}
+    where = {"task": entry.task_name, "gpu": entry.device_type, "platform": entry.platform}
     if not entry.live:
         return PlaceView(
             state="replaced", reason="the same source was confirmed again later, and that counts", **where
         )
-    live = _of_board(board.id, None, None)
+    live = _of_board(entry.board_id, None, None)
     better = _at_least_as_good(entry.geomean, entry.id)
     counts = select(func.count().filter(better), func.count()).select_from(LeaderboardEntry).where(*live)
     rank, count = session.execute(counts).one()
