@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Integer, bindparam, case, exists, func, or_, select
+from sqlalchemy import BindParameter, Integer, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import Session, defer
 
 from kernelbench_tasks import catalog
@@ -36,7 +36,7 @@ PAGE_CHARACTERS = 4_000_000
 _OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
 
 # Statements of a job's page, put together once.
-_JOB = bindparam("job")
+_JOB: BindParameter[str] = bindparam("job")
 _WHOLE = among(Candidate.sha256, listed("whole", Candidate.sha256))
 # A source that has not been counted when it was stored is counted when it is shown.
 _READ = or_(_WHOLE, Candidate.lines.is_(None))

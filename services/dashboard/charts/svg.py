@@ -75,10 +75,8 @@ def shapes_svg(chart: ShapeChart) -> Markup:
 def _shape(chart: ShapeChart, row: Row) -> list[str]:
     middle = px(row.middle_px)
     below, top, label, width = px(middle + 4), px(row.top_px), escape(row.label), px(chart.width_px)
-    parts = [
-        f'<g class="row"><title>{escape(row.title)}</title>\n'
-        f'<rect class="hit" x="0" y="{top}" width="{width}" height="{px(row.height_px)}"/>\n'
-    ]
+    parts = [f'<g class="row"><title>{escape(row.title)}</title>\n']
+    parts.append(f'<rect class="hit" x="0" y="{top}" width="{width}" height="{px(row.height_px)}"/>\n')
     if row.kind == "mean":
         parts.append(f'<line class="divider" x1="0" x2="{width}" y1="{top}" y2="{top}"/>\n')
         where = 'x="0"' if chart.is_narrow else f'x="{px(chart.label_px)}"'
