@@ -53,12 +53,8 @@ _IN_FULL = or_(among(Verdict.sha256, listed("whole", Verdict.sha256)), Verdict.o
 _OUTLINES = select(
     Verdict.sha256, Verdict.phase, case((_IN_FULL, Verdict.body), else_=Verdict.outline)
 ).where(Verdict.job_id == _JOB)
-_HELD_OUT = (
-    select(Verdict.body)
-    .where(Verdict.job_id == _JOB, Verdict.phase == "held_out")
-    .order_by(Verdict.id.desc())
-    .limit(1)
-)
+_HELD_OUTS = select(Verdict.body).where(Verdict.job_id == _JOB, Verdict.phase == "held_out")
+_HELD_OUT = _HELD_OUTS.order_by(Verdict.id.desc()).limit(1)
 _NAMED_OTHERWISE = Event.name != bindparam("but_not")
 _LAST_TOLD = (
     select(*_OF_EVENT)
