@@ -1,13 +1,18 @@
 """What a reference's own operations say about it: values that no result depends on, and operands that were spread silently.
 
 Runs in the reference's process and decides nothing there: the task lint (:mod:`evaluator.lint`) reads it as a description.
+
+Values are disturbed on the host alone. Disturbed numbers become places, too (a count that is gathered at, a table's row), and a
+place that does not exist is an exception there; on a GPU it is an assertion that ends all that the process would do afterwards.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -118,6 +123,29 @@ def disturb(tensor: torch.Tensor) -> None:
     tensor.copy_((wide * factors + offsets * size).to(tensor.dtype))
 
 
+@dataclass(frozen=True)
+class _Subject:
+    """What is called: a model, how, and with what."""
+
+    model: nn.Module
+    spec: calls.CallSpec
+    initial: list[torch.Tensor]
+    arguments: list[Any]
+
+    def on_host(self) -> _Subject:
+        """A copy in main memory.
+
+        Raises:
+            Exception: whatever a module raises that cannot be copied.
+        """
+        return _Subject(
+            copy.deepcopy(self.model).cpu(),
+            self.spec,
+            [tensor.cpu() for tensor in self.initial],
+            tree_map(lambda value: _copy(value, "cpu"), self.arguments),
+        )
+
+
 def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[str, Any]:
     """Looks at calls of an open shape's module on given arguments.
 
@@ -128,72 +156,92 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
 
     Returns:
         ``steady``: whether two calls gave the same bits (else nothing could be told of what matters); ``idle_state``:
-        names of weights, and ``idle_steps``: operations, that may change without a bit of the result changing;
-        ``spread``: see :class:`Trace`; ``sequence_first``: submodules that take their first dimension for the sequence.
+        names of weights, and ``idle_steps``: operations, that may change without a bit of the result changing, both empty
+        for a module that runs on a GPU alone; ``spread``: see :class:`Trace`; ``sequence_first``: submodules that take
+        their first dimension for the sequence.
     """
     assert shape.model is not None
-    model, until = shape.model, time.monotonic() + seconds
-    base, trace = _call(shape, arguments)
-    again, _ = _call(shape, arguments)
+    until = time.monotonic() + seconds
+    subject = _Subject(shape.model, shape.spec, shape.initial, list(arguments))
+    base, trace = _call(subject)
+    again, _ = _call(subject)
     steady = _same(base, again)
     answer: dict[str, Any] = {
         "steady": steady,
         "spread": trace.spread[:8],
-        "sequence_first": _sequence_first(model)[:8],
+        "sequence_first": _sequence_first(shape.model)[:8],
         "idle_state": [],
         "idle_steps": [],
     }
-    if not steady:
-        return answer
-    kept = set(shape.spec.buffers)
+    if any(tensor.is_cuda for tensor in base):
+        try:
+            subject = subject.on_host()
+            base, trace = _call(subject)
+            steady = steady and _same(base, _call(subject)[0])
+        except Exception:
+            # Kernels of a GPU, or constants that stay there.
+            return answer
+    if steady:
+        answer["idle_state"] = list(_idle_state(subject, base, until))
+        answer["idle_steps"] = list(_idle_steps(subject, base, trace, until))
+    return answer
+
+
+def _idle_state(subject: _Subject, base: list[torch.Tensor], until: float) -> Iterator[str]:
+    kept = set(subject.spec.buffers)
     state = [
         (name, tensor)
-        for name, tensor in model.state_dict().items()
+        for name, tensor in subject.model.state_dict().items()
         if name not in kept and tensor.is_floating_point() and tensor.numel()
     ]
     for name, tensor in state[:_MOST_NAMES]:
         if time.monotonic() > until:
-            break
-        if _is_idle(shape, arguments, base, tensor):
-            answer["idle_state"].append(name)
+            return
+        if _is_idle(subject, base, tensor):
+            yield name
+
+
+def _idle_steps(subject: _Subject, base: list[torch.Tensor], trace: Trace, until: float) -> Iterator[str]:
     for number, name in trace.steps[:_MOST_STEPS]:
         if time.monotonic() > until:
-            break
-        if all(_same(base, _call(shape, arguments, number)[0]) for _ in range(_TRIES)):
-            answer["idle_steps"].append(name)
-    return answer
+            return
+        if all(_stays(subject, base, number) for _ in range(_TRIES)):
+            yield name
 
 
-def _is_idle(
-    shape: Shape, arguments: tuple[Any, ...], base: list[torch.Tensor], tensor: torch.Tensor
-) -> bool:
+def _is_idle(subject: _Subject, base: list[torch.Tensor], tensor: torch.Tensor) -> bool:
     with torch.no_grad():
         before = tensor.clone()
         try:
             disturb(tensor)
-            return _same(base, _call(shape, arguments)[0])
-        except Exception:
-            # A weight that its module refuses does matter.
-            return False
+            return _stays(subject, base)
         finally:
             tensor.copy_(before)
 
 
-def _call(shape: Shape, arguments: tuple[Any, ...], disturbed: int = -1) -> tuple[list[torch.Tensor], Trace]:
+def _stays(subject: _Subject, base: list[torch.Tensor], disturbed: int = -1) -> bool:
+    """Whether a call gives the same bits although something was disturbed."""
+    try:
+        return _same(base, _call(subject, disturbed)[0])
+    except Exception:
+        # What its module refuses does matter.
+        return False
+
+
+def _call(subject: _Subject, disturbed: int = -1) -> tuple[list[torch.Tensor], Trace]:
     """The results of one call, and what was seen of it."""
-    assert shape.model is not None
-    copies = list(tree_map(_copy, list(arguments)))
+    copies = list(tree_map(_copy, subject.arguments))
     trace = Trace(tensors_in(copies), disturbed)
-    call = calls.make(shape.model, shape.model, shape.spec, shape.initial)
+    call = calls.make(subject.model, subject.model, subject.spec, subject.initial)
     with torch.no_grad(), trace:
         outputs = flatten(call(*copies))
     return [output.detach().clone() for output in outputs], trace
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: Any, device: str | None = None) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return value.detach().clone().requires_grad_(value.requires_grad)
+    return value.detach().to(device or value.device, copy=True).requires_grad_(value.requires_grad)
 
 
 def _same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:

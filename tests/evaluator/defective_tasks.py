@@ -338,6 +338,16 @@ def get_init_inputs():
     "package_that_is_not_there": _whole(
         "from no_such_package_anywhere import Model\n", "needs_package", "error", "package"
     ),
+    # The first of a running sum is the first element. Once disturbed it is not, and a place outside of the row is read.
+    "dead_product_beside_a_place": _plain(
+        """
+        ordered = x.sort(dim=1, descending=True).values
+        other = ordered.cumsum(dim=1)[:, :1] != ordered[:, :1]
+        dropped = x @ x.t()
+        return x - ordered.gather(1, other * 1_000_000)
+        """,
+        "dead_branch", "warning", "operation mm",
+    ),
     "syntax": Defect("class Model(:\n", "syntax_error", "error", "not valid Python"),
     "no_model": Defect("import torch\n", "contract", "error", "no class Model"),
 }  # fmt: skip
