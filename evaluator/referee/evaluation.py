@@ -130,6 +130,8 @@ class Evaluation:
             return True
         assert self.fleet.keeper is not None
         self.control.close()
+        if not self.fleet.room.can_tell(alone=self._alone):
+            return False
         if failure.role == "control":
             process = self.candidate.process
             return process is not None and held_most(self.fleet.keeper, process)

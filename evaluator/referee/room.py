@@ -31,11 +31,21 @@ class Room:
     def __init__(self, device: Device, referees: int) -> None:
         self.most = MemorySize(device.share_bytes, device.share_bytes)
         self.usual = usual(device.memory_bytes, device.share_bytes, referees)
+        self._shared = referees > 1
         self._wide: set[str] = set()
 
     def of(self, task_sha256: str) -> MemorySize:
         """What the reference's process of a task gets, and no other process of it more."""
         return self.most if task_sha256 in self._wide else self.usual
+
+    def can_tell(self, *, alone: bool) -> bool:
+        """Whether what is free once a process is gone says what it could have had.
+
+        Args:
+            alone: nobody else computes meanwhile. Other referees of the device give memory back at any moment, and what they
+                gave back would be taken for what there had been.
+        """
+        return alone or not self._shared
 
     def widen(self, task_sha256: str) -> bool:
         """From the next session on the task gets all that there is for one; False if it has had that."""

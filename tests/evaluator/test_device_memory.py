@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from evaluator.batch.places import referees_in, sensible_jobs
-from evaluator.errors import DeviceFull
+from evaluator.errors import DeviceFull, RoleFailure
 from evaluator.referee import lent_memory
+from evaluator.referee.evaluation import Evaluation
 from evaluator.referee.lent_memory import Lender, ProcessMemory
 from evaluator.referee.memory_size import MOST_SLOTS, POOL_SHARE, MemorySize, ShapeNeeds, of_shapes, usual
 from evaluator.referee.room import Room, had_its_part, held_most
@@ -26,6 +28,12 @@ GIB, MIB = 1 << 30, 1 << 20
 H200_BYTES = 140 * GIB
 SHARE_BYTES = H200_BYTES // 32
 MOST = MemorySize(SHARE_BYTES, SHARE_BYTES)
+
+
+class H200:
+    """What a room asks of a device."""
+
+    memory_bytes, share_bytes = H200_BYTES, SHARE_BYTES
 
 
 def shape(size: MemorySize, slot_bytes: int, outputs_bytes: int) -> ShapeNeeds:
@@ -83,9 +91,6 @@ def test_checks_have_room_for_the_copies_that_they_make() -> None:
 
 def test_what_fits_a_share_is_never_refused_for_the_number_of_referees() -> None:
     """Too small at first means all that there is at the second try, by which a shape that fits today goes on to fit."""
-
-    class H200:
-        memory_bytes, share_bytes = H200_BYTES, SHARE_BYTES
 
     room = Room(H200(), 6)  # type: ignore[arg-type]
     inputs_bytes = 3 * GIB
@@ -268,6 +273,25 @@ def test_who_left_no_memory_for_the_baseline_held_most_of_it(
     driver.free_bytes -= of_others_gib * GIB
     process: Any = Role(driver, its_own_gib * GIB)
     assert held_most(Lender(None), process) == most
+
+
+@pytest.mark.parametrize(
+    ("referees", "alone", "at_fault"), [(6, False, False), (6, True, True), (1, False, True)]
+)
+def test_nobody_is_blamed_while_others_give_memory_back(
+    driver: Driver, referees: int, alone: bool, at_fault: bool
+) -> None:
+    """What came free while we looked may have been another referee's, unless nobody else computes."""
+    role = Role(driver, 0)
+    judging: Any = object.__new__(Evaluation)
+    judging._alone = alone
+    judging.fleet = SimpleNamespace(keeper=Lender(None), room=Room(H200(), referees))  # type: ignore[arg-type]
+    judging.control = SimpleNamespace(close=lambda: None)
+    judging.candidate = SimpleNamespace(process=role)
+    try:
+        assert judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="candidate")) == at_fault
+    finally:
+        role.close()
 
 
 # -- how many ----------------------------------------------------------------------------------------------------------
