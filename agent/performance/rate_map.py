@@ -129,7 +129,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class RateMap:
-    """What the template draws; all lengths in px of the view box."""
+    """What `drawing.draw` draws; all lengths in px of the view box."""
 
     name: str
     width_px: float

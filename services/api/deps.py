@@ -38,26 +38,32 @@ async def get_settings(request: Request) -> Settings:
 
 async def get_caller(request: Request) -> Caller:
     """Who asks, as the gate found out."""
+    return _caller(request)
+
+
+def _caller(request: Request) -> Caller:
     return cast(Caller, request.scope[CALLER])
 
 
 CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
-async def get_database(request: Request, caller: CallerDep) -> Database:
+# They ask each other as functions: what FastAPI works out for a request, it does step by step at each.
+async def get_database(request: Request) -> Database:
     """The database as the caller may see it, for routes that outlive a session (streams)."""
-    return cast(Database, request.app.state.database).seen_by(caller.viewer)
+    return cast(Database, request.app.state.database).seen_by(_caller(request).viewer)
 
 
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SettingsDep = Annotated[Settings, Depends(get_settings)]
 
 
-async def get_session(request: Request, database: DatabaseDep) -> AsyncIterator[Session]:
+async def get_session(request: Request) -> AsyncIterator[Session]:
     """A session that can write exactly when the method may; whoever writes commits, the rest is rolled back.
 
     It takes a connection at its first query, and `Route` has it given back before the thread of that query is left.
     """
+    database = await get_database(request)
     opened: AbstractContextManager[Session]
     opened = database.read() if request.method in _SAFE_METHODS else database.uncommitted()
     with opened as session:
@@ -94,7 +100,7 @@ def _ending(endpoint: Callable[..., Any], status_code: int | None) -> Callable[.
     return ending
 
 
-async def check_form(request: Request, caller: CallerDep) -> None:
+async def check_form(request: Request) -> None:
     """Refuse what a browser sends with a login's cookie unless it comes from a page of ours (CSRF).
 
     `services.api.guard` looks at what the browser says of the origin; this also holds for browsers that say nothing.
@@ -102,6 +108,7 @@ async def check_form(request: Request, caller: CallerDep) -> None:
     Raises:
         Forbidden: the form, or the header `X-CSRF-Token`, does not carry what our pages give to this login.
     """
+    caller = _caller(request)
     if caller.csrf is None or request.method in _SAFE_METHODS:
         return
     given = request.headers.get("x-csrf-token") or await form_field(request, "csrf")

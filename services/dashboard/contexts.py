@@ -43,6 +43,7 @@ def job_context(
         place: GET /jobs/{id}/place.
     """
     candidate, phase, verdict = ranking.delivered(job, candidates, held_out)
+    rows = ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256"))
     timed = ranking.timed_shapes(verdict)
     shapes, summary = ranking.shapes_of(verdict), ranking.summary_of(verdict)
     shown = job.get("winner") or job.get("best") or {}
@@ -57,7 +58,9 @@ def job_context(
     )
     return {
         "job": job,
-        "rows": ranking.leaderboard(candidates, (job.get("winner") or {}).get("sha256")),
+        "rows": rows,
+        "accepted": sum(row.verdict_word == "accepted" for row in rows),
+        "has_traffic": any(row.by_traffic is not None for row in rows),
         "rejected": ranking.rejections(candidates),
         "delivered": candidate,
         "phase": phase,

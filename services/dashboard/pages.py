@@ -21,7 +21,7 @@ from services.api.deps import Route, SessionDep, SettingsDep
 from services.dashboard import contexts, story, words
 from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
 from services.errors import NotFound, QuotaExceeded, Refused
-from services.jobs import cancel, read, submit
+from services.jobs import cancel, outlines, read, submit
 from services.jobs.requests import OptimizeRequest
 from services.leaderboard import reading
 from services.settings import Settings
@@ -81,12 +81,13 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
     events, earlier = read.recent_events(
         session, job_id, but_not=story.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
     )
+    candidates, held_out = outlines.judged_candidates(session, job_id, shown, most)
     context = contexts.job_context(
         job,
-        read.outlined_candidates(session, job_id, shown, most),
+        candidates,
         row.task_source,
         [plain(view) for view in events],
-        read.held_out_verdict(session, job_id),
+        held_out,
         Prices(settings.gpu_prices, settings.energy_price),
         earlier_events=earlier,
         place=plain(reading.place_of(session, row)) if row.state in words.FINAL_STATES else None,

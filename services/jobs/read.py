@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Integer, bindparam, case, exists, func, or_, select
+from sqlalchemy import BindParameter, Integer, bindparam, exists, func, select
 from sqlalchemy.orm import Session, defer
 
 from kernelbench_tasks import catalog
 from services.db.ids import is_candidate_id, is_id
 from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
-from services.db.types import among, listed
+from services.db.types import among
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
 from services.jobs.submit import LOOK
-from services.jobs.tally import LATEST_FIRST, Tally, latest, tallies
+from services.jobs.tally import Tally, latest, tallies
 from services.jobs.views import (
     CandidateView,
     EvaluationUrls,
@@ -35,26 +35,8 @@ PAGE_CHARACTERS = 4_000_000
 # Columns and not rows of the model: a log has hundreds.
 _OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
 
-# Statements of a job's page, put together once.
+# Statements that are put together once.
 _JOB: BindParameter[str] = bindparam("job")
-_WHOLE = among(Candidate.sha256, listed("whole", Candidate.sha256))
-# A source that has not been counted when it was stored is counted when it is shown.
-_READ = or_(_WHOLE, Candidate.lines.is_(None))
-_OUTLINED = (
-    select(
-        Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256, Candidate.created_at,
-        Candidate.lines, case((_READ, Candidate.source)).label("source"), case((_READ, Candidate.note), else_="").label("note"),
-    )
-    .where(Candidate.job_id == _JOB)
-    .order_by(Candidate.number)
-)  # fmt: skip
-# Verdicts from before there were outlines have none.
-_IN_FULL = or_(among(Verdict.sha256, listed("whole", Verdict.sha256)), Verdict.outline.is_(None))
-_OUTLINES = select(
-    Verdict.sha256, Verdict.phase, case((_IN_FULL, Verdict.body), else_=Verdict.outline)
-).where(Verdict.job_id == _JOB)
-_HELD_OUTS = select(Verdict.body).where(Verdict.job_id == _JOB, Verdict.phase == "held_out")
-_HELD_OUT = _HELD_OUTS.order_by(Verdict.id.desc()).limit(1)
 _NAMED_OTHERWISE = Event.name != bindparam("but_not")
 _LAST_TOLD = (
     select(*_OF_EVENT)
@@ -164,83 +146,6 @@ def candidate_page(
     return _candidate_views(session, job_id, shown, after), len(found) > shown
 
 
-def outlined_candidates(
-    session: Session,
-    job_id: str,
-    whole: Collection[str] = (),
-    most: int | None = None,
-    *,
-    alone: bool = False,
-) -> list[dict[str, Any]]:
-    """Candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy.
-
-    Verdicts come as outlines, and `lines` stands for the source, except for the sources named in `whole`. A job has
-    hundreds of candidates, and its page shows the shapes of one.
-
-    Args:
-        session: where to look.
-        job_id: the job.
-        whole: sources of which everything is wanted.
-        most: of a job with more candidates, only the fastest and the newest, about as many of each.
-        alone: only the candidates in `whole`.
-    """
-    wanted: Collection[str] | None = whole if alone else None
-    if most is not None:
-        wanted = _notable(session, job_id, whole, most)
-    candidates, found = _OUTLINED, _OUTLINES
-    if wanted is not None:
-        candidates = candidates.where(among(Candidate.sha256, wanted))
-        found = found.where(among(Verdict.sha256, wanted))
-    given = {"job": job_id, "whole": whole}
-    verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
-    for sha256, phase, body in session.execute(found, given):
-        verdicts[sha256][phase] = body
-    nothing: dict[str, Any] = {}
-    return [
-        _outlined(job_id, row, verdicts.get(row.sha256, nothing))
-        for row in session.execute(candidates, given)
-    ]
-
-
-def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
-    """The sources of the fastest and of the newest candidates, or None where there are no more than `most`."""
-    newest = select(Candidate.sha256).where(Candidate.job_id == job_id).order_by(Candidate.number.desc())
-    found = session.scalars(newest.limit(most + 1)).all()
-    if len(found) <= most:
-        return None
-    speed = func.coalesce(Verdict.traffic_speedup, Verdict.geomean_speedup)
-    fastest = (
-        select(Verdict.sha256)
-        .where(Verdict.job_id == job_id, Verdict.word == "accepted", speed.is_not(None))
-        # as pages rank them: who was validated comes before who was only screened
-        .order_by((Verdict.phase == "validation").desc(), speed.desc())
-        .limit(most // 2)
-    )
-    return {*found[: most // 2], *session.scalars(fastest), *whole}
-
-
-def _outlined(job_id: str, row: Any, phases: dict[str, Any]) -> dict[str, Any]:
-    last = latest(phases)
-    findings = (last or {}).get("findings")
-    return {
-        "id": row.id,
-        "job_id": job_id,
-        "sha256": row.sha256,
-        "origin": row.origin,
-        "label": row.label,
-        "parent_sha256": row.parent_sha256,
-        "source": row.source,
-        "note": row.note,
-        "lines": row.lines,
-        "created_at": row.created_at.isoformat(),
-        "state": "judged" if last else "pending",
-        "verdict": str(last.get("verdict"))[:32] if last else None,
-        "reason": str(last.get("reason") or "") if last else None,
-        "findings": findings if isinstance(findings, list) else [],
-        **{phase: phases.get(phase) for phase in LATEST_FIRST},
-    }
-
-
 def _number_after(session: Session, candidate_id: str, job_id: str) -> int:
     query = select(Candidate.number).where(Candidate.id == candidate_id, Candidate.job_id == job_id)
     number = session.scalar(query) if is_candidate_id(candidate_id) else None
@@ -269,11 +174,6 @@ def find_candidate(session: Session, job_id: str, sha256: str | None) -> Candida
     query = select(Candidate.id).where(Candidate.job_id == job_id, Candidate.sha256 == sha256)
     found = session.scalar(query) if sha256 else None
     return get_candidate(session, found) if found else None
-
-
-def held_out_verdict(session: Session, job_id: str) -> dict[str, Any] | None:
-    """The referee's verdict on the job's optimized.py at held-out shapes, once there is one."""
-    return session.scalar(_HELD_OUT, {"job": job_id})
 
 
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:

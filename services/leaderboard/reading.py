@@ -23,10 +23,19 @@ from services.leaderboard.views import BoardPage, BoardView, EntryView, FirstVie
 MOST_BOARDS_OF_TASK = 50
 MOST_FIRSTS = 200
 _BOARDS, _ENTRIES = "boards", "entries"
+_OTHER = aliased(LeaderboardEntry)
+_OTHERS = select(func.count()).where(_OTHER.board_id == LeaderboardEntry.board_id, _OTHER.live.is_(True))
 _ENTRY_OF_JOB = (
     select(
-        LeaderboardEntry.id, LeaderboardEntry.board_id, LeaderboardEntry.geomean, LeaderboardEntry.live,
-        Leaderboard.task_sha256, Leaderboard.task_name, Leaderboard.device_type, Leaderboard.platform,
+        LeaderboardEntry.live, Leaderboard.task_sha256, Leaderboard.task_name, Leaderboard.device_type, Leaderboard.platform,
+        _OTHERS.correlate(LeaderboardEntry).scalar_subquery().label("entries"),
+        # of equal figures the earlier one is first
+        _OTHERS.where(
+            or_(
+                _OTHER.geomean > LeaderboardEntry.geomean,
+                and_(_OTHER.geomean == LeaderboardEntry.geomean, _OTHER.id <= LeaderboardEntry.id),
+            )
+        ).correlate(LeaderboardEntry).scalar_subquery().label("rank"),
     )
     .join(Leaderboard, Leaderboard.id == LeaderboardEntry.board_id)
     .where(LeaderboardEntry.job_id == bindparam("job"), Leaderboard.harness == HARNESS_VERSION)
@@ -179,11 +188,7 @@ def place_of(session: Session, job: Job) -> PlaceView:
         return PlaceView(
             state="replaced", reason="the same source was confirmed again later, and that counts", **where
         )
-    live = _of_board(entry.board_id, None, None)
-    better = _at_least_as_good(entry.geomean, entry.id)
-    counts = select(func.count().filter(better), func.count()).select_from(LeaderboardEntry).where(*live)
-    rank, count = session.execute(counts).one()
-    return PlaceView(state="ranked", reason="", rank=rank, entries=count, **where)
+    return PlaceView(state="ranked", reason="", rank=entry.rank, entries=entry.entries, **where)
 
 
 def _current() -> ColumnElement[bool]:
