@@ -76,6 +76,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Of reinforcement.")] = 100,
     sft_steps: Annotated[int, typer.Option(help="Of supervised training.")] = 400,
     tasks_per_step: Annotated[int, typer.Option()] = 16,
+    families: Annotated[str, typer.Option(help="Of the table's, with commas; all by default.")] = "",
     shaping: Annotated[str, typer.Option(help=", ".join(SHAPINGS))] = "raw",
     dropout: Annotated[float, typer.Option(help="Share of prompts without exemplars.")] = 0.25,
     learner: Annotated[str, typer.Option(help=", ".join(LEARNERS))] = "own",
@@ -86,6 +87,8 @@ def main(
         raise typer.BadParameter(f"shaping: {', '.join(SHAPINGS)}; learner: {', '.join(LEARNERS)}")
     console = Console(width=150)
     table = read_table(cells)
+    if families:
+        table = table.of_families(tuple(families.split(",")))
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
         grpo=GrpoSettings(steps=steps),
@@ -94,7 +97,7 @@ def main(
         shaping=shaping,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    asked = [asdict(settings), learner, hashlib.sha256(cells.read_bytes()).hexdigest()]
+    asked = [asdict(settings), learner, table.families, hashlib.sha256(cells.read_bytes()).hexdigest()]
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     missing = []
     for seed in range(seeds):

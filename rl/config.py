@@ -100,7 +100,7 @@ class FleetPart(Part):
         machine: type of machine that rewards are for, as verdicts say it; without it that of this machine's referees, or of a
             service's first verdict.
         verdicts: file where verdicts are kept as they come; without it one in the stage's folder.
-        shapes: what referees of this machine judge every task at instead of sampled shapes, by split (`visible`, `adversarial`).
+        shapes: what every task is judged at instead of sampled shapes, by split (`visible`, `adversarial`).
     """
 
     url: str | None = None
@@ -122,8 +122,6 @@ class FleetPart(Part):
             raise ValueError(f"has a `patience_s` below its `deadline_s` of {self.deadline_s:g}")
         if self.step_s < self.patience_s:
             raise ValueError(f"has a `step_s` below its `patience_s` of {self.patience_s:g}")
-        if self.shapes is not None and self.url is not None:
-            raise ValueError("has both `shapes` and `url`; a service samples shapes by itself")
         if self.shapes is not None and not self.shapes.get("visible"):
             raise ValueError("has `shapes` without `visible` ones, and only those are paid for")
         return self

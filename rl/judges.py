@@ -94,7 +94,11 @@ class ServiceJudge:
         settings = self._settings
         try:
             request = EvaluateRequest(
-                source=task.source, candidate=source, device=settings.device, deadline_s=settings.deadline_s
+                source=task.source,
+                candidate=source,
+                device=settings.device,
+                deadline_s=settings.deadline_s,
+                shapes=_of(settings),
             )
         except ValidationError as error:
             named = error.errors()[0]
@@ -176,12 +180,11 @@ class LocalJudge:
             if not referee.alive:
                 referee.restart()
             candidate = CandidateSource(source, origin="policy")
-            shapes = self._settings.shapes
             return referee.evaluate(
                 task,
                 candidate,
                 deadline_s=self._settings.deadline_s,
-                shapes={split: list(every) for split, every in shapes.items()} if shapes else None,
+                shapes=_of(self._settings),
                 # The catalogue's own tasks are linted where they are kept.
                 submitted=catalog.find_by_sha256(task.sha256) is None,
             )
@@ -193,6 +196,10 @@ class LocalJudge:
             raise Unjudged(str(error), again=True) from None
         finally:
             self._free.append(referee)
+
+
+def _of(settings: FleetPart) -> dict[Any, list[dict[str, Any]]] | None:
+    return {split: list(every) for split, every in settings.shapes.items()} if settings.shapes else None
 
 
 def machine_of(settings: FleetPart) -> str | None:

@@ -1,7 +1,8 @@
 """All arms of exhibit A, replayed on a table of measured cells: no referee runs, every reward was measured before.
 
 What an arm writes is looked up. A text that is no program of the grammar has no cell and counts as a failure; how many such there were is reported. All arms
-of a seed start from the same random weights and learn from the same supervised rows, with or without exemplars in them.
+of a seed start from the same random weights and learn from the same supervised rows, with or without exemplars in them. Exhibit B trains and tests
+arms by the same functions in a world that asks a referee instead (`rl.demo.live`).
 """
 
 from __future__ import annotations
@@ -124,6 +125,10 @@ class World:
         """The measured speedup; 0 for failures and for what is no program of the task's family."""
         return self._scores.get((task.name, text), 0.0)
 
+    def judge(self, tasks: Sequence[Task], texts: Sequence[str]) -> list[float | None]:
+        """What each text is worth at its task: the speedup, 0 for failures, None for what could not be judged."""
+        return [self.score(task, text) for task, text in zip(tasks, texts, strict=True)]
+
     def inside(self, task: Task, text: str) -> bool:
         """Whether a text has a cell."""
         return (task.name, text) in self._scores
@@ -156,8 +161,8 @@ def supervised_rows(
     return rows
 
 
-class TablePractice:
-    """Implements :class:`rl.demo.learning.Practice` on measured cells."""
+class WorldPractice:
+    """Implements :class:`rl.demo.learning.Practice` on what a world says that texts are worth."""
 
     def __init__(self, world: World, choice: Choice, settings: ReplaySettings, seed: int) -> None:
         self._world = world
@@ -183,8 +188,11 @@ class TablePractice:
     def reward(self, tasks: Sequence[Task], completions: Sequence[str]) -> list[float | None]:
         """Shaped speedups; what was accepted may be shown from now on."""
         rewards: list[float | None] = []
-        for task, text in zip(tasks, completions, strict=True):
-            speedup = self._world.score(task, text)
+        speedups = self._world.judge(tasks, completions)
+        for task, text, speedup in zip(tasks, completions, speedups, strict=True):
+            if speedup is None:
+                rewards.append(None)
+                continue
             self.judged.add((task.name, text))
             self._seen.add(task.name, text, speedup)
             rewards.append(self._shape(speedup))
@@ -193,7 +201,7 @@ class TablePractice:
 
 @dataclass(frozen=True)
 class Examined:
-    """What a policy wrote for held-out tasks: texts and scores by task, in order."""
+    """What a policy wrote for held-out tasks: texts and scores by task, in order; what could not be judged is left out."""
 
     texts: dict[str, list[str]]
     scores: dict[str, list[float]]
@@ -211,8 +219,10 @@ def examine(world: World, policy: Policy, choice: Choice, seed: int, rounds: int
             question = prompt(task, choice(memory.of(task.name), own))
             asked += [(task, question)] * (CANDIDATES // ROUNDS)
         written = sample(policy, [question for _, question in asked], seed * 7_919 + number).texts
-        for (task, _), text in zip(asked, written, strict=True):
-            speedup = world.score(task, text)
+        speedups = world.judge([task for task, _ in asked], written)
+        for (task, _), text, speedup in zip(asked, written, speedups, strict=True):
+            if speedup is None:
+                continue
             texts[task.name].append(text)
             scores[task.name].append(speedup)
             memory.add(task.name, text, speedup)
@@ -225,11 +235,17 @@ def _distinct(examined: Examined) -> int:
 
 def _outside(world: World, examined: Examined) -> float:
     flags = [not world.inside(task, text) for task in world.held_out for text in examined.texts[task.name]]
-    return sum(flags) / len(flags)
+    return sum(flags) / max(len(flags), 1)
 
 
 def run_arm(
-    world: World, name: str, learner: Learner, settings: ReplaySettings, seed: int, supervised: dict[str, Any]
+    world: World,
+    name: str,
+    learner: Learner,
+    settings: ReplaySettings,
+    seed: int,
+    supervised: dict[str, Any],
+    place: str = "cpu",
 ) -> tuple[Outcome, Policy]:
     """Trains and tests an arm.
 
@@ -240,9 +256,11 @@ def run_arm(
         settings: as they are.
         seed: of weights, rows, draws and samples.
         supervised: weights after supervised training, by what its rows showed; filled here, so that arms of a seed share them.
+        place: where the model is, for torch.
     """
     arm = ARMS[name]
     policy = build_policy(world.tokenizer, settings.model, world.longest, seed)
+    policy.model.to(place)
     # Exemplars of rows are the two in the middle, whether an arm later draws contrasting or random ones.
     shown = arm.choice if arm.choice in (seen.none, seen.shuffled) else seen.contrastive
     if shown.__name__ not in supervised:
@@ -252,7 +270,7 @@ def run_arm(
         supervised[shown.__name__] = {key: value.clone() for key, value in policy.model.state_dict().items()}
     policy.model.load_state_dict(supervised[shown.__name__])
     records = []
-    practice = TablePractice(world, arm.choice, settings, seed)
+    practice = WorldPractice(world, arm.choice, settings, seed)
     if arm.reinforced:
         records = learner.reinforce(policy, practice, settings.grpo, seed)
     examined = examine(world, policy, arm.choice, seed)

@@ -26,6 +26,7 @@ from rl.demo.dialect.tasks import RAGGED, Task, task_source, tasks
 
 SCHEMA = "kernelwright.rl_cells/1"
 _DEADLINE_S = 600.0
+_CHANGED = "the dialect's sources are not those that were judged; measure the table again"
 
 
 class TableUnusable(Exception):
@@ -61,6 +62,22 @@ class Table:
         """The grammar whose programs were judged."""
         return Grammar(self.device, self.size, self.families)
 
+    def of_families(self, families: tuple[str, ...]) -> Table:
+        """The part of the table that is about some of its families.
+
+        Raises:
+            TableUnusable: the sources have changed since, or a family is not in it.
+        """
+        if digest(self.grammar) != self.source_sha256:
+            raise TableUnusable(_CHANGED)
+        if unknown := set(families) - set(self.families):
+            raise TableUnusable(f"the table has no family {', '.join(sorted(unknown))}")
+        # In the table's order, in which a grammar's programs are.
+        kept = tuple(family for family in self.families if family in families)
+        cells = tuple(cell for cell in self.cells if cell.program.split("/")[0] in kept)
+        part = Grammar(self.device, self.size, kept)
+        return Table(self.device, self.size, kept, digest(part), self.environment, cells)
+
     def tasks(self) -> tuple[list[Task], list[Task]]:
         """Tasks to train on, and held-out ones."""
         train, held_out = tasks(self.device)
@@ -77,9 +94,7 @@ class Table:
         """
         grammar = self.grammar
         if digest(grammar) != self.source_sha256:
-            raise TableUnusable(
-                "the dialect's sources are not those that were judged; measure the table again"
-            )
+            raise TableUnusable(_CHANGED)
         measured = {(cell.task, cell.program): cell for cell in self.cells}
         train, held_out = self.tasks()
         found: dict[tuple[str, str], float] = {}

@@ -235,6 +235,8 @@ class Evaluation(Leased, Base):
     candidate_source: Mapped[str] = mapped_column(Text)
     origin: Mapped[str] = mapped_column(String(16), default="external")
     label: Mapped[str] = mapped_column(String(200), default="")
+    #: Where it is judged instead of at sampled shapes, by split.
+    shapes: Mapped[dict[str, Any] | None]
     verdict: Mapped[str | None] = mapped_column(String(32))
     reason: Mapped[str | None] = mapped_column(Text)
     result: Mapped[dict[str, Any] | None]

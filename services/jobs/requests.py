@@ -80,6 +80,7 @@ Priority = Annotated[
         f"beyond {OWN_PRIORITY}, which takes a key of scope admin, it goes before everybody",
     ),
 ]
+OwnShapes = Annotated[list[Dims], Field(max_length=MAX_SHAPES_PER_SPLIT)]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
 
 
@@ -246,7 +247,7 @@ class OptimizeRequest(TaskRequest):
     )
     gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
     precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
-    shapes: dict[Split, Annotated[list[Dims], Field(max_length=MAX_SHAPES_PER_SPLIT)]] | None = Field(
+    shapes: dict[Split, OwnShapes] | None = Field(
         default=None, description="own shapes per split; by default they are sampled"
     )
     traffic: list[TrafficRow] | None = Field(
@@ -310,6 +311,10 @@ class EvaluateRequest(TaskRequest):
     candidate: Source = Field(description="a candidate file: class ModelNew")
     device: Device | None = None
     effort: Literal["screen", "confirm"] = "screen"
+    shapes: dict[Literal["visible", "adversarial"], OwnShapes] | None = Field(
+        default=None,
+        description="own shapes instead of sampled ones: timed at `visible`, only checked at `adversarial`",
+    )
     deadline_s: float = Field(
         default=900.0, ge=5, le=3600, allow_inf_nan=False, description="seconds for the whole evaluation"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def make_job(
         origins=origins,
         models=models,
         start_from=request.start_from,
-        shapes={split: list(shapes) for split, shapes in request.shapes.items()} if request.shapes else None,
+        shapes=_own_shapes(request.shapes),
         traffic=tuple(row.model_dump() for row in request.traffic) if request.traffic else None,
         space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
         if request.space
@@ -173,6 +173,7 @@ def create_evaluation(
             effort=request.effort,
             deadline_s=request.deadline_s,
             priority=request.priority,
+            shapes=_own_shapes(request.shapes),
         )
     )
     idempotency.remember(session, "evaluate", request, idempotency_key, evaluation_id)
@@ -310,6 +311,7 @@ def _evaluation(
     deadline_s: float | None = None,
     job_id: str | None = None,
     priority: int = 0,
+    shapes: dict[str, Any] | None = None,
 ) -> Evaluation:
     return Evaluation(
         id=evaluation_id,
@@ -326,7 +328,12 @@ def _evaluation(
         origin=candidate.origin,
         label=candidate.label,
         priority=priority,
+        shapes=shapes,
     )
+
+
+def _own_shapes(asked: Mapping[Any, Sequence[Any]] | None) -> dict[str, Any] | None:
+    return {str(split): list(shapes) for split, shapes in asked.items()} if asked else None
 
 
 def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:

@@ -161,7 +161,12 @@ class Runner:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 source = CandidateSource(row.candidate_source, origin=row.origin, label=row.label)
                 verdict = seat.evaluate(
-                    task, source, effort=row.effort, deadline_s=row.deadline_s, submitted=True
+                    task,
+                    source,
+                    effort=row.effort,
+                    deadline_s=row.deadline_s,
+                    submitted=True,
+                    shapes=row.shapes,
                 )
             return "succeeded", str(verdict.get("reason") or ""), verdict
 

@@ -166,6 +166,8 @@ def test_evaluate_and_candidates_know_their_fields(door: Service) -> None:
     assert fields(
         door.post("/evaluate", {"source": TINY_TASK, "candidate": CORRECT, "splits": ["held_out"]})
     ) == ["splits"]
+    held_out = {"source": TINY_TASK, "candidate": CORRECT, "shapes": {"held_out": [{"rows": 3}]}}
+    assert fields(door.post("/evaluate", held_out)) == ["shapes.held_out"]
     assert fields(door.post("/jobs/nothing/candidates", {"candidate": " ", "origin": "human"})) == [
         "candidate",
         "origin",

@@ -136,6 +136,19 @@ def test_evaluate_answers_with_the_verdict_when_asked_to_wait(service: Service) 
     assert service.get(view["urls"]["self"]).json() == view
 
 
+def test_evaluate_judges_at_the_shapes_that_are_asked_for(service: Service) -> None:
+    shapes = {"visible": [{"rows": 3, "cols": 24}], "adversarial": [{"rows": 5, "cols": 8}]}
+    response = service.post(
+        "/evaluate",
+        {"source": TINY_TASK, "candidate": WRONG, "shapes": shapes},
+        headers={"Prefer": "wait=60"},
+        timeout=70,
+    )
+    result = response.json()["result"]
+    assert result["verdict"] == "incorrect", response.text
+    assert "rows=3, cols=24" in result["reason"] or "rows=5, cols=8" in result["reason"]
+
+
 def test_evaluate_answers_at_once_when_not(service: Service) -> None:
     response = service.post("/evaluate", {"source": TINY_TASK, "candidate": UNPARSABLE})
     assert response.status_code == 202

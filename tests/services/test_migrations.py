@@ -206,6 +206,29 @@ def test_boards_come_and_go_around_users_and_keep_nothing_of_who_is_gone(
         assert _rows(base, "SELECT id, owner_id FROM jobs") == [(other, "bob")]
 
 
+@pytest.mark.parametrize("kind", BOTH_DATABASES)
+def test_own_shapes_come_and_go_and_nobody_is_judged_elsewhere(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with fresh_database(kind, tmp_path, request) as base:
+        config = alembic_config(base)
+        command.downgrade(config, "0008")
+        _write(base, _OLD_ROWS[:4])
+        upgrade(base)
+        command.check(config)
+        states = "SELECT state FROM evaluations"
+        assert _rows(base, "SELECT shapes, state FROM evaluations") == [(None, "queued")]
+        command.downgrade(config, "0008")
+        assert _rows(base, states) == [("queued",)]
+        upgrade(base)
+        _write(base, ["""UPDATE evaluations SET shapes = '{"visible": [{"rows"\\: 3}]}'"""])
+        command.downgrade(config, "0008")
+        assert _rows(base, states) == [("failed",)]
+        _nothing_is_lost(base)
+        upgrade(base)
+        command.check(config)
+
+
 def _board(base: Database) -> list[str | None]:
     """Jobs on the task's board, best first."""
     with base.read() as session:

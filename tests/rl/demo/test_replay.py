@@ -14,8 +14,8 @@ from rl.demo import seen
 from rl.demo.arms import (
     Outcome,
     ReplaySettings,
-    TablePractice,
     World,
+    WorldPractice,
     mean_score,
     reference,
     run_arm,
@@ -99,7 +99,7 @@ def test_arms_learn_from_the_same_rows(world: World) -> None:
 
 
 def test_asking_twice_asks_the_same_and_leaves_nothing_behind(world: World) -> None:
-    practice = TablePractice(world, seen.contrastive, SETTINGS, 0)
+    practice = WorldPractice(world, seen.contrastive, SETTINGS, 0)
     asked = practice.questions(0)
     sources = [source for source, _ in world.accepted(asked[0].task)]
     for question in asked:
@@ -123,7 +123,7 @@ def test_samples_end_and_stay_within_their_bound(world: World) -> None:
     assert (ended.mask[:, ended.start :].sum(1) <= 7).all()
 
 
-class Perverse(TablePractice):
+class Perverse(WorldPractice):
     """Pays for slowness: what a sign error in the reward would do."""
 
     def reward(self, tasks: Sequence[Task], completions: Sequence[str]) -> list[float | None]:
@@ -144,7 +144,7 @@ def test_reinforcement_finds_what_is_fast_and_a_planted_sign_error_does_not(
     assert longer.judged > before.judged
     assert mean_score(reference(world, "optimum", 0)) == 3.0
 
-    monkeypatch.setattr("rl.demo.arms.TablePractice", Perverse)
+    monkeypatch.setattr("rl.demo.arms.WorldPractice", Perverse)
     perverse, _ = run_arm(world, "plain", OwnLearner(), SETTINGS, 0, supervised)
     assert mean_score(perverse) < mean_score(before)
 

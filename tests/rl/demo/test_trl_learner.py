@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rl.demo import seen
-from rl.demo.arms import ReplaySettings, TablePractice, World, run_arm
+from rl.demo.arms import ReplaySettings, World, WorldPractice, run_arm
 from rl.demo.learning import GrpoSettings, SftSettings
 from rl.demo.model import ModelSize
 from tests.rl.demo.planted import planted_table
@@ -50,7 +50,7 @@ def test_a_step_asks_for_its_own_tasks(tmp_path: Path) -> None:
     settings = replace(SETTINGS, tasks_per_step=2)
     rewarded: list[list[str]] = []
 
-    class Watched(TablePractice):
+    class Watched(WorldPractice):
         def reward(self, tasks, completions):  # type: ignore[no-untyped-def]
             rewarded.append([task.name for task in tasks])
             return super().reward(tasks, completions)
