@@ -265,12 +265,35 @@ def rows_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def reports_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The pieces, or those in folders; each once."""
+    """The pieces, those in folders, and those of merged documents; each once."""
     files = [
         file for path in paths for file in (sorted(path.glob("piece-*.json")) if path.is_dir() else [path])
     ]
-    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    reports = []
+    for file in files:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        reports += [document] if "piece" in document else _apart(document, file.name)
     return list({report["piece"]: report for report in reports}.values())
+
+
+def _apart(merged: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """What `merge` wrote earlier as pieces again, one for each machine."""
+    parts = zip(merged["settings"], merged["environment"], merged["ceilings"], strict=True)
+    found: dict[str, dict[str, Any]] = {}
+    for settings, machine, rates in parts:
+        place = str(machine.get("gpu_uuid"))
+        found.setdefault(
+            place,
+            {
+                "piece": f"{name} {place}",
+                "settings": settings,
+                "environment": machine,
+                "ceilings": rates,
+                "started_at": machine["time"],
+                "rows": [row for row in merged["rows"] if str(row["environment"].get("gpu_uuid")) == place],
+            },
+        )
+    return list(found.values())
 
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -338,11 +361,11 @@ def run(
 
 @app.command()
 def merge(
-    pieces: Annotated[list[Path], typer.Argument(help="Pieces, or folders of them.")],
+    pieces: Annotated[list[Path], typer.Argument(help="Pieces, folders of them, or merged JSON.")],
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
 ) -> None:
-    """The tables over several pieces of the same harness on the same kind of device."""
+    """The tables over several pieces, or what was merged of them before, of the same harness on the same kind of device."""
     console = Console(width=190)
     reports = [report for report in reports_in(pieces) if report["rows"]]
     names = ("harness", "device_name", "torch")

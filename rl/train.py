@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         stages = chained(load(given, asked.settings))
         check(stages)
-        if not asked.check:
+        if asked.check:
+            _log.info("nothing is wrong with %s: %s", given, ", ".join(stage.stage for stage in stages))
+        else:
             run(stages, resume=asked.resume == "auto")
     except (ConfigError, DataError, ContaminatedError) as error:
         _log.error("%s", error)

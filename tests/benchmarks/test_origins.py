@@ -142,6 +142,38 @@ def test_a_job_counts_once_and_its_end_counts_more_than_a_later_attempt() -> Non
     assert [(one["task"], one["shapes"][0]["speedup"]) for one in kept] == [("a", 2.0), ("b", 4.0)]
 
 
+def piece(path: Path, gpu: str, started_at: str, *rows: dict[str, Any]) -> Path:
+    machine = {"device_name": "a GPU", "torch": "2", "harness": "7", "gpu_uuid": gpu, "time": started_at}
+    report = {
+        "piece": path.stem,
+        "settings": {"device": "cuda", "origins": ["human"]},
+        "environment": machine,
+        "ceilings": {},
+        "started_at": started_at,
+        "rows": [{**one, "environment": {"gpu_uuid": gpu}} for one in rows],
+    }
+    path.write_text(json.dumps(report))
+    return path
+
+
+def test_what_was_merged_can_be_merged_with_more(tmp_path: Path) -> None:
+    first = piece(tmp_path / "a.json", "A", "2026-01-01", row("a", [1.0]), row("b", [], state="failed"))
+    second = piece(tmp_path / "b.json", "B", "2026-01-02", row("c", [4.0]))
+    third = piece(tmp_path / "c.json", "C", "2026-01-03", row("a", [2.0]), row("d", [8.0]))
+    folders = [tmp_path / name for name in ("once", "twice")]
+    for folder in folders:
+        folder.mkdir()
+    origins.merge([first, second], write=True, out=folders[0])
+    (merged,) = folders[0].iterdir()
+    origins.merge([merged, third], write=True, out=folders[1])
+    (whole,) = folders[1].iterdir()
+    document = json.loads(whole.read_text())
+    told = [(one["task"], one["shapes"][0]["speedup"] if one["shapes"] else None) for one in document["rows"]]
+    assert told == [("a", 2.0), ("b", None), ("c", 4.0), ("d", 8.0)]
+    assert [one["gpu_uuid"] for one in document["environment"]] == ["A", "B", "C"]
+    assert origins.rows_in([merged, third]) == origins.rows_in([first, second, third])
+
+
 def test_a_claimed_task_is_nobody_elses_until_it_is_given_back(tmp_path: Path) -> None:
     with origins.claimed(tmp_path, "softmax", "cuda-0") as first:
         with origins.claimed(tmp_path, "softmax", "cuda-1") as second:
