@@ -20,6 +20,7 @@ job of `batch` ends with requests in `jobs/TASK.batch/batch/requests.jsonl` unti
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -271,29 +272,33 @@ def reports_in(paths: Sequence[Path]) -> list[dict[str, Any]]:
     ]
     reports = []
     for file in files:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        reports += [document] if "piece" in document else _apart(document, file.name)
+        text = file.read_text(encoding="utf-8")
+        document = json.loads(text)
+        reports += [document] if "piece" in document else _apart(text)
     return list({report["piece"]: report for report in reports}.values())
 
 
-def _apart(merged: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """What `merge` wrote earlier as pieces again, one for each machine."""
+def _apart(text: str) -> list[dict[str, Any]]:
+    """What `merge` wrote earlier as pieces again; rows whose machine is not known (no verdict was reached) go with the first."""
+    merged = json.loads(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     parts = zip(merged["settings"], merged["environment"], merged["ceilings"], strict=True)
-    found: dict[str, dict[str, Any]] = {}
-    for settings, machine, rates in parts:
-        place = str(machine.get("gpu_uuid"))
-        found.setdefault(
-            place,
-            {
-                "piece": f"{name} {place}",
-                "settings": settings,
-                "environment": machine,
-                "ceilings": rates,
-                "started_at": machine["time"],
-                "rows": [row for row in merged["rows"] if str(row["environment"].get("gpu_uuid")) == place],
-            },
-        )
-    return list(found.values())
+    pieces = [
+        {
+            "piece": f"{digest}-{number}",
+            "settings": settings,
+            "environment": machine,
+            "ceilings": rates,
+            # when it was merged everything in it had ended
+            "started_at": max(str(one["time"]) for one in merged["environment"]),
+            "rows": [],
+        }
+        for number, (settings, machine, rates) in enumerate(parts)
+    ]
+    of_gpu = {piece["environment"].get("gpu_uuid"): piece for piece in reversed(pieces)}
+    for row in merged["rows"]:
+        of_gpu.get(row["environment"].get("gpu_uuid"), pieces[0])["rows"].append(row)
+    return pieces
 
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -367,7 +372,7 @@ def merge(
 ) -> None:
     """The tables over several pieces, or what was merged of them before, of the same harness on the same kind of device."""
     console = Console(width=190)
-    reports = [report for report in reports_in(pieces) if report["rows"]]
+    reports = reports_in(pieces)
     names = ("harness", "device_name", "torch")
     alike = {tuple(str(report["environment"].get(name)) for name in names) for report in reports}
     if len(alike) != 1:

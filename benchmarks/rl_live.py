@@ -22,12 +22,11 @@ import typer
 from rich.console import Console
 
 from rl.config import FleetPart
-from rl.demo.arms import Outcome, ReplaySettings, mean_score, run_arm
+from rl.demo.arms import Outcome, ReplaySettings, run_arm
 from rl.demo.cells import read_table
-from rl.demo.findings import grid
 from rl.demo.intervals import ratio_of_means
 from rl.demo.learning import GrpoSettings, Learner, Practice, SftSettings, StepRecord
-from rl.demo.live import LiveWorld
+from rl.demo.live import LiveWorld, Tally
 from rl.demo.model import Policy
 from rl.demo.trl_learner import TrlLearner
 
@@ -35,18 +34,25 @@ ARMS = ("sft", "contrastive")
 
 
 class Watched:
-    """A learner whose parts are timed."""
+    """A learner whose parts are timed, with what of them was waiting for verdicts.
 
-    def __init__(self, learner: Learner) -> None:
+    Args:
+        learner: which.
+        waited_s: how long verdicts have been waited for so far.
+    """
+
+    def __init__(self, learner: Learner, waited_s: Callable[[], float]) -> None:
         self._learner = learner
-        self.elapsed_s = {"imitate": 0.0, "reinforce": 0.0}
+        self._waited_s = waited_s
+        self.parts = {"imitate_s": 0.0, "reinforce_s": 0.0, "waited_s": 0.0}
 
     def _timed(self, part: str, work: Callable[[], Any]) -> Any:
-        began = time.monotonic()
+        began, waited_s = time.monotonic(), self._waited_s()
         try:
             return work()
         finally:
-            self.elapsed_s[part] += time.monotonic() - began
+            self.parts[f"{part}_s"] += time.monotonic() - began
+            self.parts["waited_s"] += self._waited_s() - waited_s
 
     def imitate(
         self, policy: Policy, rows: Callable[[int], list[tuple[str, str]]], settings: SftSettings
@@ -95,51 +101,79 @@ def main(
     began = time.monotonic()
     supervised: dict[str, Any] = {}
     outcomes: list[Outcome] = []
-    parts: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, float]] = {}
+    compared = {"families": list(table.families), **asdict(settings)}
+
+    def save(found: dict[str, Any]) -> None:
+        """After each arm: what was judged is not lost with a run that is stopped."""
+        data = {
+            "program": "benchmarks.rl_live",
+            "settings": {
+                **compared,
+                "seed": seed,
+                "place": place,
+                "width": width,
+                "services": url.count(",") + 1,
+            },
+            "environment": dict(world.environment),
+            "found": found,
+            "tally": asdict(world.tally),
+            "parts": parts,
+            "outcomes": [outcome.as_json() for outcome in outcomes],
+        }
+        out.write_text(json.dumps(data) + "\n", encoding="utf-8")
+
     for name in ARMS:
-        watched = Watched(TrlLearner(folder))
-        before_s = world.tally.waited_s
+        watched = Watched(TrlLearner(folder), lambda: world.tally.waited_s)
         outcome, _ = run_arm(world, name, watched, settings, seed, supervised, place)
         outcomes.append(outcome)
-        parts[name] = {**watched.elapsed_s, "waited_s": world.tally.waited_s - before_s}
-        console.print(
-            f"{name}: mean {mean_score(outcome):.3f}, outside {outcome.outside:.2f}, {world.tally}",
-            markup=False,
-        )
-    elapsed_s = time.monotonic() - began
-    ratio = ratio_of_means(_means(outcomes, "contrastive"), _means(outcomes, "sft"))
-    tally, reinforced = world.tally, parts["contrastive"]
-    after_first_s = tally.waited_s - (tally.first_verdict_s or 0.0)
-    found = {
-        "ratio": asdict(ratio),
-        "elapsed_s": elapsed_s,
-        "distinct_a_second": tally.judged / max(after_first_s, 1e-9),
-        "with_repeats_a_second": tally.asked / max(after_first_s, 1e-9),
-        "idle_share": min(1.0, reinforced["waited_s"] / max(reinforced["reinforce"], 1e-9)),
-    }
-    console.print(f"contrastive over sft, this seed's tasks: {ratio}")
-    console.print(found)
+        parts[name] = watched.parts
+        save({})
+        console.print(f"{name}: outside {outcome.outside:.2f}, {world.tally}", markup=False)
+    found = figures_of(outcomes, world.tally, parts["contrastive"], time.monotonic() - began)
     if replay is not None:
-        claim = next(one for one in json.loads(replay.read_text())["claims"] if one["name"] == "P1")
-        found["replay"] = {key: claim[key] for key in ("value", "low", "high")}
-        found["inside"] = claim["low"] <= ratio.value <= claim["high"]
-        console.print(f"the replay's interval: {found['replay']}; inside: {found['inside']}")
-    data = {
-        "program": "benchmarks.rl_live",
-        "settings": {**asdict(settings), "seed": seed, "place": place, "width": width},
-        "environment": dict(table.environment),
-        "table": {"device": table.device, "size": table.size, "families": list(table.families)},
-        "found": found,
-        "tally": asdict(tally),
-        "parts": parts,
-        "outcomes": [outcome.as_json() for outcome in outcomes],
-    }
-    out.write_text(json.dumps(data) + "\n", encoding="utf-8")
+        found |= beside_replay(json.loads(replay.read_text(encoding="utf-8")), compared, found["ratio"])
+    save(found)
+    console.print(found)
     console.print(f"wrote {out}")
 
 
-def _means(outcomes: list[Outcome], arm: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return grid(outcomes, arm, lambda scores: float(np.mean(scores)) if scores else 0.0)
+def figures_of(
+    outcomes: list[Outcome], tally: Tally, reinforced: dict[str, float], elapsed_s: float
+) -> dict[str, Any]:
+    """The ratio of both arms' means over held-out tasks that both have candidates at, and rates after the first verdict."""
+    by_arm = {outcome.arm: outcome.scores for outcome in outcomes}
+    tasks = [name for name, scores in by_arm["sft"].items() if scores and by_arm["contrastive"][name]]
+    after, before = (
+        np.array([[float(np.mean(by_arm[arm][task])) for task in tasks]]) for arm in ("contrastive", "sft")
+    )
+    judging_s = tally.waited_s - (tally.first_verdict_s or 0.0)
+    answered = tally.asked - sum(tally.unjudged.values())
+    return {
+        "ratio": asdict(ratio_of_means(after, before)) if tasks and before.mean() > 0 else None,
+        "tasks": len(tasks),
+        "elapsed_s": elapsed_s,
+        "distinct_a_second": tally.judged / max(judging_s, 1e-9),
+        "with_repeats_a_second": answered / max(judging_s, 1e-9),
+        "idle_share": reinforced["waited_s"] / max(reinforced["reinforce_s"], 1e-9),
+    }
+
+
+def beside_replay(
+    replay: dict[str, Any], compared: dict[str, Any], ratio: dict[str, float] | None
+) -> dict[str, Any]:
+    """Whether the ratio lies in the interval of a replay's P1.
+
+    Raises:
+        typer.BadParameter: the replay is of other settings.
+    """
+    theirs = {**replay["settings"], "families": replay["table"]["families"]}
+    if differing := [name for name, value in compared.items() if theirs.get(name) != value]:
+        raise typer.BadParameter(f"the replay differs in {', '.join(differing)}")
+    claim = next(one for one in replay["claims"] if one["name"] == "P1")
+    known = ratio is not None and claim["value"] is not None
+    inside = known and claim["low"] <= ratio["value"] <= claim["high"] if ratio else False
+    return {"replay": {key: claim[key] for key in ("value", "low", "high")}, "inside": inside}
 
 
 if __name__ == "__main__":

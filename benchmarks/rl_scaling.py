@@ -8,6 +8,7 @@ Numbers of GPUs take turns, each in fresh processes, so that a drift of the host
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -62,7 +63,7 @@ def run(data: Path, count: int, each: int, steps: int, folder: Path) -> list[dic
             "--dynamo_backend",
             "no",
         ]
-    visible = ",".join(str(index) for index in range(count))
+    visible = ",".join(_visible()[:count])
     ended = subprocess.run(
         [*launched, "-m", "rl.train", _CONFIG, *given],
         cwd=ROOT,
@@ -76,8 +77,18 @@ def run(data: Path, count: int, each: int, steps: int, folder: Path) -> list[dic
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def _visible() -> list[str]:
+    """The GPUs that this program may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if mask is not None:
+        return [word.strip() for word in mask.split(",") if word.strip()]
+    import torch
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
 def efficiency(one: list[float], several: list[float]) -> tuple[float, float, float]:
-    """Step of one GPU over a step of several with as much for each: 1 is perfect. With a 95 % interval, bootstrap over steps."""
+    """Step of one GPU over a step of several with as much for each: 1 is perfect. With a 95 % interval, bootstrap over steps: what differs from run to run is not in it."""
     generator = np.random.default_rng(0)
     before, after = np.array(one), np.array(several)
     found = [
@@ -104,6 +115,8 @@ def main(
     numbers = [int(word) for word in counts.split(",")]
     if numbers[0] != 1:
         raise typer.BadParameter("what several reach is told against one: 1 comes first")
+    if max(numbers) > len(_visible()):
+        raise typer.BadParameter(f"{max(numbers)} GPUs are asked for, and {len(_visible())} are here")
     lines: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
     began = time.monotonic()
     for turn in range(rounds):
@@ -140,6 +153,7 @@ def main(
     console.print(printed)
     document = {
         "program": "benchmarks.rl_scaling",
+        "data_sha256": hashlib.sha256(data.read_bytes()).hexdigest(),
         "settings": {"counts": numbers, "rounds": rounds, "each": each, "steps": steps, "skipped": skipped},
         "environment": {**environment(), **measured_on(open_device("cuda"))},
         "rows": rows,

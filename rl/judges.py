@@ -92,13 +92,15 @@ class ServiceJudge:
 
     def _ask(self, task: TaskSource, source: str) -> Mapping[str, Any]:
         settings = self._settings
+        # A service of an earlier version knows no shapes, and need not where none are asked for.
+        shapes = {"shapes": _of(settings)} if settings.shapes else {}
         try:
             request = EvaluateRequest(
                 source=task.source,
                 candidate=source,
                 device=settings.device,
                 deadline_s=settings.deadline_s,
-                shapes=_of(settings),
+                **shapes,
             )
         except ValidationError as error:
             named = error.errors()[0]
@@ -199,7 +201,8 @@ class LocalJudge:
 
 
 def _of(settings: FleetPart) -> dict[Any, list[dict[str, Any]]] | None:
-    return {split: list(every) for split, every in settings.shapes.items()} if settings.shapes else None
+    shapes = {split: list(every) for split, every in (settings.shapes or {}).items() if every}
+    return shapes or None
 
 
 def machine_of(settings: FleetPart) -> str | None:

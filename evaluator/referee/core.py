@@ -33,6 +33,7 @@ _MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
 #: Of the time for a task: what looking for its sizes may take; and what lint may take before a candidate is judged.
 _INFERENCE_SHARE, _LINT_SECONDS = 0.3, 120.0
+_MOST_OPEN_SHAPES = 160
 _TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
 
 
@@ -213,7 +214,9 @@ class RefereeCore:
             return as_json(self._no_session(request, "not_judged", str(failure), ""))
         evaluation = Evaluation(self.fleet, session, request, progress, alone=alone)
         verdict = evaluation.judge()
-        if verdict.verdict in ("task_rejected", "not_judged") or evaluation.again:
+        unusable = verdict.verdict in ("task_rejected", "not_judged") or evaluation.again
+        # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
+        if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
             self._drop(request.task)
         if evaluation.again == "wider" and self.fleet.room.widen(request.task.sha256):
             return self._judge(_rest(request, verdict), progress, alone=alone)

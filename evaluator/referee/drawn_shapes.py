@@ -84,6 +84,19 @@ class DrawnShapes:
         fits = self._caps.fit(shapes, cap_bytes, share) if shapes else []
         return [dims for dims, is_small in zip(shapes, fits, strict=True) if is_small]
 
+    def _of_somebody(self, given: list[Dims]) -> list[Dims]:
+        """Shapes that somebody names: within the space, and with inputs of which this machine can hold many."""
+        shapes = [check_shape(self._space, dims) for dims in given]
+        cap_bytes = self._fleet.given_cap_bytes
+        for dims, is_small in zip(shapes, self._caps.small(shapes, cap_bytes) if shapes else [], strict=True):
+            if not is_small:
+                named = ", ".join(f"{name}={size}" for name, size in dims.items())
+                raise RoleFailure(
+                    "task_rejected",
+                    f"at {named} the inputs are larger than {cap_bytes >> 20} MiB, the most that is judged here",
+                )
+        return shapes
+
     def choose(
         self,
         splits: Sequence[str],
@@ -110,7 +123,7 @@ class DrawnShapes:
                 raise RoleFailure("task_rejected", f"unknown split {split!r}; known: {', '.join(SPLITS)}")
         for split in splits:
             if split in given:
-                chosen.shapes[split] = [check_shape(self._space, dims) for dims in given[split]]
+                chosen.shapes[split] = self._of_somebody(given[split])
                 continue
             drawn = self.draw(split, cap_bytes, chosen.traffic, given.get("validation", ()))
             chosen.strata |= {(split, freeze_dims(one.dims)): one.stratum for one in drawn}

@@ -132,6 +132,11 @@ class Evaluation:
         self.control.close()
         if not self.fleet.room.can_tell(alone=self._alone):
             return False
+        with self.fleet.device_lock.exclusive():
+            return self._asked_too_much(failure)
+
+    def _asked_too_much(self, failure: RoleFailure) -> bool:
+        assert self.fleet.keeper is not None
         if failure.role == "control":
             process = self.candidate.process
             return process is not None and held_most(self.fleet.keeper, process)

@@ -86,6 +86,10 @@ class Fleet:
         #: Where everything else runs; None leaves it to the operating system.
         self.role_cores = cores.beside(device.index, device.count) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
+        #: The same for shapes that somebody names: a call's inputs are there about ten times, and others want memory, too.
+        self.given_cap_bytes = max(
+            device.input_cap_bytes, (device.memory_bytes or device.memory_limit_bytes) // 64
+        )
         self.caps = device.caps
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
         self.store = work_dir / "store"

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.batch.run import UNJUDGED
+from evaluator.fingerprint import type_of
 from rl.config import FleetPart
 from rl.demo.arms import World
 from rl.demo.cells import Table
 from rl.demo.dialect.tasks import RAGGED, Task, task_source
+from rl.errors import FleetLost
 from rl.judges import Judge, ServiceJudge, Unjudged
+from rl.verdicts import elsewhere
 
 
 @dataclass
@@ -64,11 +67,18 @@ class LiveWorld(World):
         self._settings = settings
         self._urls = {family: urls[place % len(urls)] for place, family in enumerate(table.families) if urls}
         self._judge = judge
-        self._found: dict[tuple[str, str], dict[str, float]] = {}
+        self._found: dict[tuple[str, str], dict[str, float | None]] = {}
+        self._silent = 0
         self.tally = Tally()
+        #: Where accepted candidates were timed: the first verdict's. What another type of machine says is no verdict here.
+        self.environment: Mapping[str, Any] = {}
 
     def judge(self, tasks: Sequence[Task], texts: Sequence[str]) -> list[float | None]:
-        """What each text is worth at its task; asks the service for what is new."""
+        """What each text is worth at its task; asks the service for what is new.
+
+        Raises:
+            FleetLost: there was no verdict several times in a row.
+        """
         began = time.monotonic()
         self.tally.asked += len(texts)
         new = [
@@ -78,15 +88,20 @@ class LiveWorld(World):
         ]
         for key in [key for key in new if not _parses(key[1])]:
             self.tally.unparsable += 1
-            self._found[key] = {}
+            self._found[key] = self._failed(key[0])
             new.remove(key)
         if new:
+            before = self.tally.judged
             asyncio.run(self._ask_all(new, began))
+            self._silent = 0 if self.tally.judged > before else self._silent + 1
+            if self._silent >= self._settings.dead_steps:
+                raise FleetLost(
+                    f"no verdict {self._silent} times in a row: {next(iter(self.tally.unjudged), '')}"
+                )
         self.tally.waited_s += time.monotonic() - began
         found = [self._found.get((task.family, text)) for task, text in zip(tasks, texts, strict=True)]
         return [
-            None if scores is None else scores.get(task.name, 0.0)
-            for task, scores in zip(tasks, found, strict=True)
+            None if scores is None else scores[task.name] for task, scores in zip(tasks, found, strict=True)
         ]
 
     async def _ask_all(self, new: Sequence[tuple[str, str]], began: float) -> None:
@@ -119,7 +134,7 @@ class LiveWorld(World):
                 except Unjudged as error:
                     why = str(error)
                     if error.own_fault:
-                        self._found[family, text] = {}
+                        self._found[family, text] = self._failed(family)
                         return
                     if not error.again:
                         break
@@ -127,25 +142,40 @@ class LiveWorld(World):
             if verdict["verdict"] in UNJUDGED:
                 why = str(verdict.get("reason"))[:200]
                 continue
+            if other := self._elsewhere(verdict):
+                why = f"judged on {other}"
+                break
             if self.tally.first_verdict_s is None:
                 self.tally.first_verdict_s = time.monotonic() - began
             self.tally.judged += 1
             word = str(verdict["verdict"])
             self.tally.words[word] = self.tally.words.get(word, 0) + 1
-            self._found[family, text] = _scores(family, verdict)
+            self._found[family, text] = self._scored(family, verdict)
             return
         self.tally.unjudged[why] = self.tally.unjudged.get(why, 0) + 1
 
+    def _elsewhere(self, verdict: Mapping[str, Any]) -> str | None:
+        """The machine of a verdict, if it is not the one that the first accepted candidate was timed on."""
+        if verdict["verdict"] != "accepted":
+            return elsewhere(verdict, type_of(self.environment) if self.environment else None)
+        self.environment = self.environment or verdict["environment"]
+        other = type_of(verdict["environment"])
+        return other if other != type_of(self.environment) else None
 
-def _scores(family: str, verdict: Mapping[str, Any]) -> dict[str, float]:
-    """Speedups by task; a program that is wrong anywhere is worth nothing everywhere."""
-    if verdict["verdict"] != "accepted":
-        return {}
-    return {
-        Task("", family, shape["dims"]["rows"], shape["dims"]["cols"]).name: float(shape["speedup"])
-        for shape in verdict["shapes"]
-        if shape["split"] == "visible" and shape["speedup"] is not None
-    }
+    def _failed(self, family: str) -> dict[str, float | None]:
+        return {task.name: 0.0 for task in (*self.train, *self.held_out) if task.family == family}
+
+    def _scored(self, family: str, verdict: Mapping[str, Any]) -> dict[str, float | None]:
+        """By task; a program that is wrong anywhere is worth nothing everywhere, and what was not timed has no score."""
+        tasks = [task for task in (*self.train, *self.held_out) if task.family == family]
+        if verdict["verdict"] != "accepted":
+            return self._failed(family)
+        timed = {
+            (shape["dims"]["rows"], shape["dims"]["cols"]): float(shape["speedup"])
+            for shape in verdict["shapes"]
+            if shape["split"] == "visible" and shape["speedup"] is not None
+        }
+        return {task.name: timed.get((task.rows, task.cols)) for task in tasks}
 
 
 def _parses(text: str) -> bool:

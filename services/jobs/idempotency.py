@@ -48,4 +48,6 @@ def remember(session: Session, verb: str, request: Request, key: str | None, mad
 
 
 def _digest(verb: str, request: Request) -> str:
-    return hashlib.sha256(f"{verb}\n{request.model_dump_json()}".encode()).hexdigest()
+    # A field that an earlier version did not know is no part of what it kept.
+    absent = {name for name in request.LATER if getattr(request, name) is None}
+    return hashlib.sha256(f"{verb}\n{request.model_dump_json(exclude=absent)}".encode()).hexdigest()

@@ -5,7 +5,7 @@ Every text ends up in a database and in the referee's JSON, so text that cannot 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -27,6 +27,7 @@ OWN_PRIORITY = 4
 MOST_PRIORITY = 9
 # What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
 _LARGEST_SIZE = 2**53
+_LONGEST_WORD = 200
 # A year; beyond some hundreds of years clocks and waits overflow.
 _LONGEST_S = 366 * 24 * 3600.0
 
@@ -63,11 +64,13 @@ def _size(value: Any) -> int | str:
         raise ValueError("is neither a whole number nor a word")
     if isinstance(value, int) and abs(value) > _LARGEST_SIZE:
         raise ValueError(f"is beyond {_LARGEST_SIZE}")
+    if isinstance(value, str) and len(value) > _LONGEST_WORD:
+        raise ValueError(f"is a word of more than {_LONGEST_WORD} characters")
     return value if isinstance(value, int) else _one_line(value)
 
 
 Source = Annotated[str, Field(min_length=1), AfterValidator(_source)]
-Line = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
+Line = Annotated[str, Field(max_length=_LONGEST_WORD), AfterValidator(_one_line)]
 Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
 Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
 Device = Literal["cpu", "cuda"]
@@ -116,8 +119,9 @@ def _examples(*found: dict[str, Any]) -> ConfigDict:
 
 
 class Request(BaseModel):
-    """Base of the request bodies."""
+    """Base of the request bodies. `LATER` names fields that came when idempotency keys were already kept."""
 
+    LATER: ClassVar[frozenset[str]] = frozenset()
     model_config = ConfigDict(extra="forbid")
 
     @field_validator("*", mode="before")
@@ -306,13 +310,15 @@ class BatchAnswers(Request):
 class EvaluateRequest(TaskRequest):
     """Body of POST /evaluate."""
 
+    LATER = frozenset({"shapes"})
     model_config = _examples({"source": _TASK, "candidate": _CANDIDATE, "device": "cpu"})
 
     candidate: Source = Field(description="a candidate file: class ModelNew")
     device: Device | None = None
     effort: Literal["screen", "confirm"] = "screen"
-    shapes: dict[Literal["visible", "adversarial"], OwnShapes] | None = Field(
+    shapes: dict[Literal["visible", "adversarial"], Annotated[OwnShapes, Field(min_length=1)]] | None = Field(
         default=None,
+        min_length=1,
         description="own shapes instead of sampled ones: timed at `visible`, only checked at `adversarial`",
     )
     deadline_s: float = Field(

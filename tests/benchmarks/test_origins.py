@@ -158,6 +158,9 @@ def piece(path: Path, gpu: str, started_at: str, *rows: dict[str, Any]) -> Path:
 
 def test_what_was_merged_can_be_merged_with_more(tmp_path: Path) -> None:
     first = piece(tmp_path / "a.json", "A", "2026-01-01", row("a", [1.0]), row("b", [], state="failed"))
+    document = json.loads(first.read_text())
+    document["rows"][1]["environment"] = {}  # it ended without any verdict
+    first.write_text(json.dumps(document))
     second = piece(tmp_path / "b.json", "B", "2026-01-02", row("c", [4.0]))
     third = piece(tmp_path / "c.json", "C", "2026-01-03", row("a", [2.0]), row("d", [8.0]))
     folders = [tmp_path / name for name in ("once", "twice")]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -285,7 +286,8 @@ def test_nobody_is_blamed_while_others_give_memory_back(
     role = Role(driver, 0)
     judging: Any = object.__new__(Evaluation)
     judging._alone = alone
-    judging.fleet = SimpleNamespace(keeper=Lender(None), room=Room(H200(), referees))  # type: ignore[arg-type]
+    lock = SimpleNamespace(exclusive=nullcontext)
+    judging.fleet = SimpleNamespace(keeper=Lender(None), device_lock=lock, room=Room(H200(), referees))  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
     judging.candidate = SimpleNamespace(process=role)
     try:

@@ -168,6 +168,11 @@ def test_evaluate_and_candidates_know_their_fields(door: Service) -> None:
     ) == ["splits"]
     held_out = {"source": TINY_TASK, "candidate": CORRECT, "shapes": {"held_out": [{"rows": 3}]}}
     assert fields(door.post("/evaluate", held_out)) == ["shapes.held_out"]
+    whole = {"source": TINY_TASK, "candidate": CORRECT}
+    assert fields(door.post("/evaluate", {**whole, "shapes": {}})) == ["shapes"]
+    assert fields(door.post("/evaluate", {**whole, "shapes": {"visible": []}})) == ["shapes.visible"]
+    long = {"visible": [{"rows": "x" * 201}]}
+    assert fields(door.post("/evaluate", {**whole, "shapes": long})) == ["shapes.visible.0.rows"]
     assert fields(door.post("/jobs/nothing/candidates", {"candidate": " ", "origin": "human"})) == [
         "candidate",
         "origin",

@@ -14,6 +14,7 @@ from rl.demo import seen
 from rl.demo.arms import ReplaySettings, WorldPractice
 from rl.demo.dialect.tasks import Task
 from rl.demo.live import LiveWorld
+from rl.errors import FleetLost
 from rl.judges import Unjudged
 from tests.rl.demo.planted import invented_speedup, planted_table
 
@@ -23,7 +24,8 @@ TABLE = planted_table(("row_sum", "softmax"))
 class Referee:
     """Answers as the invented table has it, with verdicts in the referee's form."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: str = "one") -> None:
+        self.environment = {"device": "cuda", "device_name": machine}
         self.asked: list[tuple[str, str]] = []
         self.under_way = self.most = 0
 
@@ -43,7 +45,8 @@ class Referee:
             return {"verdict": "incorrect", "reason": "wrong", "shapes": []}
         shapes = [{"dims": dims, "split": "visible", "speedup": speedup} for dims, speedup in speedups]
         ragged = {"dims": {"rows": 5, "cols": 67}, "split": "adversarial", "speedup": None}
-        return {"verdict": "accepted", "reason": "", "shapes": [*shapes, ragged]}
+        found = {"verdict": "accepted", "reason": "", "shapes": [*shapes, ragged]}
+        return {**found, "environment": self.environment}
 
     def close(self) -> None: ...
 
@@ -108,3 +111,40 @@ def test_what_cannot_be_submitted_is_the_candidates_own_failure() -> None:
     )
     assert world.judge(tasks_of("softmax")[:1], ["x = 1"]) == [0.0]
     assert world.tally.unjudged == {}
+
+
+def test_a_task_that_an_accepted_program_was_not_timed_at_has_no_score() -> None:
+    class Hasty(Referee):
+        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+            found = await super().judge(task, source)
+            return {**found, "shapes": found["shapes"][1:]}
+
+    world = LiveWorld(TABLE, FleetPart(deadline_s=5), judge=Hasty())
+    tasks = tasks_of("row_sum")
+    program = next(one for one in TABLE.grammar.of_family("row_sum") if invented_speedup(one, tasks[0]))
+    found = world.judge(tasks, [program.source] * len(tasks))
+    assert found == [None, *(invented_speedup(program, task) for task in tasks[1:])]
+
+
+def test_what_another_type_of_machine_says_is_no_verdict() -> None:
+    referee = Referee()
+    world = LiveWorld(TABLE, FleetPart(tries=1, deadline_s=5), judge=referee)
+    task = tasks_of("row_sum")[0]
+    right = [one.source for one in TABLE.grammar.of_family("row_sum") if invented_speedup(one, task)]
+    program, other = right[:2]
+    assert world.judge([task], [program]) != [None]
+    referee.environment = {"device": "cuda", "device_name": "another"}
+    assert world.judge([task], [other]) == [None]
+    assert list(world.tally.unjudged) == ["judged on another"]
+
+
+def test_a_run_ends_where_nobody_answers_any_more() -> None:
+    world = LiveWorld(
+        TABLE,
+        FleetPart(tries=1, dead_steps=2, deadline_s=5),
+        judge=Broken(Unjudged("no service answers", again=True, gone=True)),
+    )
+    task = tasks_of("softmax")[:1]
+    assert world.judge(task, ["x = 1"]) == [None]
+    with pytest.raises(FleetLost, match="no service answers"):
+        world.judge(task, ["x = 2"])

@@ -1,0 +1,58 @@
+"""Shapes that somebody names: within what a machine can hold, and not kept open for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluator.referee import core as core_module
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.evaluation import Request
+from evaluator.sources import CandidateSource, TaskSource
+
+TASK = TaskSource(
+    "wide",
+    """import torch
+from kernelbench_tasks import Dim
+
+DIMS = {"n": Dim(1, 1 << 36, default=64)}
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1.0
+
+
+def get_inputs(n=64):
+    return [torch.randn(n)]
+
+
+def get_init_inputs():
+    return []
+""",
+)
+WRONG = CandidateSource(
+    "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + 2.0\n"
+)
+
+
+def judged(core: RefereeCore, *sizes: int) -> dict[str, object]:
+    shapes = {"visible": [{"n": size} for size in sizes], "adversarial": [{"n": 5}]}
+    return core.evaluate(Request(TASK, WRONG, shapes=shapes), lambda *_: None)
+
+
+def test_a_shape_that_no_machine_holds_is_refused_with_its_name(core: RefereeCore) -> None:
+    found = judged(core, 64, 1 << 35)
+    assert found["verdict"] == "task_rejected"
+    assert "at n=34359738368 the inputs are larger than" in str(found["reason"])
+    assert judged(core, 64)["verdict"] == "incorrect"
+
+
+def test_a_task_with_very_many_open_shapes_is_closed(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_module, "_MOST_OPEN_SHAPES", 3)
+    judged(core, 64)
+    assert TASK.sha256 in core._sessions
+    judged(core, 65, 66, 67)
+    assert TASK.sha256 not in core._sessions
+    assert judged(core, 64)["verdict"] == "incorrect"
