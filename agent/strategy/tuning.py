@@ -32,7 +32,7 @@ RUNGS: tuple[tuple[float, float], ...] = ((1 / 32, 1 / 4), (1 / 8, 1 / 4), (1 / 
 LAST = 6
 TIE = 0.02
 #: Rungs of this length or longer are timed in so many turns.
-_TURNS_FROM, TURNS = 1 / 2, 8
+_TURNS_FROM, TURNS = 1 / 8, 8
 #: Ties that are carried along at most, as a share of a rung's places.
 _MOST_TIES = 0.5
 
