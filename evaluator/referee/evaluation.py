@@ -73,8 +73,7 @@ class Evaluation:
         self.fleet = fleet
         #: No other evaluation computes on the device meanwhile.
         self._alone = alone
-        #: Memory ran out, and that need not be the last word: ``wider`` with all memory that a task may have, ``alone`` with the
-        #: device for itself; empty where the verdict stands.
+        #: Memory ran out, and is to be tried again: ``wider`` with all that a task may have, ``alone`` with the device for itself.
         self.again = ""
         self.session = session
         self.request = request
@@ -132,16 +131,12 @@ class Evaluation:
         self.control.close()
         if not self.fleet.room.can_tell(alone=self._alone):
             return False
+        candidate = [self.candidate.process] if self.candidate.process is not None else []
         with self.fleet.device_lock.exclusive():
-            return self._asked_too_much(failure)
-
-    def _asked_too_much(self, failure: RoleFailure) -> bool:
-        assert self.fleet.keeper is not None
-        if failure.role == "control":
-            process = self.candidate.process
-            return process is not None and held_most(self.fleet.keeper, process)
-        ended = [self.candidate.process, self.session.process if failure.role == "reference" else None]
-        return had_its_part(self.fleet.keeper, [process for process in ended if process is not None])
+            if failure.role == "control":
+                return any(held_most(self.fleet.keeper, process) for process in candidate)
+            ended = [*candidate, self.session.process] if failure.role == "reference" else candidate
+            return had_its_part(self.fleet.keeper, ended)
 
     def _no_room(self, reason: str) -> tuple[str, str, str]:
         """The verdict on a candidate for which a GPU that others use, too, had no room."""

@@ -213,7 +213,7 @@ class Bundle(Base):
 
 
 class Evaluation(Leased, Base):
-    """One (task, candidate) to be judged: a POST /evaluate, or (with `job_id`) an external candidate of a job."""
+    """One (task, candidate) to be judged: a POST /evaluate (at `shapes`, if any), or (with `job_id`) a job's external candidate."""
 
     __tablename__ = "evaluations"
     __table_args__ = (
@@ -235,7 +235,6 @@ class Evaluation(Leased, Base):
     candidate_source: Mapped[str] = mapped_column(Text)
     origin: Mapped[str] = mapped_column(String(16), default="external")
     label: Mapped[str] = mapped_column(String(200), default="")
-    #: Where it is judged instead of at sampled shapes, by split.
     shapes: Mapped[dict[str, Any] | None]
     verdict: Mapped[str | None] = mapped_column(String(32))
     reason: Mapped[str | None] = mapped_column(Text)
@@ -290,8 +289,7 @@ class Leaderboard(Base):
 class LeaderboardEntry(Base):
     """One job's confirmed figure. `services.leaderboard` alone writes and reads these.
 
-    `live` is false once the same source of the same owner was confirmed again: the latest measurement counts, so that
-    measuring often and keeping the luckiest gains nothing.
+    `live` is false once the same source of the same owner was confirmed again: measuring often, and keeping the luckiest, gains nothing.
     """
 
     __tablename__ = "leaderboard_entries"

@@ -5,6 +5,7 @@ Every text ends up in a database and in the referee's JSON, so text that cannot 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -85,6 +86,11 @@ Priority = Annotated[
 ]
 OwnShapes = Annotated[list[Dims], Field(max_length=MAX_SHAPES_PER_SPLIT)]
 Split = Literal["visible", "validation", "held_out", "adversarial"]
+
+
+def own_shapes(asked: Mapping[Any, Sequence[Any]] | None) -> dict[str, Any] | None:
+    """Shapes of a request, by split, as they are stored."""
+    return {str(split): list(shapes) for split, shapes in asked.items()} if asked else None
 
 
 _TASK = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from services.jobs.requests import (
     EvaluateRequest,
     OptimizeRequest,
     TaskRequest,
+    own_shapes,
 )
 from services.jobs.tally import NOTHING
 from services.jobs.wake import bell
@@ -110,7 +111,7 @@ def make_job(
         origins=origins,
         models=models,
         start_from=request.start_from,
-        shapes=_own_shapes(request.shapes),
+        shapes=own_shapes(request.shapes),
         traffic=tuple(row.model_dump() for row in request.traffic) if request.traffic else None,
         space={name: dim.model_dump(exclude_none=True) for name, dim in request.space.items()}
         if request.space
@@ -173,7 +174,7 @@ def create_evaluation(
             effort=request.effort,
             deadline_s=request.deadline_s,
             priority=request.priority,
-            shapes=_own_shapes(request.shapes),
+            shapes=own_shapes(request.shapes),
         )
     )
     idempotency.remember(session, "evaluate", request, idempotency_key, evaluation_id)
@@ -185,8 +186,7 @@ def create_evaluation(
 def create_look(session: Session, request: TaskRequest, settings: Settings) -> str:
     """Make a queued look at a task, commit, and return its id: lint and the space of shapes, and nothing is started.
 
-    A row among the evaluations, without a candidate and with the effort `LOOK`: leased, private and cancelled as they are.
-    `request` may be of a kind that names a device.
+    A row among the evaluations, without a candidate, its effort `LOOK`: leased, private and cancelled as they are. `request` may name a device.
 
     Raises:
         Refused: the request asks for something that this service does not have.
@@ -330,10 +330,6 @@ def _evaluation(
         priority=priority,
         shapes=shapes,
     )
-
-
-def _own_shapes(asked: Mapping[Any, Sequence[Any]] | None) -> dict[str, Any] | None:
-    return {str(split): list(shapes) for split, shapes in asked.items()} if asked else None
 
 
 def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:
