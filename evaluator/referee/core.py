@@ -220,7 +220,8 @@ class RefereeCore:
             self._drop(request.task)
         if evaluation.again == "wider" and self.fleet.room.widen(request.task.sha256):
             return self._judge(_rest(request, verdict), progress, alone=alone)
-        if evaluation.again == "alone" and not alone:
+        # Without any time left a second look would only say timeout, which would be the candidate's fault.
+        if evaluation.again == "alone" and not alone and verdict.elapsed_s < request.deadline_s:
             self._close_idle(in_use=0)
             return self._judge(_rest(request, verdict), progress, alone=True)
         return as_json(verdict)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,16 @@ import torch
 
 from evaluator.batch.places import referees_in, sensible_jobs
 from evaluator.errors import DeviceFull, RoleFailure
+from evaluator.referee import core as core_module
 from evaluator.referee import lent_memory
-from evaluator.referee.evaluation import Evaluation
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.lent_memory import Lender, ProcessMemory
 from evaluator.referee.memory_size import MOST_SLOTS, POOL_SHARE, MemorySize, ShapeNeeds, of_shapes, usual
 from evaluator.referee.room import Room, had_its_part, held_most
 from evaluator.roles import device_memory
+from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import Verdict, without_measurement
 
 pytestmark = pytest.mark.shares
 
@@ -294,6 +299,45 @@ def test_nobody_is_blamed_while_others_give_memory_back(
         assert judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="candidate")) == at_fault
     finally:
         role.close()
+
+
+@pytest.mark.parametrize(("elapsed_s", "looks"), [(1.0, [False, True]), (99.0, [False])])
+def test_the_second_look_needs_time_that_is_left(
+    elapsed_s: float, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, candidate = TaskSource("t", "x = 1\n"), CandidateSource("y = 1\n")
+    told: list[bool] = []
+
+    class Crowded:
+        """The card is full the first time."""
+
+        again = ""
+
+        def __init__(self, *_: Any, alone: bool) -> None:
+            told.append(alone)
+            self.again = "" if alone else "alone"
+
+        def judge(self) -> Verdict:
+            made = without_measurement(
+                "not_judged",
+                "taken by others",
+                task={},
+                candidate={},
+                effort="screen",
+                splits=(),
+                environment={},
+            )
+            return replace(made, elapsed_s=elapsed_s)
+
+    monkeypatch.setattr(core_module, "Evaluation", Crowded)
+    session = SimpleNamespace(process=SimpleNamespace(expires_at=0.0), shapes={}, close=lambda: None)
+    core: Any = object.__new__(RefereeCore)
+    core._lint_reports = SimpleNamespace(get=lambda *_: None)
+    core._sessions = OrderedDict()
+    core.fleet = SimpleNamespace(environment=dict, gpu=True)
+    core.session = lambda *_: session
+    found = core._judge(Request(task, candidate, deadline_s=10.0), lambda *_: None)
+    assert (told, found["verdict"]) == (looks, "not_judged")
 
 
 # -- how many ----------------------------------------------------------------------------------------------------------
