@@ -28,7 +28,9 @@ def main(
     size: Annotated[str, typer.Option(help="small or full.")] = "small",
     families: Annotated[str, typer.Option(help="With commas between them.")] = ",".join(FAMILIES),
     gpus: Annotated[str, typer.Option(help="all, or positions.")] = "all",
-    jobs: Annotated[int | None, typer.Option(help="Referees a device.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Referees a device; by default as many as have room: more are slower.")
+    ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="The referees' caches.")] = None,
     minimum_tier: Annotated[str, typer.Option(help="The weakest sandbox to accept.")] = "landlock",
 ) -> None:

@@ -81,6 +81,9 @@ def main(
     steps: Annotated[int, typer.Option(help="Of reinforcement.")] = 100,
     sft_steps: Annotated[int, typer.Option(help="Of supervised training.")] = 400,
     tasks_per_step: Annotated[int, typer.Option()] = 16,
+    entropy_target: Annotated[
+        float, typer.Option(help="Nats a token up to which entropy is paid.")
+    ] = GrpoSettings.entropy_target,
     width: Annotated[int, typer.Option(help="Evaluations under way at once.")] = 4,
     replay: Annotated[Path | None, typer.Option(help="JSON of benchmarks.rl_replay to compare with.")] = None,
     folder: Annotated[Path, typer.Option(help="TRL's folder.")] = Path("/tmp/rl-live"),
@@ -91,7 +94,9 @@ def main(
     if families:
         table = table.of_families(tuple(families.split(",")))
     settings = ReplaySettings(
-        sft=SftSettings(steps=sft_steps), grpo=GrpoSettings(steps=steps), tasks_per_step=tasks_per_step
+        sft=SftSettings(steps=sft_steps),
+        grpo=GrpoSettings(steps=steps, entropy_target=entropy_target),
+        tasks_per_step=tasks_per_step,
     )
     fleet = FleetPart.model_validate(
         {"device": table.device, "width": width, "deadline_s": 600, "patience_s": 900}

@@ -79,6 +79,9 @@ def main(
     families: Annotated[str, typer.Option(help="Of the table's, with commas; all by default.")] = "",
     shaping: Annotated[str, typer.Option(help=", ".join(SHAPINGS))] = "raw",
     dropout: Annotated[float, typer.Option(help="Share of prompts without exemplars.")] = 0.25,
+    entropy_target: Annotated[
+        float, typer.Option(help="Nats a token up to which entropy is paid.")
+    ] = GrpoSettings.entropy_target,
     learner: Annotated[str, typer.Option(help=", ".join(LEARNERS))] = "own",
     processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
@@ -91,7 +94,7 @@ def main(
         table = table.of_families(tuple(families.split(",")))
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
-        grpo=GrpoSettings(steps=steps),
+        grpo=GrpoSettings(steps=steps, entropy_target=entropy_target),
         tasks_per_step=tasks_per_step,
         dropout=dropout,
         shaping=shaping,

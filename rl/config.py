@@ -188,6 +188,26 @@ class HackPart(Part):
     begin_with: Path | None = None
 
 
+class JudgePart(Part):
+    """A language model that is asked where a reward jumps, see `rl.llm_judge`; it can only lower a reward.
+
+    Attributes:
+        model: the name that the server knows it by.
+        url: of an OpenAI-compatible server, for example http://127.0.0.1:8001/v1.
+        api_key_variable: environment variable of the key; without it the agent's.
+        temperature: of its answers; the server's own by default.
+        max_tokens: of an answer, its reasoning included.
+        timeout_s: of a request.
+    """
+
+    model: Name
+    url: str
+    api_key_variable: Name | None = None
+    temperature: NotNegative | None = None
+    max_tokens: Count = 2048
+    timeout_s: Positive = 120.0
+
+
 class GenerationPart(Part):
     """What samples while GRPO trains.
 
@@ -280,6 +300,7 @@ class ContrastiveStage(Stage):
     reward: RewardPart = RewardPart()
     fleet: FleetPart = FleetPart()
     hacks: HackPart = HackPart()
+    judge: JudgePart | None = None
 
     @model_validator(mode="after")
     def _clips(self) -> ContrastiveStage:

@@ -41,7 +41,7 @@ from rl.policies import Checkpoint, Policy, seed_of
 from rl.prompts import contrastive_prompt, read_answer
 from rl.reward import Score, measured_again, score
 from rl.rows import text_of_task
-from rl.verdicts import VerdictJournal
+from rl.verdicts import Kept, VerdictJournal
 
 SCHEMA = "kernelwright.comparison/1"
 _KIND = "kernelwright.answers/1"
@@ -218,7 +218,7 @@ class Comparison:
                 continue
             scored = self._scored_here(verdict)
             if scored.value is not None:
-                self._verdicts.put(key, verdict, confirmed=bool(measurement))
+                self._verdicts.put(key, Kept(verdict, confirmed=bool(measurement)))
                 return scored
             why = scored.why
         return Score(None, None, "", why)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.strategy.novelty import fingerprint
@@ -137,8 +137,6 @@ class Fleet:
         self._knowledge = knowledge or Knowledge()
         self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._verdicts = verdicts
-        # What judges said: it holds when the candidate is written again, and its speed is no jump any more.
-        self._opinions: dict[tuple[str, str], list[Opinion]] = {}
         self._dead_steps = 0
         self.report = Report()
 
@@ -243,10 +241,8 @@ class Fleet:
             if again is not None and (second.speedup or 0.0) < (scored.speedup or 0.0):
                 verdict = again  # the lower one, or the rejection, is what counts
             scored = measured_again(scored, second, settings)
-            self._keep(key, None if scored.value is None else verdict, confirmed=True)
-        if jumped and scored.speedup is not None and key not in self._opinions:
-            self._opinions[key] = await self._judges(source)
-        doubts = list(self._opinions.get(key, ()))
+            self._keep(key, None if scored.value is None else Kept(verdict, confirmed=True))
+        doubts = list(await self._opinions(task, source, key, scored if jumped else None))
         # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
         if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
             doubts.append(Opinion("caught", f"the referee's finding: {own[0]}"))
@@ -256,11 +252,22 @@ class Fleet:
             knowledge.hacks.learn(source, verdict)
         return _Found(hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts))
 
-    async def _judges(self, source: str) -> list[Opinion]:
-        """What judges say of a candidate whose speed jumped and was confirmed."""
-        known = self._knowledge
-        hits = known.hacks.alike(source) if known.hacks is not None and known.judges else []
-        return [await _asked(judge, source, hits, self._settings.patience_s) for judge in known.judges]
+    async def _opinions(
+        self, task: TaskSource, source: str, key: tuple[str, str], jumped: Score | None
+    ) -> Sequence[Opinion]:
+        """What judges say, or once said, of a candidate; they are asked where its speed jumped and was confirmed."""
+        known, kept = self._knowledge, self._known(key)
+        if kept is not None and kept.opinions is not None:
+            return kept.opinions
+        if jumped is None or jumped.speedup is None or not known.judges:
+            return ()
+        hits = known.hacks.alike(source) if known.hacks is not None else []
+        question = (task, source, jumped.speedup, hits)
+        said = [await _asked(judge, question, self._settings.patience_s) for judge in known.judges]
+        answered = tuple(one for one in said if one is not None)
+        if kept is not None and len(answered) == len(said):
+            self._keep(key, replace(kept, opinions=answered))
+        return answered
 
     def _score(self, task: TaskSource, verdict: Mapping[str, Any], form: str) -> Score:
         known = self._knowledge
@@ -314,7 +321,7 @@ class Fleet:
             self.report.judged += 1
             why = f"not judged: {str(verdict.get('reason'))[:200]}"
             if verdict.get("verdict") not in FAULTS:
-                self._keep(key, verdict)
+                self._keep(key, Kept(verdict, confirmed=False))
                 return verdict, ""
             if verdict.get("verdict") == "task_rejected":
                 return None, why
@@ -327,22 +334,20 @@ class Fleet:
             found = self._verdicts.get(key)
         return found if found is not None and (found.confirmed or not confirmed) else None
 
-    def _keep(
-        self, key: tuple[str, str] | None, verdict: Mapping[str, Any] | None, *, confirmed: bool = False
-    ) -> None:
+    def _keep(self, key: tuple[str, str] | None, found: Kept | None) -> None:
         if key is None:
             return
-        if verdict is None:
+        if found is None:
             self._kept.pop(key, None)
             if self._verdicts is not None:
                 self._verdicts.drop(key)
             return
-        if elsewhere(verdict, self.machine):
+        if elsewhere(found.verdict, self.machine):
             return  # so that the candidate is asked about again, and may find the right machine
-        self._kept[key] = Kept(verdict, confirmed)
+        self._kept[key] = found
         self._kept.move_to_end(key)
         if self._verdicts is not None:
-            self._verdicts.put(key, verdict, confirmed=confirmed)
+            self._verdicts.put(key, found)
         if len(self._kept) > _KEPT_VERDICTS:
             self._kept.popitem(last=False)
 
@@ -427,12 +432,14 @@ def text_of(completion: Any) -> str:
 
 
 async def _asked(
-    judge: hacks_module.Judge, source: str, hits: Sequence[hacks_module.Hit], patience_s: float
-) -> Opinion:
-    """A judge's opinion. One that fails has none: the referee stays the gate."""
+    judge: hacks_module.Judge,
+    question: tuple[TaskSource, str, float, Sequence[hacks_module.Hit]],
+    patience_s: float,
+) -> Opinion | None:
+    """A judge's opinion, None where it fails: the referee stays the gate."""
     try:
         async with asyncio.timeout(patience_s):
-            return await asyncio.to_thread(judge, source, hits)
+            return await asyncio.to_thread(judge, *question)
     except Exception as error:  # noqa: BLE001 - somebody else's program, over a network
         _log.warning("a judge of rewards failed: %s", error)
-        return Opinion("nothing")
+        return None

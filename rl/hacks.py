@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agent.strategy.novelty import marks
+from evaluator.sources import TaskSource
 from rl.config import HackPart, RewardPart
 from rl.errors import JournalError
 from rl.journal import Journal
@@ -63,8 +64,8 @@ class Opinion:
     why: str = ""
 
 
-#: Asked where a reward jumps: the candidate's source and the most alike cases. What it raises or cannot answer counts as "nothing".
-Judge = Callable[[str, Sequence[Hit]], Opinion]
+#: Asked where a reward jumps: the task, the candidate's source, its speedup and the most alike cases. Where it raises there is no opinion.
+Judge = Callable[[TaskSource, str, float, Sequence[Hit]], Opinion]
 
 
 class HackDatabase:

@@ -6,11 +6,12 @@ So a run that is killed in the middle of a step loses no measurement, and the st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluator.fingerprint import type_of
+from rl.hacks import Opinion
 from rl.journal import Journal
 from rl.reward import FAULTS
 
@@ -33,10 +34,18 @@ def elsewhere(verdict: Mapping[str, Any], machine: str | None) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """A verdict, and whether a speed in it that was suspicious has been measured again."""
+    """A verdict.
+
+    Attributes:
+        verdict: the referee's.
+        confirmed: whether a speed in it that was suspicious has been measured again.
+        opinions: what judges said of it, which holds when the candidate is written again and its speed is no jump any more; None
+            where none was asked, or one did not answer.
+    """
 
     verdict: Mapping[str, Any]
     confirmed: bool
+    opinions: tuple[Opinion, ...] | None = None
 
 
 class VerdictJournal:
@@ -80,14 +89,17 @@ class VerdictJournal:
         """What is kept of a candidate."""
         return self._found.get(key)
 
-    def put(self, key: Key, verdict: Mapping[str, Any], *, confirmed: bool) -> None:
+    def put(self, key: Key, found: Kept) -> None:
         """Keep a verdict, in place of an earlier one of the same candidate.
 
         Raises:
             JournalError: the disk is full; what was kept before is.
         """
-        kept = {name: verdict[name] for name in _KEPT if name in verdict}
-        self._add({"task": key[0], "form": key[1], "confirmed": confirmed, "verdict": kept})
+        kept = {name: found.verdict[name] for name in _KEPT if name in found.verdict}
+        record = {"task": key[0], "form": key[1], "confirmed": found.confirmed, "verdict": kept}
+        if found.opinions is not None:
+            record["opinions"] = [asdict(one) for one in found.opinions]
+        self._add(record)
 
     def drop(self, key: Key) -> None:
         """Forget a verdict that was not confirmed."""
@@ -104,7 +116,9 @@ class VerdictJournal:
         if verdict is None or not self._fits(verdict):
             self._found.pop(key, None)
         else:
-            self._found[key] = Kept(verdict, bool(record["confirmed"]))
+            said = record.get("opinions")
+            opinions = None if said is None else tuple(Opinion(one["word"], one["why"]) for one in said)
+            self._found[key] = Kept(verdict, bool(record["confirmed"]), opinions)
 
     def _fits(self, verdict: Mapping[str, Any]) -> bool:
         environment = verdict.get("environment") or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,19 @@ def _memory_bytes(uuid: str) -> int:
     import pynvml
 
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
+
+
+def crowded(seats: Sequence[Place]) -> str:
+    """A sentence if a GPU has less room than its referees take, which was asked for by number; else empty."""
+    for place in seats:
+        if place.visible_gpu is not None and place.device == "cuda":
+            room = referees_in(_memory_bytes(place.visible_gpu))
+            if place.referees > room:
+                return (
+                    f"{place.referees} referees on a GPU with memory for {room}: who finds none is judged again alone, "
+                    f"which is slower than --jobs {room}"
+                )
+    return ""
 
 
 def _sensible_jobs(device: str, uuid: str | None, devices: int) -> int:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from evaluator.batch.manifest import ManifestUnreadable, read_manifest
-from evaluator.batch.places import Place, places
+from evaluator.batch.places import Place, crowded, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.run import UNJUDGED, Batch, Options
 from evaluator.client import default_work_dir
@@ -61,7 +61,7 @@ def evaluate_batch(
             batch = Batch(
                 lines,
                 results,
-                lambda devices: _seats(devices, gpus, jobs, folder),
+                lambda devices: _seats(console, devices, gpus, jobs, folder),
                 Options(folder, minimum_tier, fresh, retry),
             )
             _run(console, batch, out)
@@ -71,8 +71,11 @@ def evaluate_batch(
         signal.signal(signal.SIGTERM, before)
 
 
-def _seats(devices: set[str], gpus: str, jobs: int | None, folder: Path) -> list[Place]:
-    return places(devices, gpus, jobs, folder)
+def _seats(console: Console, devices: set[str], gpus: str, jobs: int | None, folder: Path) -> list[Place]:
+    seats = places(devices, gpus, jobs, folder)
+    if sentence := crowded(seats):
+        console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return seats
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

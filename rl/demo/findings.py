@@ -95,6 +95,7 @@ def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
         ("S3", "mean, contrastive over random_exemplars", means, "random_exemplars"),
         ("S4", "mean, contrastive over frozen", means, "frozen"),
         ("S5", "best, contrastive over random_valid", bests, "random_valid"),
+        ("S6", "best, contrastive over sft, eight each", bests, "sft"),
     ]
     for name, measure, of, other in ratios:
         found.append(claim(name, measure, ratio(of("contrastive"), of(other)), 1.0, 1.0))

@@ -15,6 +15,7 @@ from rl.errors import JournalError
 from rl.fleet import Fleet, Knowledge, Report
 from rl.hacks import HackDatabase, caught
 from rl.judges import Judge, machine_of
+from rl.llm_judge import LlmJudge
 from rl.metrics import of_reports
 from rl.ranks import Ranks
 from rl.verdicts import VerdictJournal
@@ -97,6 +98,10 @@ def bench(
         )
         judge = judge_of(stage.fleet)
         stack.callback(judge.close)
+        judges = []
+        if isinstance(stage, ContrastiveStage) and stage.judge is not None:
+            judges.append(LlmJudge(stage.judge))
+            stack.callback(judges[0].close)
         fleet = Fleet(
             judge,
             tasks,
@@ -104,7 +109,7 @@ def bench(
             machine=machine,
             fleet=stage.fleet,
             reward=reward,
-            knowledge=replace(knowledge or Knowledge(), hacks=hacks, learns=False),
+            knowledge=replace(knowledge or Knowledge(), hacks=hacks, judges=judges, learns=False),
             verdicts=verdicts,
         )
         yield Bench(fleet, hacks, ranks)

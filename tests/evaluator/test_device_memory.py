@@ -9,13 +9,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from evaluator.batch.places import referees_in, sensible_jobs
+from evaluator.batch import places as places_module
+from evaluator.batch.places import Place, crowded, referees_in, sensible_jobs
 from evaluator.errors import DeviceFull, RoleFailure
 from evaluator.referee import core as core_module
 from evaluator.referee import lent_memory
@@ -350,3 +352,16 @@ def test_as_many_referees_as_cores_and_memory_serve() -> None:
     assert sensible_jobs("cuda", 16, 64 * GIB, 1) == 5
     assert sensible_jobs("cpu", 16, 128 * GIB, 1) == 4
     assert sensible_jobs("cpu", 2, 24 * GIB, 1) == 1
+
+
+def test_more_referees_than_a_card_has_memory_for_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(places_module, "_memory_bytes", lambda uuid: 80 * GIB)
+
+    def seats(count: int) -> list[Place]:
+        return [Place(f"GPU-a-{index}", "cuda", "GPU-a", tmp_path, count) for index in range(count)]
+
+    assert crowded(seats(4)) == ""
+    assert "5 referees on a GPU with memory for 4" in crowded(seats(5))
+    assert crowded([Place("cpu-0", "cpu", None, tmp_path, 9)]) == ""

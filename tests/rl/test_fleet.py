@@ -18,7 +18,7 @@ from rl.fleet import Fleet, Knowledge, check_groups, text_of
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import ServiceJudge, Unjudged
 from rl.reward import shaping
-from rl.verdicts import VerdictJournal
+from rl.verdicts import Kept, VerdictJournal
 from tests.rl.verdicts import accepted, rejected
 from tests.services.client.network import answering
 
@@ -308,7 +308,7 @@ def test_hacks_are_learned_and_recognized_and_judges_are_asked_about_jumps(tmp_p
 
     asked: list[float] = []
 
-    def judge(source: str, hits: Any) -> Opinion:
+    def judge(task: TaskSource, source: str, speedup: float, hits: Any) -> Opinion:
         asked.append(speed_in(source))
         if speed_in(source) == 4.5:
             raise ConnectionError("no model")
@@ -347,7 +347,7 @@ def test_a_completion_that_is_no_text_is_empty(completion: Any) -> None:
 def test_what_a_judge_said_of_a_candidate_holds_when_it_is_written_again() -> None:
     asked: list[float] = []
 
-    def judge(source: str, hits: Any) -> Opinion:
+    def judge(task: TaskSource, source: str, speedup: float, hits: Any) -> Opinion:
         asked.append(speed_in(source))
         return Opinion("caught", "reads its own file")
 
@@ -391,8 +391,8 @@ def test_a_cheat_is_one_on_any_machine() -> None:
 def test_verdicts_of_another_referee_are_not_given(tmp_path: Path) -> None:
     ours, others = ({**accepted(1.0), "environment": {"harness": harness}} for harness in ("2", "1"))
     with VerdictJournal(tmp_path / "verdicts") as kept:
-        kept.put(("t", "ours"), ours, confirmed=False)
-        kept.put(("t", "others"), others, confirmed=False)
-        kept.put(("t", "cheats"), {**others, "verdict": "cheating"}, confirmed=False)
+        kept.put(("t", "ours"), Kept(ours, confirmed=False))
+        kept.put(("t", "others"), Kept(others, confirmed=False))
+        kept.put(("t", "cheats"), Kept({**others, "verdict": "cheating"}, confirmed=False))
     with VerdictJournal(tmp_path / "verdicts", harness="2") as kept:
         assert list(kept) == [("t", "ours")]

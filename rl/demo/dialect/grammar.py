@@ -61,10 +61,11 @@ class Grammar:
 
     def of_family(self, family: str) -> list[Program]:
         """A family's programs, in a fixed order."""
-        offered = _WRITERS[self.device].choices(family, self.size)
+        writer = _WRITERS[self.device]
+        offered = writer.choices(family, self.size)
+        every = [tuple(zip(offered, values, strict=True)) for values in itertools.product(*offered.values())]
         return [
-            Program(self.device, family, tuple(zip(offered, values, strict=True)))
-            for values in itertools.product(*offered.values())
+            Program(self.device, family, chosen) for chosen in every if writer.possible(family, dict(chosen))
         ]
 
     @cached_property

@@ -55,6 +55,20 @@ def test_every_program_is_read_as_its_phrases_and_written_back(device: str, size
     assert len(grammar.by_source) == len(grammar.programs)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_small_grammar_is_a_part_of_the_full_one(device: str) -> None:
+    small, full = Grammar(device, "small"), Grammar(device, "full")
+    assert set(small.by_source) < set(full.by_source)
+
+
+def test_no_row_is_held_whole_by_too_few_warps() -> None:
+    grammar = Grammar("cuda", "full")
+    held = [dict(program.choices) for program in grammar.programs if "/whole/" in program.name]
+    rows_a_warp = [int(one["tile"]) / int(one["warps"]) for one in held if one["variant"] == "whole"]
+    assert max(rows_a_warp) == 2
+    assert [len(grammar.of_family(family)) for family in FAMILIES] == [80, 68, 68, 68, 80]
+
+
 def test_a_tokenizer_that_lacks_a_phrase_is_found_out() -> None:
     whole = Grammar("cpu", "small")
     part = replace(whole, families=("softmax",))
