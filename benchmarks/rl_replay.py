@@ -1,6 +1,7 @@
 """Exhibit A's replay: all arms on a table of measured cells, several seeds, with intervals and the claims of docs/rl-claims.md.
 
-Each seed is written as it ends; the same folder goes on with those that are missing. Settings that differ are refused there.
+Each arm of each seed is written as it ends; the same folder goes on with those that are missing, on another machine, too. Settings that
+differ are refused there.
 
     python -m benchmarks.rl_replay cells.json --folder /tmp/replay --out replay.json
 """
@@ -21,13 +22,24 @@ import typer
 from rich.console import Console
 from rich.table import Table as Printed
 
-from rl.demo.arms import ARMS, SHAPINGS, Outcome, ReplaySettings, replay_seed
+from rl.demo.arms import (
+    ARMS,
+    SHAPINGS,
+    Outcome,
+    ReplaySettings,
+    World,
+    compared_with,
+    mean_score,
+    run_arm,
+)
 from rl.demo.cells import Table, TableUnusable, read_table
 from rl.demo.findings import claims, figures
 from rl.demo.learning import GrpoSettings, Learner, SftSettings
 from rl.demo.own_learner import OwnLearner
 
 LEARNERS = ("own", "trl")
+#: The unit of work of a seed that needs all of its arms.
+COMPARED = "compared"
 
 
 def learner_named(name: str, folder: Path) -> Learner:
@@ -39,29 +51,49 @@ def learner_named(name: str, folder: Path) -> Learner:
     return OwnLearner()
 
 
-def run_seed(table: Table, settings: ReplaySettings, seed: int, learner: str, folder: Path, key: str) -> None:
-    """A seed in a process of its own; writes ``seed-N.json``."""
+def run_unit(
+    cells: Path,
+    families: str,
+    settings: ReplaySettings,
+    unit: tuple[int, str],
+    learner: str,
+    folder: Path,
+    key: str,
+) -> None:
+    """A seed's arm, or what its arms are compared with once they are there, in a process of its own; writes one file."""
     torch.set_num_threads(1)
-    outcomes = replay_seed(
-        table,
-        learner_named(learner, folder / f"trl-{seed}"),
-        settings,
-        seed,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
-    )
-    path = folder / f"seed-{seed}.json"
+    seed, name = unit
+    world = World(part_of(cells, families))
+    trained = learner_named(learner, folder / f"trl-{seed}-{name}")
+    if name == COMPARED:
+        arms = [one for arm in ARMS for one in read_unit(folder, (seed, arm), key)]
+        outcomes = compared_with(world, trained, settings, seed, arms)
+    else:
+        outcomes = [run_arm(world, name, trained, settings, seed, {})[0]]
+    path = folder / f"seed-{seed}-{name}.json"
     beside = path.with_suffix(".tmp")
     data = {"key": key, "outcomes": [outcome.as_json() for outcome in outcomes]}
     beside.write_text(json.dumps(data), encoding="utf-8")
     beside.replace(path)
+    for one in outcomes:
+        print(
+            f"seed {seed}, {one.arm}: mean {mean_score(one):.3f}, outside {one.outside:.2f}", file=sys.stderr
+        )
 
 
-def read_seed(path: Path, key: str) -> list[Outcome]:
-    """What a seed gave.
+def part_of(cells: Path, families: str) -> Table:
+    """A table, or the part of it that is about some families (with commas)."""
+    table = read_table(cells)
+    return table.of_families(tuple(families.split(","))) if families else table
+
+
+def read_unit(folder: Path, unit: tuple[int, str], key: str) -> list[Outcome]:
+    """What an arm of a seed gave.
 
     Raises:
         TableUnusable: it is of another table, or of other settings.
     """
+    path = folder / f"seed-{unit[0]}-{unit[1]}.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     if data["key"] != key:
         raise TableUnusable(f"{path} is of another table or other settings; name another folder")
@@ -70,7 +102,7 @@ def read_seed(path: Path, key: str) -> list[Outcome]:
 
 def main(
     cells: Annotated[Path, typer.Argument(help="A table of benchmarks.rl_cells.")],
-    folder: Annotated[Path, typer.Option(help="A file per seed.")],
+    folder: Annotated[Path, typer.Option(help="A file per seed and arm.")],
     out: Annotated[Path, typer.Option(help="JSON.")],
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Of reinforcement.")] = 100,
@@ -79,6 +111,7 @@ def main(
     families: Annotated[str, typer.Option(help="Of the table's, with commas; all by default.")] = "",
     shaping: Annotated[str, typer.Option(help=", ".join(SHAPINGS))] = "raw",
     dropout: Annotated[float, typer.Option(help="Share of prompts without exemplars.")] = 0.25,
+    learning_rate: Annotated[float, typer.Option(help="Of reinforcement.")] = GrpoSettings.learning_rate,
     entropy_target: Annotated[
         float, typer.Option(help="Nats a token up to which entropy is paid.")
     ] = GrpoSettings.entropy_target,
@@ -89,12 +122,10 @@ def main(
     if shaping not in SHAPINGS or learner not in LEARNERS:
         raise typer.BadParameter(f"shaping: {', '.join(SHAPINGS)}; learner: {', '.join(LEARNERS)}")
     console = Console(width=150)
-    table = read_table(cells)
-    if families:
-        table = table.of_families(tuple(families.split(",")))
+    table = part_of(cells, families)
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
-        grpo=GrpoSettings(steps=steps, entropy_target=entropy_target),
+        grpo=GrpoSettings(steps=steps, learning_rate=learning_rate, entropy_target=entropy_target),
         tasks_per_step=tasks_per_step,
         dropout=dropout,
         shaping=shaping,
@@ -102,19 +133,17 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     asked = [asdict(settings), learner, table.families, hashlib.sha256(cells.read_bytes()).hexdigest()]
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    missing = []
-    for seed in range(seeds):
-        path = folder / f"seed-{seed}.json"
-        if path.exists():
-            read_seed(path, key)
-        else:
-            missing.append(seed)
+    arms = [(seed, arm) for seed in range(seeds) for arm in ARMS]
+    compared = [(seed, COMPARED) for seed in range(seeds)]
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for running in [
-            pool.submit(run_seed, table, settings, seed, learner, folder, key) for seed in missing
-        ]:
-            running.result()
-    outcomes = [outcome for seed in range(seeds) for outcome in read_seed(folder / f"seed-{seed}.json", key)]
+        for units in (arms, compared):
+            missing = [unit for unit in units if not _is_there(folder, unit, key)]
+            for running in [
+                pool.submit(run_unit, cells, families, settings, unit, learner, folder, key)
+                for unit in missing
+            ]:
+                running.result()
+    outcomes = [one for unit in sorted(arms + compared) for one in read_unit(folder, unit, key)]
     report(console, outcomes)
     data: dict[str, Any] = {
         "program": "benchmarks.rl_replay",
@@ -129,6 +158,13 @@ def main(
     console.print(f"wrote {out}")
 
 
+def _is_there(folder: Path, unit: tuple[int, str], key: str) -> bool:
+    if not (folder / f"seed-{unit[0]}-{unit[1]}.json").exists():
+        return False
+    read_unit(folder, unit, key)
+    return True
+
+
 def report(console: Console, outcomes: list[Outcome]) -> None:
     """Prints arms and claims."""
     printed = Printed(
@@ -139,6 +175,7 @@ def report(console: Console, outcomes: list[Outcome]) -> None:
         "median",
         "> 1.05",
         "of optimum",
+        "8 different",
         "accepted",
         "outside",
         "judged",
@@ -157,6 +194,7 @@ def report(console: Console, outcomes: list[Outcome]) -> None:
                 f"{arm['median']:.2f}",
                 f"{arm['above_1_05']:.0%}",
                 f"{arm['of_optimum']['value']:.2f}",
+                f"{arm['best_of_different']['value']:.2f}" if arm["best_of_different"] else "",
                 f"{arm['accepted']:.0%}",
                 f"{arm['outside']:.0%}",
                 f"{arm['judged']:.0f}",

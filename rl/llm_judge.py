@@ -16,7 +16,7 @@ from typing import Any, Literal
 from agent.prompts import fill, fill_from
 from agent.providers.base import Message
 from agent.providers.openai_compatible import OpenAICompatible
-from agent.spec import ModelChoice
+from agent.spec import API_KEY_VARIABLE, ModelChoice
 from evaluator.sources import TaskSource
 from rl.config import JudgePart
 from rl.hacks import Hit, Opinion
@@ -54,7 +54,7 @@ class LlmJudge:
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             timeout_s=settings.timeout_s,
-            **({"api_key_variable": settings.api_key_variable} if settings.api_key_variable else {}),
+            api_key_variable=settings.api_key_variable or API_KEY_VARIABLE,
         )
         self._provider = OpenAICompatible(choice)
         self._name = settings.model

@@ -28,6 +28,8 @@ from rl.demo.seen import Choice, Seen
 CANDIDATES, ROUNDS = 8, 4
 _HIGHEST_REWARD = 8.0
 _LOWEST_SCORE = 0.05
+#: Rounds of two after which a search for as many different candidates is ended.
+_MOST_LOOKS = 24
 #: Rounds of eight after which the supervised policy's search with a larger budget is ended, however little new it writes.
 _MOST_ROUNDS = 32
 
@@ -83,6 +85,7 @@ class Outcome:
 
     Attributes:
         scores: speedups by held-out task, in the order they were judged; failures 0.
+        different: the same of the first eight different texts: a repeat costs no evaluation. Empty where they were not looked for.
         outside: share of these that were no program of the grammar.
         trained_on: distinct (task, text) pairs judged in reinforcement.
         judged: distinct pairs judged in all.
@@ -98,6 +101,7 @@ class Outcome:
     judged: int = 0
     rewards: list[float] = field(default_factory=list)
     entropies: list[float | None] = field(default_factory=list)
+    different: dict[str, list[float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -107,10 +111,15 @@ class Outcome:
 class World:
     """A table made ready to be asked.
 
+    Attributes:
+        looks_longer: whether tests go on until there are as many different candidates as candidates: asking costs nothing here.
+
     Raises:
         TableUnusable: see :meth:`rl.demo.cells.Table.scores`.
         NotExact: the tokenizer does not give back the grammar's programs.
     """
+
+    looks_longer = True
 
     def __init__(self, table: Table) -> None:
         self.grammar = table.grammar
@@ -206,18 +215,57 @@ class Examined:
     texts: dict[str, list[str]]
     scores: dict[str, list[float]]
 
+    def first(self, count: int) -> Examined:
+        """Its first candidates of each task."""
+        return Examined(*({name: found[:count] for name, found in part.items()} for part in self._parts))
 
-def examine(world: World, policy: Policy, choice: Choice, seed: int, rounds: int = ROUNDS) -> Examined:
-    """Candidates for every held-out task; in each round two, shown what earlier rounds found at the same task."""
+    def different(self) -> Examined:
+        """Without repeats, and no more than :data:`CANDIDATES` of each task."""
+        once = {
+            name: dict(zip(reversed(texts), reversed(self.scores[name]), strict=True))
+            for name, texts in self.texts.items()
+        }
+        ordered = {
+            name: [(text, once[name][text]) for text in dict.fromkeys(texts)]
+            for name, texts in self.texts.items()
+        }
+        whole = Examined(
+            {name: [text for text, _ in found] for name, found in ordered.items()},
+            {name: [score for _, score in found] for name, found in ordered.items()},
+        )
+        return whole.first(CANDIDATES)
+
+    @property
+    def _parts(self) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        return self.texts, self.scores
+
+
+def examine(
+    world: World, policy: Policy, choice: Choice, seed: int, rounds: int = ROUNDS, enough: int = 0
+) -> Examined:
+    """Candidates for every held-out task; in each round two, shown what earlier rounds found at the same task.
+
+    Args:
+        world: where they are judged.
+        policy: writes them.
+        choice: what prompts show.
+        seed: of exemplars and samples.
+        rounds: for every task.
+        enough: tasks with fewer different candidates than this have more rounds, up to a bound.
+    """
     memory = Seen()
     texts: dict[str, list[str]] = {task.name: [] for task in world.held_out}
     scores: dict[str, list[float]] = {task.name: [] for task in world.held_out}
-    for number in range(rounds):
+    for number in range(max(rounds, _MOST_LOOKS if enough else 0)):
         asked = []
         for task in world.held_out:
+            if number >= rounds and len(set(texts[task.name])) >= enough:
+                continue
             own = random.Random(f"examine {seed} {number} {task.name}")  # noqa: S311
             question = prompt(task, choice(memory.of(task.name), own))
             asked += [(task, question)] * (CANDIDATES // ROUNDS)
+        if not asked:
+            break
         written = sample(policy, [question for _, question in asked], seed * 7_919 + number).texts
         speedups = world.judge([task for task, _ in asked], written)
         for (task, _), text, speedup in zip(asked, written, speedups, strict=True):
@@ -273,7 +321,8 @@ def run_arm(
     practice = WorldPractice(world, arm.choice, settings, seed)
     if arm.reinforced:
         records = learner.reinforce(policy, practice, settings.grpo, seed)
-    examined = examine(world, policy, arm.choice, seed)
+    looked = examine(world, policy, arm.choice, seed, enough=CANDIDATES if world.looks_longer else 0)
+    examined = looked.first(CANDIDATES)
     outcome = Outcome(
         name,
         seed,
@@ -283,6 +332,7 @@ def run_arm(
         len(practice.judged) + _distinct(examined),
         [record.reward for record in records],
         [record.entropy for record in records],
+        looked.different().scores if world.looks_longer else {},
     )
     return outcome, policy
 
@@ -315,31 +365,26 @@ def reference(world: World, name: str, seed: int) -> Outcome:
             if name == "optimum"
             else generator.sample(accepted, min(CANDIDATES, len(accepted)))
         )
-    return Outcome(name, seed, scores, 0.0, judged=sum(map(len, scores.values())))
+    judged = sum(map(len, scores.values()))
+    return Outcome(name, seed, scores, 0.0, judged=judged, different=scores)
 
 
-def replay_seed(
-    table: Table,
-    learner: Learner,
-    settings: ReplaySettings,
-    seed: int,
-    arms: Sequence[str] = tuple(ARMS),
-    say: Callable[[str], None] = lambda line: None,
+def compared_with(
+    world: World, learner: Learner, settings: ReplaySettings, seed: int, outcomes: Sequence[Outcome]
 ) -> list[Outcome]:
-    """All arms at a seed, the supervised policy with the budget of plain GRPO, and the references."""
-    world = World(table)
+    """The supervised policy with the budget of a seed's most expensive arm, and the references.
+
+    Args:
+        world: the table.
+        learner: of the arms; the supervised policy is made once more, and is the same.
+        settings: of the arms.
+        seed: of the arms.
+        outcomes: of all arms.
+    """
     supervised: dict[str, Any] = {}
-    outcomes: list[Outcome] = []
-    for name in dict.fromkeys(["sft", *arms]):
-        outcome, _ = run_arm(world, name, learner, settings, seed, supervised)
-        outcomes.append(outcome)
-        say(f"seed {seed}, {name}: mean {mean_score(outcome):.3f}, outside {outcome.outside:.2f}")
-    budget = max(outcome.judged for outcome in outcomes)
-    policy = build_policy(world.tokenizer, settings.model, world.longest, seed)
-    policy.model.load_state_dict(supervised[seen.none.__name__])
-    outcomes.append(search_longer(world, policy, seed, budget))
-    outcomes += [reference(world, name, seed) for name in REFERENCES]
-    return outcomes
+    _, policy = run_arm(world, "sft", learner, settings, seed, supervised)
+    longer = search_longer(world, policy, seed, max(outcome.judged for outcome in outcomes))
+    return [longer, *(reference(world, name, seed) for name in REFERENCES)]
 
 
 def mean_score(outcome: Outcome) -> float:

@@ -58,6 +58,8 @@ class LiveWorld(World):
         judge: instead of services.
     """
 
+    looks_longer = False
+
     def __init__(
         self, table: Table, settings: FleetPart, urls: Sequence[str] = (), judge: Judge | None = None
     ) -> None:

@@ -12,10 +12,12 @@ import torch
 
 from rl.demo import seen
 from rl.demo.arms import (
+    Examined,
     Outcome,
     ReplaySettings,
     World,
     WorldPractice,
+    examine,
     mean_score,
     reference,
     run_arm,
@@ -168,6 +170,47 @@ def outcomes(contrastive: float, spread: float = 0.02) -> list[Outcome]:
             scores = {f"task{t}": [level * generator.uniform(1 - spread, 1 + spread)] * 2 for t in range(6)}
             found.append(Outcome(arm, seed, scores, 0.0))
     return found
+
+
+def test_a_repeat_is_not_another_candidate() -> None:
+    looked = Examined(
+        {"t": ["a", "b", "a", *"cdefghij"], "u": ["a"]},
+        {"t": [1.0, 0.0, 1.0, *[float(n) for n in range(2, 10)]], "u": [0.5]},
+    )
+    assert looked.first(3).scores == {"t": [1.0, 0.0, 1.0], "u": [0.5]}
+    assert looked.different().texts == {"t": list("abcdefgh"), "u": ["a"]}
+    assert looked.different().scores == {"t": [1.0, 0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], "u": [0.5]}
+
+
+def test_a_test_goes_on_until_there_are_eight_different_candidates(world: World) -> None:
+    policy = build_policy(world.tokenizer, SETTINGS.model, world.longest, 0)
+    OwnLearner().imitate(
+        policy, lambda step: supervised_rows(world, seen.none, SETTINGS, 0, step), SETTINGS.sft
+    )
+    few = examine(world, policy, seen.none, 0)
+    many = examine(world, policy, seen.none, 0, enough=8)
+    for task in world.held_out:
+        assert len(few.texts[task.name]) == 8
+        assert many.texts[task.name][:8] == few.texts[task.name]
+    counts = [len(set(texts)) for texts in few.texts.values()]
+    assert min(counts) < 8
+    assert all(len(set(texts)) >= 8 for texts in many.texts.values())
+
+
+def test_claims_about_different_candidates_are_made_where_there_are_any() -> None:
+    every = [replace(one, different=one.scores) for one in outcomes(1.95)]
+    by_name = {claim.name: claim for claim in claims(every)}
+    assert by_name["P2d"].value == by_name["P2"].value
+    assert by_name["S6d"].holds
+    low = [
+        replace(one, different={name: [0.4] for name in one.scores}) if one.arm == "contrastive" else one
+        for one in every
+    ]
+    found = {claim.name: claim for claim in claims(low)}
+    assert not found["P2d"].holds
+    assert not found["S5d"].holds
+    assert found["P2"].holds
+    assert "P2d" not in {claim.name for claim in claims(outcomes(1.95))}
 
 
 def test_claims_hold_where_they_should_and_fail_where_they_should() -> None:
