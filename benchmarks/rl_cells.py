@@ -55,6 +55,7 @@ def main(
         gpus=gpus,
         jobs=jobs,
         minimum_tier=minimum_tier,
+        warn=lambda sentence: console.print(f"[yellow]{sentence}"),
         show=show,
     )
     write_table(table, out)

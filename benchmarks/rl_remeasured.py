@@ -1,7 +1,8 @@
-"""A replay's claims computed again with figures of another table, in which the same programs were measured another time.
+"""A replay's claims computed again with another table's measurements of the same programs.
 
-What arms wrote stays what it was, and so does which of eight was taken for the best; only what it is worth is the second measurement's.
-So neither an arm nor the optimum is paid for a cell that came out high by chance.
+What arms wrote stays what it was; what it is worth is the second measurement's, or the mean of both. The optimum is then the best that there is by
+the same figures, on either side of a ratio. Beside them stands what the first table's choice is worth: the best of eight by the first measurement
+over the best of all by the first, both with the second one's figures. That is what an exhaustive search would have delivered, and no optimum.
 
     python -m benchmarks.rl_remeasured replay.json cells.json other_cells.json --out remeasured.json
 """
@@ -20,9 +21,12 @@ from rich.console import Console
 
 from rl.demo.arms import Outcome
 from rl.demo.cells import Table, read_table
-from rl.demo.findings import claims, figures
+from rl.demo.findings import claims, figures, grid
+from rl.demo.intervals import mean_of
 
 _QUANTILES = (0.05, 0.5, 0.95)
+#: From a task and a speedup of the first table to what the program with it is worth.
+Worth = Callable[[str, float], float]
 
 
 def speedups(table: Table) -> dict[str, dict[str, float]]:
@@ -33,10 +37,10 @@ def speedups(table: Table) -> dict[str, dict[str, float]]:
     return found
 
 
-def second_look(first: Table, second: Table) -> Callable[[str, float], float]:
-    """From a task and a speedup of the first table to the same program's in the second.
+def looks(first: Table, second: Table) -> dict[str, Worth]:
+    """Worth by the second measurement, and by the mean of both.
 
-    Programs that share a speedup in the first are told apart by nothing; their mean counts.
+    Programs that share a speedup in the first table are told apart by nothing there; their mean counts.
     """
     before, after = speedups(first), speedups(second)
     found: dict[tuple[str, float], list[float]] = {}
@@ -44,33 +48,38 @@ def second_look(first: Table, second: Table) -> Callable[[str, float], float]:
         for program, speedup in programs.items():
             found.setdefault((task, speedup), []).append(after[task][program])
 
-    def worth(task: str, speedup: float) -> float:
+    def again(task: str, speedup: float) -> float:
         if speedup == 0.0:
             return 0.0  # rejected, or no program
         return math.fsum(found[task, speedup]) / len(found[task, speedup])
 
-    return worth
+    return {"second": again, "both": lambda task, speedup: (speedup + again(task, speedup)) / 2}
 
 
-def of_all(outcomes: Sequence[Outcome], worth: Callable[[str, float], float]) -> list[Outcome]:
-    """Outcomes with the second measurement's figures of all candidates."""
-    return [
-        replace(
-            outcome,
-            scores={
-                task: [worth(task, score) for score in scores] for task, scores in outcome.scores.items()
-            },
-        )
-        for outcome in outcomes
-    ]
+def seen_as(outcomes: Sequence[Outcome], first: Table, worth: Worth) -> list[Outcome]:
+    """Outcomes with other figures of all candidates, and the optimum that these have."""
+    tried = speedups(first)
+
+    def of(scores: dict[str, list[float]]) -> dict[str, list[float]]:
+        return {task: [worth(task, one) for one in found] for task, found in scores.items()}
+
+    found = []
+    for outcome in outcomes:
+        if outcome.arm == "optimum":
+            best = {task: [max(worth(task, one) for one in tried[task].values())] for task in outcome.scores}
+            found.append(replace(outcome, scores=best, different=best if outcome.different else {}))
+        else:
+            found.append(replace(outcome, scores=of(outcome.scores), different=of(outcome.different)))
+    return found
 
 
-def of_chosen(outcomes: Sequence[Outcome], worth: Callable[[str, float], float]) -> list[Outcome]:
-    """Outcomes that hold of each task only what the first measurement took for the best, with the second one's figure."""
-    return [
+def chosen_share(outcomes: Sequence[Outcome], worth: Worth) -> dict[str, float]:
+    """What the contrastive arm's best of eight by the first table is worth, over what that table's best of all is worth."""
+    kept = [
         replace(outcome, scores={task: [worth(task, max(scores))] for task, scores in outcome.scores.items()})
         for outcome in outcomes
     ]
+    return asdict(mean_of(grid(kept, "contrastive", max) / grid(kept, "optimum", max)))
 
 
 def agreement(first: Table, second: Table) -> dict[str, Any]:
@@ -82,6 +91,7 @@ def agreement(first: Table, second: Table) -> dict[str, Any]:
     held = [one.ci95 is not None and one.ci95[0] <= two.speedup <= one.ci95[1] for one, two in both]
     return {
         "cells": len(pairs),
+        "accepted_by_both": len(both),
         "other_verdicts": sum((one.word == "accepted") != (two.word == "accepted") for one, two in pairs),
         "ratio": {str(q): ratios[int(q * (len(ratios) - 1))] for q in _QUANTILES},
         "second_inside_first_interval": sum(held) / len(held),
@@ -99,28 +109,27 @@ def main(
     data = json.loads(replay.read_text(encoding="utf-8"))
     outcomes = [Outcome(**outcome) for outcome in data["outcomes"]]
     before, after = read_table(first), read_table(second)
-    worth = second_look(before, after)
-    means, bests = claims(of_all(outcomes, worth)), claims(of_chosen(outcomes, worth))
-    # Of means every candidate counts, of bests the one that was chosen.
-    found = [
-        asdict(mean if mean.measure.startswith("mean") else best)
-        for mean, best in zip(means, bests, strict=True)
-    ]
+    worths = looks(before, after)
+    again = {name: seen_as(outcomes, before, worth) for name, worth in worths.items()}
     result = {
         "program": "benchmarks.rl_remeasured",
         "files": {"replay": replay.name, "first": first.name, "second": second.name},
         "environments": [dict(before.environment), dict(after.environment)],
         "agreement": agreement(before, after),
-        "claims": found,
-        "arms": figures(of_chosen(outcomes, worth)),
+        "claims": {name: [asdict(one) for one in claims(found)] for name, found in again.items()},
+        "arms": {name: figures(found) for name, found in again.items()},
+        "chosen_over_first_tables_choice": chosen_share(outcomes, worths["second"]),
     }
     out.write_text(json.dumps(result) + "\n", encoding="utf-8")
     console.print(result["agreement"])
-    for one in found:
-        console.print(
-            f"{one['name']} {one['measure']}: {one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]",
-            markup=False,
-        )
+    for name, found in again.items():
+        for one in claims(found):
+            value = "no ratio" if one.value is None else f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+            console.print(f"{name}: {one.name} {one.measure}: {value}", markup=False)
+    console.print(
+        "best of eight over the first table's best, both measured again",
+        result["chosen_over_first_tables_choice"],
+    )
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     asked = [asdict(settings), learner, table.families, hashlib.sha256(cells.read_bytes()).hexdigest()]
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    arms = [(seed, arm) for seed in range(seeds) for arm in ARMS]
+    arms = [(seed, arm) for arm in ARMS for seed in range(seeds)]
     compared = [(seed, COMPARED) for seed in range(seeds)]
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for units in (arms, compared):

@@ -26,9 +26,11 @@ BASE = "base"
 _CONFIG = "config.json"
 _SCHEMA = "kernelwright.checkpoint/1"
 #: What may change between the two halves of a run: none of it enters a draw or a gradient.
-_FREE = ("output", "steps", "save_every", "fleet", "micro_batch")
+_FREE = ("output", "steps", "save_every", "fleet", "micro_batch", "judge")
 #: Except these of the fleet: what kept verdicts are about, and what prompts name.
 _OF_THE_FLEET = ("device", "shapes")
+#: And of the judge which one it is; where it is asked may change.
+_OF_THE_JUDGE = ("model",)
 
 
 @dataclass(frozen=True)
@@ -212,8 +214,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     names = sorted(set(known) | set(wanted))
     other = [name for name in names if name not in _FREE and known.get(name) != wanted.get(name)]
-    before, now = known.get("fleet") or {}, wanted.get("fleet") or {}
-    return other + [f"fleet.{name}" for name in _OF_THE_FLEET if before.get(name) != now.get(name)]
+    for part, bound in (("fleet", _OF_THE_FLEET), ("judge", _OF_THE_JUDGE)):
+        before, now = known.get(part) or {}, wanted.get(part) or {}
+        other += [f"{part}.{name}" for name in bound if before.get(name) != now.get(name)]
+    return other
 
 
 def _to_disk(file: Path) -> None:

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -194,7 +195,7 @@ class JudgePart(Part):
     Attributes:
         model: the name that the server knows it by.
         url: of an OpenAI-compatible server, for example http://127.0.0.1:8001/v1.
-        api_key_variable: environment variable of the key; without it the agent's.
+        api_key_variable: environment variable of the key, which must be set; without it the agent's, if that is set.
         temperature: of its answers; the server's own by default.
         max_tokens: of an answer, its reasoning included.
         timeout_s: of a request.
@@ -203,9 +204,22 @@ class JudgePart(Part):
     model: Name
     url: str
     api_key_variable: Name | None = None
-    temperature: NotNegative | None = None
+    temperature: Annotated[NotNegative, Field(le=2)] | None = None
     max_tokens: Count = 2048
     timeout_s: Positive = 120.0
+
+    @model_validator(mode="after")
+    def _usable(self) -> JudgePart:
+        try:
+            parts = urlsplit(self.url)
+            named = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            named = False
+        if not named:
+            raise ValueError("has a `url` that is no address of a server, such as http://127.0.0.1:8001/v1")
+        if "@" in parts.netloc:
+            raise ValueError("has a password in its `url`; name the key's variable in `api_key_variable`")
+        return self
 
 
 class GenerationPart(Part):
@@ -306,6 +320,8 @@ class ContrastiveStage(Stage):
     def _clips(self) -> ContrastiveStage:
         if self.epsilon_high < self.epsilon:
             raise ValueError(f"has an `epsilon_high` below its `epsilon` of {self.epsilon:g}")
+        if self.judge is not None and self.judge.timeout_s > self.fleet.patience_s:
+            raise ValueError("has a `judge.timeout_s` above its `fleet.patience_s`")
         return self
 
 

@@ -21,6 +21,7 @@ from rl import hacks as hacks_module
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
 from rl.exemplars import Success, measured
+from rl.groups import check_group_order
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import Judge, Unjudged
 from rl.prompts import Answer, read_answer
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 _KEPT_VERDICTS = 4096
 _FIRST_PAUSE_S = 0.25
 _MOST_REASONS = 5
+#: Questions to judges under way: fewer than threads that asyncio has on the smallest machine, so that none waits for a thread.
+_LOOKS_AT_ONCE = 4
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Sample:
         reward: after it; None for what was not judged.
         verdict: the referee's, None without one.
         doubts: of databases and judges.
+        waits: whether a judge has still to say what it thinks of a speed that jumped.
     """
 
     task: str
@@ -53,6 +57,7 @@ class Sample:
     reward: float | None
     verdict: Mapping[str, Any] | None
     doubts: tuple[Opinion, ...] = ()
+    waits: bool = False
 
 
 @dataclass
@@ -79,6 +84,7 @@ class _Found:
     score: Score
     verdict: Mapping[str, Any] | None
     doubts: tuple[Opinion, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,9 @@ class Fleet:
                 found = self._result(first[key])
             if found.score.value is None:
                 report.missing[found.score.why] += 1
-            report.samples.append(Sample(name, answer, found.score, None, found.verdict, found.doubts))
+            report.samples.append(
+                Sample(name, answer, found.score, None, found.verdict, found.doubts, found.waits)
+            )
         for begin in range(0, len(answers), self._group):
             members = report.samples[begin : begin + self._group]
             for sample, value in zip(
@@ -199,10 +207,13 @@ class Fleet:
         return [sample.reward for sample in report.samples]
 
     def successes(self) -> list[Success]:
-        """What the last step found for the exemplar database: accepted, timed, and doubted by nobody."""
+        """What the last step found for the exemplar database: accepted, timed, doubted by nobody, and with no look outstanding.
+
+        What waits for a judge would else become the record, and its speed no jump any more.
+        """
         found = {}
         for one in self.report.samples:
-            clean = all(doubt.word == "nothing" for doubt in one.doubts)
+            clean = all(doubt.word == "nothing" for doubt in one.doubts) and not one.waits
             if one.answer.source is not None and one.score.value is not None and one.score.speedup and clean:
                 task = self._tasks[one.task].sha256
                 shapes = measured(one.verdict or {})
@@ -242,31 +253,40 @@ class Fleet:
                 verdict = again  # the lower one, or the rejection, is what counts
             scored = measured_again(scored, second, settings)
             self._keep(key, None if scored.value is None else Kept(verdict, confirmed=True))
-        doubts = list(await self._opinions(task, source, key, scored if jumped else None))
+        said = await self._opinions(step, task, source, key, scored)
+        doubts = list(said or ())
         # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
         if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
-            doubts.append(Opinion("caught", f"the referee's finding: {own[0]}"))
+            doubts.append(Opinion("caught", f"the referee's finding: {own[0]}", f"the referee: {own[0]}"))
         if knowledge.hacks is not None and scored.speedup is not None:
             doubts.append(knowledge.hacks.opinion(source))
         if knowledge.hacks is not None and knowledge.learns:
             knowledge.hacks.learn(source, verdict)
-        return _Found(hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts))
+        return _Found(
+            hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts), waits=said is None
+        )
 
     async def _opinions(
-        self, task: TaskSource, source: str, key: tuple[str, str], jumped: Score | None
-    ) -> Sequence[Opinion]:
-        """What judges say, or once said, of a candidate; they are asked where its speed jumped and was confirmed."""
-        known, kept = self._knowledge, self._known(key)
+        self, step: _Step, task: TaskSource, source: str, key: tuple[str, str], scored: Score
+    ) -> Sequence[Opinion] | None:
+        """What judges say, or once said, of a candidate; None where one did not answer.
+
+        They are asked where a speed jumped and was confirmed: now, or earlier without an answer.
+        """
+        known, kept = self._knowledge, self._known(key, confirmed=True)
         if kept is not None and kept.opinions is not None:
             return kept.opinions
-        if jumped is None or jumped.speedup is None or not known.judges:
+        if kept is None or scored.speedup is None or not known.judges:
             return ()
         hits = known.hacks.alike(source) if known.hacks is not None else []
-        question = (task, source, jumped.speedup, hits)
-        said = [await _asked(judge, question, self._settings.patience_s) for judge in known.judges]
+        question = (task, source, scored.speedup, hits)
+        said = [
+            await _asked(judge, question, step.looks, self._settings.patience_s) for judge in known.judges
+        ]
         answered = tuple(one for one in said if one is not None)
-        if kept is not None and len(answered) == len(said):
-            self._keep(key, replace(kept, opinions=answered))
+        if len(answered) < len(said):
+            return None
+        self._keep(key, replace(kept, opinions=answered))
         return answered
 
     def _score(self, task: TaskSource, verdict: Mapping[str, Any], form: str) -> Score:
@@ -377,6 +397,7 @@ class _Step:
 
     def __init__(self, settings: FleetPart) -> None:
         self.turn = asyncio.Semaphore(settings.width)
+        self.looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
         self.gone = ""
         self._in_a_row = 0
         self._enough = settings.tries * settings.width
@@ -391,37 +412,6 @@ class _Step:
             self.gone = f"the evaluators are gone: {error}"
 
 
-def check_groups(*, per_device: int, steps_per_generation: int, group: int) -> None:
-    """Whether every rank generates whole groups; TRL does not look, and compares halves of different prompts.
-
-    Raises:
-        GroupError: it does not.
-    """
-    made = per_device * steps_per_generation
-    if made % group:
-        fitting = -(-made // group) * group
-        raise GroupError(
-            f"each rank generates {per_device} x {steps_per_generation} = {made} completions at a time, which is no multiple of "
-            f"the group of {group}: a group would be spread over ranks; make it {fitting}"
-        )
-
-
-def check_group_order(prompts: Sequence[Any], tasks: Sequence[str], group: int) -> None:
-    """Whether completions stand in whole groups of one prompt and one task each.
-
-    Raises:
-        GroupError: they do not.
-    """
-    if len(prompts) != len(tasks) or len(prompts) % group:
-        raise GroupError(f"{len(prompts)} completions of {len(tasks)} tasks are not whole groups of {group}")
-    for begin in range(0, len(prompts), group):
-        block = slice(begin, begin + group)
-        if any(one != prompts[begin] for one in prompts[block]) or len(set(tasks[block])) > 1:
-            raise GroupError(
-                f"completions {begin} to {begin + group - 1} are one group and have different prompts"
-            )
-
-
 def text_of(completion: Any) -> str:
     """The text of a completion: itself, or the last turn of a conversation."""
     if isinstance(completion, str):
@@ -434,12 +424,13 @@ def text_of(completion: Any) -> str:
 async def _asked(
     judge: hacks_module.Judge,
     question: tuple[TaskSource, str, float, Sequence[hacks_module.Hit]],
+    turn: asyncio.Semaphore,
     patience_s: float,
 ) -> Opinion | None:
-    """A judge's opinion, None where it fails: the referee stays the gate."""
+    """A judge's opinion, None where it fails: the referee stays the gate. A wait for a turn is no failure."""
     try:
-        async with asyncio.timeout(patience_s):
+        async with turn, asyncio.timeout(patience_s):
             return await asyncio.to_thread(judge, *question)
     except Exception as error:  # noqa: BLE001 - somebody else's program, over a network
-        _log.warning("a judge of rewards failed: %s", error)
+        _log.warning("a judge of rewards failed: %s", str(error) or type(error).__name__)
         return None

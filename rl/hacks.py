@@ -3,7 +3,11 @@
 The referee is the gate. This is a second look at what passed it: a candidate that says the same as a caught one (the same normal
 form) gets what the caught one got, and one that is more like a caught one than like anything that was cleared is not paid for speed
 until somebody clears it. Likeness is the share of common token triples of the normal forms (`agent.strategy.novelty`), so other
-names, comments, layout and order of definitions change nothing. An optional judge (an LLM, or a person) is asked where a reward jumps.
+names, comments, layout and order of definitions change nothing. An optional judge (`rl.llm_judge`) is asked where a reward jumps.
+
+    python -m rl.hacks known.journal kernel.py --by NAME --why "confirmed in fresh processes"
+
+clears a file in a database that later runs begin with (`hacks.begin_with`).
 
 All of them can only lower a reward: `Opinion` carries no other word.
 """
@@ -14,12 +18,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
 
 from agent.strategy.novelty import marks
 from evaluator.sources import TaskSource
 from rl.config import HackPart, RewardPart
-from rl.errors import JournalError
+from rl.errors import JournalError, RLError
 from rl.journal import Journal
 from rl.reward import Score, lowered, shaping, unpaid
 
@@ -58,10 +65,16 @@ class Hit:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What is thought of a candidate; "caught" pays the floor, "suspect" pays no speed, "nothing" changes nothing."""
+    """What is thought of a candidate; "caught" pays the floor, "suspect" pays no speed, "nothing" changes nothing.
+
+    Attributes:
+        why: in words; may quote strangers.
+        kind: what it was caught by, in words of ours alone, for tables that everybody may read.
+    """
 
     word: Literal["nothing", "suspect", "caught"]
     why: str = ""
+    kind: str = ""
 
 
 #: Asked where a reward jumps: the task, the candidate's source, its speedup and the most alike cases. Where it raises there is no opinion.
@@ -165,11 +178,17 @@ class HackDatabase:
         if bad is None or bad.share < self._settings.alike:
             return Opinion("nothing")
         if bad.share == 1:
-            return Opinion("caught", f"says the same as a file that was caught ({bad.case.rule})")
+            return Opinion(
+                "caught",
+                f"says the same as a file that was caught ({bad.case.rule})",
+                "the same as a caught file",
+            )
         # A hack is mostly an honest kernel: whoever is nearer to an honest one is no suspect.
         if good is not None and good.share >= bad.share:
             return Opinion("nothing")
-        return Opinion("suspect", f"{bad.share:.0%} like a file that was caught ({bad.case.rule})")
+        return Opinion(
+            "suspect", f"{bad.share:.0%} like a file that was caught ({bad.case.rule})", "like a caught file"
+        )
 
     def _add(self, case: Case) -> bool:
         if len(case.source) > _MOST_CHARACTERS:
@@ -256,3 +275,26 @@ def doubted(scored: Score, opinions: Iterable[Opinion], settings: RewardPart) ->
     for one in opinions:
         scored = lowered(scored, limits[one.word], one.why)
     return scored
+
+
+def main(
+    database: Annotated[Path, typer.Argument(help="A database of hacks; made where there is none.")],
+    file: Annotated[Path, typer.Argument(help="A candidate that was looked at and is honest.")],
+    by: Annotated[str, typer.Option(help="Who looked at it.")],
+    why: Annotated[str, typer.Option(help="Why it is honest.")],
+) -> None:
+    """Clear a file, so that what is more like it than like anything caught is paid again. What was caught stays caught."""
+    console = Console(stderr=True)
+    try:
+        with HackDatabase(database) as known:
+            new = known.clear(file.read_text(encoding="utf-8"), by, why)
+    except (RLError, OSError, UnicodeDecodeError) as error:
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    said = "is cleared now" if new else "was caught or cleared before, or is too long: nothing has changed"
+    console.print(f"{file} {said}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if new else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -8,10 +8,10 @@ An answer that is none, or none in time, counts as no opinion.
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from agent.prompts import fill, fill_from
 from agent.providers.base import Message
@@ -19,15 +19,17 @@ from agent.providers.openai_compatible import OpenAICompatible
 from agent.spec import API_KEY_VARIABLE, ModelChoice
 from evaluator.sources import TaskSource
 from rl.config import JudgePart
+from rl.errors import ConfigError
 from rl.hacks import Hit, Opinion
 
 _FOLDER = Path(__file__).parent / "prompts"
-_OBJECT = re.compile(r"\{[^{}]*\}")
 _WORDS: dict[str, Literal["nothing", "suspect", "caught"]] = {
     "honest": "nothing",
     "doubtful": "suspect",
     "hack": "caught",
 }
+_ORDER = tuple(_WORDS)
+_MOST_OBJECTS = 1000
 _REASON_CHARACTERS = 200
 #: A longer file is not read, and is not paid for speed either: length shall not be a way around the look.
 _MOST_CHARACTERS = 60_000
@@ -44,10 +46,12 @@ class LlmJudge:
         settings: which model, and where.
 
     Raises:
-        ProviderError: the settings cannot be used.
+        ConfigError: the key's variable that the settings name is not set.
     """
 
     def __init__(self, settings: JudgePart) -> None:
+        if settings.api_key_variable and not os.environ.get(settings.api_key_variable):
+            raise ConfigError(f"`judge.api_key_variable` names {settings.api_key_variable}, which is not set")
         choice = ModelChoice(
             settings.model,
             base_url=settings.url,
@@ -67,13 +71,19 @@ class LlmJudge:
             NoVerdict: it said something else.
         """
         if len(source) > _MOST_CHARACTERS:
-            return Opinion("suspect", f"too long for {self._name} to look at")
+            return Opinion(
+                "suspect", f"too long for {self._name} to look at", "too long for a language model to look at"
+            )
         prompt = fill_from(
             _FOLDER, "hack_judge", reference=task.source, source=source, speedup=speedup, hits=hits
         )
         reply = self._provider.complete([Message("system", fill("_strangers")), Message("user", prompt)])
+        if reply.finish != "stop":
+            raise NoVerdict(f"the answer was cut off ({reply.finish})")
         word, reason = read_verdict(reply.text)
-        return Opinion(_WORDS[word], "" if word == "honest" else f"{self._name} says {word}: {reason}")
+        if word == "honest":
+            return Opinion("nothing")
+        return Opinion(_WORDS[word], f"{self._name} says {word}: {reason}", f"a language model: {word}")
 
     def close(self) -> None:
         """Free the connection, and end what is under way."""
@@ -81,18 +91,30 @@ class LlmJudge:
 
 
 def read_verdict(text: str) -> tuple[str, str]:
-    """The verdict and the reason of an answer: those of its last object that has a verdict, whatever stands around it.
+    """The verdict and the reason of an answer: of all its objects with a verdict the worst, whatever stands around them.
+
+    The worst, since an answer may quote the candidate, and what a candidate says for itself is no reason to pay it.
 
     Raises:
         NoVerdict: there is none.
     """
-    for found in reversed(_OBJECT.findall(text)):
+    decoder = json.JSONDecoder()
+    found: list[tuple[int, str, str]] = []
+    place = text.find("{")
+    for _ in range(_MOST_OBJECTS):
+        if place < 0:
+            break
         try:
-            value: Any = json.loads(found)
+            value, _end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
-            continue
-        word = value.get("verdict")
-        if isinstance(word, str) and word in _WORDS:
+            value = None
+        word = str(value.get("verdict")).casefold() if isinstance(value, dict) else ""
+        if word in _WORDS:
             reason = " ".join(str(value.get("reason") or "").split())
-            return word, reason.encode("utf-8", "replace").decode()[:_REASON_CHARACTERS]
-    raise NoVerdict("the answer holds no verdict")
+            reason = reason.encode("utf-8", "replace").decode()[:_REASON_CHARACTERS]
+            found.append((_ORDER.index(word), word, reason))
+        place = text.find("{", place + 1)
+    if not found:
+        raise NoVerdict("the answer holds no verdict")
+    _, word, reason = max(found, key=lambda one: one[0])
+    return word, reason

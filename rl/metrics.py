@@ -14,13 +14,14 @@ from typing import Any
 
 from rl.errors import CheckpointError
 from rl.fleet import Report, Sample
+from rl.hacks import caught
 from rl.whole_file import replacing
 
 #: Fields of `metrics.jsonl` in their order; what a stage cannot know is null.
 FIELDS = (
     "step", "stage", "time_s", "step_s", "loss", "learning_rate", "gradient_norm", "entropy", "tokens", "round", "snapshot",
     "reward_mean", "speedup_mean", "completions", "accepted_share", "judged", "cached", "missing", "hacks", "in_form_share",
-    "idle_share", "peak_memory_gib",
+    "idle_share", "peak_memory_gib", "unanswered",
 )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
     samples = [sample for report in every for sample in report.samples]
     # What carries no candidate is judged without a referee: it is rejected.
     judged = [one for one in samples if one.score.value is not None]
-    caught = [one for one in samples if _is_caught(one)]
+    found = [one for one in samples if _is_caught(one)]
     # A hack is paid like a failure, and must not look like progress in the curves.
     accepted = [one for one in judged if one.score.speedup is not None and not _is_caught(one)]
     return {
@@ -97,7 +98,8 @@ def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
         "judged": sum(report.judged for report in every),
         "cached": sum(report.repeated for report in every),
         "missing": sum(sum(report.missing.values()) for report in every),
-        "hacks": len(caught),
+        "hacks": len(found),
+        "unanswered": sum(one.waits for one in samples),
         "in_form_share": _mean([float(one.answer.in_form) for one in samples]),
     }
 
@@ -116,6 +118,7 @@ def of_samples(step: int, reports: Iterable[Report]) -> list[dict[str, Any]]:
             "score": one.score.value,
             "reward": one.reward,
             "why": one.score.why[:300],
+            "caught": _caught_by(one),
         }
         for report in reports
         for one in report.samples
@@ -143,6 +146,14 @@ def _plain(value: Any) -> Any:
 
 def _mean(values: list[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
+
+
+def _caught_by(one: Sample) -> str:
+    """What caught or doubts a completion, in words of ours alone; "" where nothing does."""
+    if (one.verdict or {}).get("verdict") == "cheating":
+        found = caught(one.verdict or {})
+        return f"the referee: {found[0]}" if found else "the referee"
+    return next((doubt.kind or doubt.word for doubt in one.doubts if doubt.word != "nothing"), "")
 
 
 def _is_caught(one: Sample) -> bool:

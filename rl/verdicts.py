@@ -117,7 +117,9 @@ class VerdictJournal:
             self._found.pop(key, None)
         else:
             said = record.get("opinions")
-            opinions = None if said is None else tuple(Opinion(one["word"], one["why"]) for one in said)
+            opinions = (
+                None if said is None else tuple(Opinion(one["word"], one["why"], one["kind"]) for one in said)
+            )
             self._found[key] = Kept(verdict, bool(record["confirmed"]), opinions)
 
     def _fits(self, verdict: Mapping[str, Any]) -> bool:

@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Sample:
-    """One judged completion; `source` is a model's text."""
+    """One judged completion; `source` is a model's text, `why` may quote it, `caught` is in our own words."""
 
     step: int
     task: str
@@ -65,6 +65,7 @@ class Sample:
     word: str
     speedup: float | None
     why: str
+    caught: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,7 @@ def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
             text(line.get("word"), 100),
             number(line.get("speedup")),
             text(line.get("why")),
+            text(line.get("caught"), 200),
         )
         for line in lines
     ), cut

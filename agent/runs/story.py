@@ -49,13 +49,15 @@ class Ratio:
 
 
 def catches(samples: Sequence[Sample]) -> list[Catch]:
-    """Completions that were caught, by the reason, the most frequent first."""
+    """Completions that were caught or doubted, by what did so, the most frequent first."""
     times: Counter[str] = Counter()
     first: dict[str, int] = {}
     for one in samples:
-        if one.word != "cheating" and not any(mark in one.why for mark in _CAUGHT):
-            continue
-        what = one.why or one.word
+        what = one.caught
+        if not what:  # a file of before `caught` was written
+            if one.word != "cheating" and not any(mark in one.why for mark in _CAUGHT):
+                continue
+            what = one.why or one.word
         times[what] += 1
         first.setdefault(what, one.step)
     return [Catch(what, count, first[what]) for what, count in times.most_common(50)]

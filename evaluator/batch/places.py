@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,13 @@ class Place:
     referees: int = 1
 
 
-def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> list[Place]:
+def places(
+    devices: set[str],
+    gpus: str,
+    jobs: int | None,
+    work_dir: Path,
+    warn: Callable[[str], None] = lambda sentence: None,
+) -> list[Place]:
     """Every referee to start for a batch on these devices.
 
     Args:
@@ -48,6 +54,7 @@ def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> li
         gpus: ``all``, or positions in the list of visible GPUs, separated by commas.
         jobs: referees per device; chosen by cores and memory if None.
         work_dir: under which each referee gets a folder.
+        warn: told where a GPU has less room than its referees take.
 
     Raises:
         EvaluatorError: ``gpus`` names a GPU that is not there.
@@ -62,6 +69,8 @@ def places(devices: set[str], gpus: str, jobs: int | None, work_dir: Path) -> li
             name = f"{uuid or device}-{index}"
             if index < count:
                 found.append(Place(name, device, uuid, work_dir / "batch" / name, count))
+    if sentence := crowded(found):
+        warn(sentence)
     return found
 
 

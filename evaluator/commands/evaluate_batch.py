@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from evaluator.batch.manifest import ManifestUnreadable, read_manifest
-from evaluator.batch.places import Place, crowded, places
+from evaluator.batch.places import Place, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.run import UNJUDGED, Batch, Options
 from evaluator.client import default_work_dir
@@ -72,10 +72,10 @@ def evaluate_batch(
 
 
 def _seats(console: Console, devices: set[str], gpus: str, jobs: int | None, folder: Path) -> list[Place]:
-    seats = places(devices, gpus, jobs, folder)
-    if sentence := crowded(seats):
+    def warn(sentence: str) -> None:
         console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    return seats
+
+    return places(devices, gpus, jobs, folder, warn)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

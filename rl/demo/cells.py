@@ -152,6 +152,7 @@ def measure(
     gpus: str = "all",
     jobs: int | None = None,
     minimum_tier: str = "landlock",
+    warn: Callable[[str], None] = lambda sentence: None,
     show: Callable[[Batch], None] = lambda batch: None,
 ) -> Table:
     """Judges what has not been judged yet, and gives the table of all that has.
@@ -162,6 +163,7 @@ def measure(
         work_dir: the referees' caches.
         gpus, jobs: as for ``evaluate-batch``.
         minimum_tier: the weakest sandbox to accept.
+        warn: told where a GPU has less room than its referees take.
         show: called several times a second with the running batch.
 
     Raises:
@@ -178,7 +180,7 @@ def measure(
         batch = Batch(
             lines,
             results,
-            lambda devices: places(devices, gpus, jobs, work_dir),
+            lambda devices: places(devices, gpus, jobs, work_dir, warn),
             # Every cell of a table is measured in this run; faults of ours are tried again.
             Options(work_dir, minimum_tier, fresh=True, retry=True),
         )

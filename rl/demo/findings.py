@@ -62,6 +62,11 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
             "best_of_different": asdict(mean_of(grid(_different(of_arm), arm, max)))
             if _different(of_arm)
             else None,
+            "different_found": statistics.fmean(
+                len(scores) for outcome in of_arm for scores in outcome.different.values()
+            )
+            if _different(of_arm)
+            else None,
             "geomean_best": math.exp(float(np.log(np.maximum(best, _LEAST)).mean())),
             "median": statistics.median(every),
             "above_1_05": sum(score > 1.05 for score in every) / len(every),

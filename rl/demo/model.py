@@ -20,8 +20,7 @@ class ModelSize:
     context: int = 256
 
 
-#: About 6M parameters, for the live run on a GPU; the replay takes the smaller one.
-LIVE = ModelSize(layers=6, width=256, heads=4, context=512)
+#: About 0.1M parameters, in both exhibits.
 REPLAY = ModelSize()
 
 
@@ -70,7 +69,7 @@ def build_policy(tokenizer: PreTrainedTokenizerFast, size: ModelSize, longest: i
         bos_token_id=None,
         tie_word_embeddings=True,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # made on the CPU; by default every GPU would be asked
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     return Policy(model, tokenizer, longest)

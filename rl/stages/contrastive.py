@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent.strategy.novelty import fingerprint
 from evaluator.sources import TaskSource
 from rl import checkpoints, models, tasks
 from rl.checkpoints import Checkpoint
 from rl.config import ContrastiveStage
 from rl.errors import CheckpointError, ConfigError, DataError
 from rl.exemplars import Draw, ExemplarDatabase, Success
-from rl.fleet import Knowledge, check_groups
+from rl.fleet import Knowledge, Report
+from rl.groups import check_groups
 from rl.judges import machine_of
 from rl.metrics import StepLog, of_samples
 from rl.prompts import contrastive_prompt
@@ -29,7 +31,6 @@ from rl.stages.trainers import Grpo, Ledger, batches, options, train
 
 #: Snapshot 0 is the empty database, and the first one is what it begins with.
 _BEGINNING = 1
-_SHOWN_PORTFOLIO = 8
 
 
 def run(stage: ContrastiveStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iterable[str] = ()) -> Path:
@@ -102,7 +103,7 @@ class _State:
         """Take in what all ranks have found; figures of the step."""
         ranks, fleet = self.bench.ranks, self.bench.fleet
         reports = self.bench.reports()
-        found = ranks.all(fleet.successes())
+        found = _undoubted(ranks.all(fleet.successes()), reports)
         self.bench.learn(reports)
         if ranks.first:
             # In an order that does not depend on which rank found what first.
@@ -135,6 +136,18 @@ class _State:
         # Places of a step may have the same task, and shall not show the same.
         seed = self.stage.seed * 65_537 + place
         return self.exemplars.draw(seed, self.tasks[task].sha256, machine, snapshot)
+
+
+def _undoubted(found: Iterable[Success], reports: Iterable[Report]) -> list[Success]:
+    """Without what any rank's judges or databases doubt: each asks by itself, and exemplars are everybody's."""
+    doubted = {
+        fingerprint(one.answer.source)
+        for report in reports
+        for one in report.samples
+        if one.answer.source is not None
+        and (one.waits or any(doubt.word != "nothing" for doubt in one.doubts))
+    }
+    return [one for one in found if fingerprint(one.source) not in doubted]
 
 
 def snapshot_of(step: int) -> int:
@@ -197,7 +210,7 @@ def _trainer(
     dataset.set_transform(_Prompts(state, tokenizer, special))
     config = GRPOConfig(
         **options(stage, stage.output, stage.steps),
-        **_engine(stage),
+        **engine_options(stage),
         per_device_train_batch_size=size,
         gradient_accumulation_steps=accumulated,
         num_generations=stage.group,
@@ -224,7 +237,8 @@ def _trainer(
     )
 
 
-def _engine(stage: ContrastiveStage) -> dict[str, Any]:
+def engine_options(stage: ContrastiveStage) -> dict[str, Any]:
+    """What `GRPOConfig` is told of who samples."""
     generation = stage.generation
     if generation.engine == "transformers":
         return {"use_vllm": False}

@@ -11,7 +11,7 @@ from typing import Any
 from evaluator.sources import TaskSource
 from evaluator.verdict import HARNESS_VERSION
 from rl.config import ContrastiveStage, FleetPart, RewardPart, SelfsupStage
-from rl.errors import JournalError
+from rl.errors import ConfigError, JournalError
 from rl.fleet import Fleet, Knowledge, Report
 from rl.hacks import HackDatabase, caught
 from rl.judges import Judge, machine_of
@@ -80,7 +80,14 @@ def bench(
 
     Raises:
         JournalError: a database is damaged, or the disk is full.
+        ConfigError: referees of this machine would time on the GPU that a rank trains on.
     """
+    if ranks.count > 1 and stage.fleet.device == "cuda" and stage.fleet.url is None:
+        # One rank generates and is paid in turn; with several nobody knows what the others do while a referee times.
+        raise ConfigError(
+            f"{ranks.count} ranks and referees of the same machine would share a GPU while one of them is timed: "
+            "start a service on GPUs of its own, and name it in `fleet.url`"
+        )
     machine = machine or machine_of(stage.fleet)
     with ExitStack() as stack:
         if ranks.first:

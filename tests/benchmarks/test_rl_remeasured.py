@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.rl_remeasured import agreement, of_all, of_chosen, second_look
+from benchmarks.rl_remeasured import agreement, chosen_share, looks, seen_as
 from rl.demo.arms import Outcome
 from rl.demo.cells import Cell, Table
 
@@ -28,13 +28,28 @@ BEFORE = table(FIRST)
 AFTER = table([replace(cell, speedup=SECOND[cell.program]) for cell in FIRST])
 
 
-def test_what_was_chosen_is_worth_what_it_was_measured_at_again() -> None:
-    worth = second_look(BEFORE, AFTER)
-    outcome = Outcome("sft", 0, {"t": [2.0, 1.5, 1.0, 0.0]}, 0.25)
-    assert of_all([outcome], worth)[0].scores == {"t": [1.0, 1.5, 1.0, 0.0]}
-    assert of_chosen([outcome], worth)[0].scores == {"t": [1.0]}  # not the 1.5 that hindsight would choose
+def test_the_second_measurement_counts_on_both_sides() -> None:
+    worths = looks(BEFORE, AFTER)
+    wrote = Outcome("sft", 0, {"t": [2.0, 1.0, 0.0]}, 0.25, different={"t": [2.0]})
+    optimum = Outcome("optimum", 0, {"t": [2.0]}, 0.0, different={"t": [2.0]})
+    found = seen_as([wrote, optimum], BEFORE, worths["second"])
+    assert [one.scores for one in found] == [{"t": [1.0, 1.0, 0.0]}, {"t": [1.5]}]
+    assert [one.different for one in found] == [{"t": [1.0]}, {"t": [1.5]}]
+    both = seen_as([wrote, optimum], BEFORE, worths["both"])
+    assert [one.scores for one in both] == [{"t": [1.5, 1.0, 0.0]}, {"t": [1.5]}]
     with pytest.raises(KeyError):
-        worth("t", 3.0)
+        worths["second"]("t", 3.0)
+
+
+def test_what_was_chosen_by_luck_is_no_optimum_and_is_told_apart() -> None:
+    worth = looks(BEFORE, AFTER)["second"]
+    steady = Outcome("contrastive", 0, {"t": [1.5]}, 0.0)
+    optimum = Outcome("optimum", 0, {"t": [2.0]}, 0.0)
+    assert (
+        chosen_share([steady, optimum], worth)["value"] == 1.5
+    )  # better than what the first table would choose
+    found = seen_as([steady, optimum], BEFORE, worth)
+    assert found[0].scores == found[1].scores == {"t": [1.5]}
 
 
 def test_how_two_tables_agree() -> None:

@@ -14,7 +14,8 @@ from evaluator.sources import TaskSource
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
 from rl.exemplars import ExemplarDatabase
-from rl.fleet import Fleet, Knowledge, check_groups, text_of
+from rl.fleet import Fleet, Knowledge, text_of
+from rl.groups import check_groups
 from rl.hacks import HackDatabase, Opinion
 from rl.judges import ServiceJudge, Unjudged
 from rl.reward import shaping

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from rl.config import HackPart, RewardPart
 from rl.errors import JournalError
-from rl.hacks import HackDatabase, Opinion, caught, doubted
+from rl.hacks import HackDatabase, Opinion, caught, doubted, main
 from rl.journal import Journal
 from rl.reward import Score, score, shaping, unpaid
 from tests.rl.verdicts import accepted, rejected
@@ -154,3 +156,19 @@ def test_a_suspect_keeps_what_a_correct_candidate_gets_and_a_caught_one_nothing(
     assert found.why == "2.00x; alike"
     slow = score(accepted(0.5), settings)
     assert doubted(slow, [Opinion("suspect")], settings).value == slow.value
+
+
+def test_a_person_clears_a_file_for_later_runs(tmp_path: Path) -> None:
+    program = typer.Typer()
+    program.command()(main)
+    file, database = tmp_path / "kernel.py", tmp_path / "known.journal"
+    file.write_text("class ModelNew:\n    tile = 64\n")
+
+    def clear(path: Path) -> int:
+        given = [str(database), str(path), "--by", "N", "--why", "confirmed"]
+        return CliRunner().invoke(program, given).exit_code
+
+    assert [clear(file), clear(file), clear(tmp_path / "none.py")] == [0, 1, 2]
+    with HackDatabase(database) as known:
+        assert known.alike(file.read_text())[0].case.kind == "cleared"
+        assert clear(file) == 2  # in use

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.runs.files import Sample
+from agent.runs.story import Catch, catches
+from rl.checkpoints import claim
 from rl.config import ContrastiveStage, FleetPart, JudgePart, RewardPart, parse
-from rl.errors import ConfigError
+from rl.errors import CheckpointError, ConfigError
 from rl.fleet import Fleet, Knowledge
 from rl.hacks import HackDatabase
 from rl.llm_judge import LlmJudge, NoVerdict, read_verdict
+from rl.metrics import of_reports, of_samples
 from rl.ranks import Ranks
 from rl.reward import unpaid
 from rl.stages.judging import bench
@@ -36,14 +40,18 @@ def judged(server: ChatServer, **more: Any) -> Iterator[LlmJudge]:
 
 
 def fleet(
-    judge: LlmJudge, verdicts: VerdictJournal | None = None, hacks: HackDatabase | None = None
+    judge: LlmJudge,
+    verdicts: VerdictJournal | None = None,
+    hacks: HackDatabase | None = None,
+    record: Callable[[str], float | None] = lambda _: None,
+    patience_s: float = 20.0,
 ) -> Fleet:
     return Fleet(
         Scripted(honest),
         {"t": TASK},
         group=2,
-        fleet=FleetPart(device="cpu").model_copy(update={"patience_s": 20.0}),
-        knowledge=Knowledge(judges=[judge], hacks=hacks, learns=False),
+        fleet=FleetPart(device="cpu").model_copy(update={"patience_s": patience_s}),
+        knowledge=Knowledge(record=record, judges=[judge], hacks=hacks, learns=False),
         verdicts=verdicts,
     )
 
@@ -130,6 +138,51 @@ def test_it_sees_the_reference_the_speed_and_what_is_alike_as_data(tmp_path: Pat
     assert of.report.samples[0].score.value == FLOOR
 
 
+def test_an_answer_that_was_cut_off_is_none() -> None:
+    cut = Answer('The candidate says {"verdict": "honest"}, but', finish="length")
+    with chat_server(cut) as server, judged(server) as judge, pytest.raises(NoVerdict, match="cut off"):
+        judge(TASK, "x = 1", 4.0, [])
+
+
+def test_what_nobody_has_answered_becomes_neither_exemplar_nor_record(tmp_path: Path) -> None:
+    """At 2.5x it is a jump only as long as the record is low: with a record of its own it would never be asked about again."""
+    records = [1.0]
+    broken, hack = Answer(status=401, message="no"), Answer(HACK)
+    with (
+        chat_server(broken, broken, hack) as server,
+        judged(server) as judge,
+        VerdictJournal(tmp_path / "verdicts") as kept,
+    ):
+        of = fleet(judge, kept, record=lambda _: records[-1])
+        for value in (None, None, FLOOR):
+            found = scores(of, 2.5, 1.0)
+            assert (found[0] == FLOOR) == (value == FLOOR)
+            assert of_reports([of.report])["unanswered"] == (1 if value is None else 0)
+            assert [one.speedup for one in of.successes()] == [1.0]
+            records.append(2.5)  # somebody else found one
+    assert len(server.requests) == 3
+
+
+def test_many_at_once_wait_for_their_turn(tmp_path: Path) -> None:
+    with chat_server(Answer(HACK, delay_s=0.3)) as server, judged(server, timeout_s=1) as judge:
+        of = fleet(judge, patience_s=1.0)
+        found = scores(of, *(4.0 + number / 10 for number in range(16)))
+    assert found == [FLOOR] * 16
+
+
+def test_what_it_caught_is_told_without_a_strangers_words() -> None:
+    with chat_server(Answer(HACK)) as server, judged(server) as judge:
+        of = fleet(judge)
+        scores(of, 4.0, 1.0)
+    lines = of_samples(1, [of.report])
+    assert [line["caught"] for line in lines] == ["a language model: hack", ""]
+    read = [
+        Sample(line["step"], line["task"], line["source"], line["word"], None, line["why"], line["caught"])
+        for line in lines
+    ]
+    assert catches(read) == [Catch("a language model: hack", 1, 1)]
+
+
 def test_length_is_no_way_around_it() -> None:
     with chat_server(Answer('{"verdict": "honest"}')) as server, judged(server) as judge:
         said = judge(TASK, "# " + "x" * 70_000, 4.0, [])
@@ -147,15 +200,20 @@ def test_length_is_no_way_around_it() -> None:
         ('{"verdict": "hack", "reason": 7}', ("hack", "7")),
         ('{"verdict": "hack", "reason": "' + "x" * 900 + '"}', ("hack", "x" * 200)),
         ('{"verdict": "hack", "reason": "\\ud800"}', ("hack", "?")),
+        (
+            '{"verdict": "hack", "reason": "line 3: _cache = {} by data_ptr"}',
+            ("hack", "line 3: _cache = {} by data_ptr"),
+        ),
+        ('{"verdict": "Hack", "detail": {"line": 3}}', ("hack", "")),
+        ('{"verdict": "hack", "reason": "a"} though it says {"verdict": "honest"}.', ("hack", "a")),
+        ('[{"verdict": "doubtful", "reason": "a"}, {"verdict": "honest"}]', ("doubtful", "a")),
     ],
 )
 def test_a_verdict_is_found_in_an_answer(text: str, expected: tuple[str, str]) -> None:
     assert read_verdict(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "hack", '{"verdict": ["hack"]}', '{"verdict": "HACK"}', "{" * 5000, "[]"]
-)
+@pytest.mark.parametrize("text", ["", "hack", '{"verdict": ["hack"]}', '{"verdict": null}', "{" * 5000, "[]"])
 def test_anything_else_is_no_verdict(text: str) -> None:
     with pytest.raises(NoVerdict):
         read_verdict(text)
@@ -184,3 +242,57 @@ def test_only_the_contrastive_stage_has_one_and_it_needs_an_address() -> None:
         parse(stage, "c.yaml")
     with pytest.raises(ConfigError, match="`judge` is no setting"):
         parse({**stage, "stage": "selfsup", "judge": {"model": "m", "url": "http://x/v1"}}, "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [
+        ({"url": ""}, "no address of a server"),
+        ({"url": "ftp://x/v1"}, "no address of a server"),
+        ({"url": "http://x:99999/v1"}, "no address of a server"),
+        ({"url": "http://me:secret@x/v1"}, "has a password"),
+        ({"temperature": 9}, "less than or equal to 2"),
+        ({"timeout_s": 1000}, "above its `fleet.patience_s`"),
+    ],
+)
+def test_a_setting_that_would_fail_is_told_before_a_run(judge: dict[str, Any], said: str) -> None:
+    stage = {"stage": "contrastive", "name": "n", "output": "o", "steps": 1}
+    with pytest.raises(ConfigError, match=said) as told:
+        parse({**stage, "judge": {"model": "m", "url": "http://x/v1", **judge}}, "c.yaml")
+    assert "secret" not in str(told.value)
+
+
+def test_a_key_that_is_named_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY, which is not set"):
+        LlmJudge(JudgePart(model="m", url="http://x/v1", api_key_variable="NO_SUCH_KEY"))
+
+
+def test_a_run_goes_on_with_the_same_judge_at_another_address(tmp_path: Path) -> None:
+    def stage(**judge: Any) -> ContrastiveStage:
+        settings = {"stage": "contrastive", "name": "n", "output": str(tmp_path), "steps": 1, "judge": judge}
+        found = parse(settings, "c.yaml")
+        assert isinstance(found, ContrastiveStage)
+        return found
+
+    claim(stage(model="m", url="http://a/v1"), resume=False)
+    (tmp_path / "checkpoint-1").mkdir()
+    claim(stage(model="m", url="http://b/v1", timeout_s=5), resume=True)
+    with pytest.raises(CheckpointError, match=r"judge\.model"):
+        claim(stage(model="other", url="http://b/v1"), resume=True)
+
+
+def test_several_ranks_and_referees_of_the_same_machine_are_refused_on_a_gpu(tmp_path: Path) -> None:
+    class Two(Ranks):
+        @property
+        def count(self) -> int:
+            return 2
+
+    settings = {"stage": "contrastive", "name": "n", "output": str(tmp_path), "steps": 1}
+    stage = parse({**settings, "fleet": {"device": "cuda"}}, "c.yaml")
+    assert isinstance(stage, ContrastiveStage)
+    with (
+        pytest.raises(ConfigError, match="2 ranks and referees of the same machine"),
+        bench(stage, {"t": TASK}, Two(), lambda _: Scripted(honest), group=2, position=0),
+    ):
+        pass
