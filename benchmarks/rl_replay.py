@@ -115,20 +115,36 @@ def main(
     entropy_target: Annotated[
         float, typer.Option(help="Nats a token up to which entropy is paid.")
     ] = GrpoSettings.entropy_target,
+    scaled: Annotated[
+        bool,
+        typer.Option(help="Advantages in standard deviations of their group, or in units of the reward."),
+    ] = True,
+    copies: Annotated[bool, typer.Option(help="Whether a program that its prompt showed is paid.")] = True,
+    episodes: Annotated[
+        int, typer.Option(min=0, help="Steps with the same tasks, whose exemplars are of the same episode.")
+    ] = 0,
     learner: Annotated[str, typer.Option(help=", ".join(LEARNERS))] = "own",
     processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
     """Replay all arms."""
     if shaping not in SHAPINGS or learner not in LEARNERS:
         raise typer.BadParameter(f"shaping: {', '.join(SHAPINGS)}; learner: {', '.join(LEARNERS)}")
+    if learner == "trl" and (episodes or not copies):
+        raise typer.BadParameter(
+            "TRL's loader asks a step ahead: --episodes and --no-copies are for the own learner"
+        )
     console = Console(width=150)
     table = part_of(cells, families)
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
-        grpo=GrpoSettings(steps=steps, learning_rate=learning_rate, entropy_target=entropy_target),
+        grpo=GrpoSettings(
+            steps=steps, learning_rate=learning_rate, entropy_target=entropy_target, scaled=scaled
+        ),
         tasks_per_step=tasks_per_step,
         dropout=dropout,
         shaping=shaping,
+        copies=copies,
+        episodes=episodes,
     )
     folder.mkdir(parents=True, exist_ok=True)
     asked = [asdict(settings), learner, table.families, hashlib.sha256(cells.read_bytes()).hexdigest()]

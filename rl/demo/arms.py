@@ -68,6 +68,11 @@ class ReplaySettings:
         dropout: share of prompts without exemplars, in training.
         drawn: programs drawn for a supervised row; the best is its target, the two in the middle are what it shows.
         shaping: from a speedup to a reward.
+        copies: whether a program that its own prompt showed is paid; else it gets what a failure gets.
+        episodes: of how many steps with the same tasks: exemplars of a step were found by the steps of its episode before
+            it, and the first shows none, as in the rounds of a test. 0: whatever was found before.
+
+    The last two are for learners that ask for one step after the other; TRL's loader asks ahead.
     """
 
     model: ModelSize = REPLAY
@@ -77,6 +82,8 @@ class ReplaySettings:
     dropout: float = 0.25
     drawn: int = 4
     shaping: str = "raw"
+    copies: bool = True
+    episodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,17 +187,23 @@ class WorldPractice:
         self._seed = seed
         self._seen = Seen()
         self._shape = SHAPINGS[settings.shaping]
+        self._shown: dict[str, set[str]] = {}
+        self._begun = -1
         self.judged: set[tuple[str, str]] = set()
 
     def questions(self, step: int) -> list[Question]:
         """Tasks drawn for the step, each with its exemplars."""
-        generator = random.Random(f"tasks {self._seed} {step}")  # noqa: S311
+        episode = step // self._settings.episodes if self._settings.episodes else step
+        if self._settings.episodes and episode != self._begun:
+            self._seen, self._begun = Seen(), episode
+        generator = random.Random(f"tasks {self._seed} {episode}")  # noqa: S311
         count = min(self._settings.tasks_per_step, len(self._world.train))
         asked = []
         for task in generator.sample(self._world.train, count):
             own = random.Random(f"exemplars {self._seed} {step} {task.name}")  # noqa: S311
             bare = own.random() < self._settings.dropout
             shown = [] if bare else self._choice(self._seen.of(task.name), own)
+            self._shown[task.name] = {source for source, _ in shown}
             asked.append(Question(task, prompt(task, shown)))
         return asked
 
@@ -204,7 +217,8 @@ class WorldPractice:
                 continue
             self.judged.add((task.name, text))
             self._seen.add(task.name, text, speedup)
-            rewards.append(self._shape(speedup))
+            copied = not self._settings.copies and text in self._shown.get(task.name, ())
+            rewards.append(self._shape(0.0 if copied else speedup))
         return rewards
 
 

@@ -43,6 +43,8 @@ class GrpoSettings:
         entropy_target: nats per token above which entropy is not paid: where all samples fail there is no other
             gradient, and it would take the policy to noise.
         clip: bound of a sample's advantage, in standard deviations of its group.
+        scaled: whether advantages are in standard deviations of their group; else in units of the reward, so that a group
+            whose rewards hardly differ, or differ by noise alone, moves little.
     """
 
     steps: int = 100
@@ -51,6 +53,7 @@ class GrpoSettings:
     entropy: float = 0.03
     entropy_target: float = 0.2
     clip: float = 1.5
+    scaled: bool = True
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class Learner(Protocol):
         """GRPO on what the practice pays."""
 
 
-def advantages(rewards: Sequence[float | None], clip: float) -> list[float]:
-    """(r - mean) / std within a group, clipped at +-``clip``; 0 for None, which is no part of mean and std either.
+def advantages(rewards: Sequence[float | None], clip: float, scaled: bool = True) -> list[float]:
+    """(r - mean) / std within a group, or r - mean, clipped at +-``clip``; 0 for None, which is no part of mean and std either.
 
     All are 0 where the group's rewards are equal: nothing is to be learned from them.
     """
@@ -97,4 +100,5 @@ def advantages(rewards: Sequence[float | None], clip: float) -> list[float]:
     spread = (sum((reward - mean) ** 2 for reward in known) / len(known)) ** 0.5
     if spread < 1e-9:
         return [0.0] * len(rewards)
-    return [0.0 if reward is None else max(-clip, min(clip, (reward - mean) / spread)) for reward in rewards]
+    unit = spread if scaled else 1.0
+    return [0.0 if reward is None else max(-clip, min(clip, (reward - mean) / unit)) for reward in rewards]

@@ -104,7 +104,9 @@ class TrlLearner:
                 group = rewards[first : first + settings.samples]
                 gains += [
                     None if reward is None else gain
-                    for reward, gain in zip(group, advantages(group, settings.clip), strict=True)
+                    for reward, gain in zip(
+                        group, advantages(group, settings.clip, settings.scaled), strict=True
+                    )
                 ]
             return gains
 

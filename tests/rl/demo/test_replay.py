@@ -172,6 +172,45 @@ def outcomes(contrastive: float, spread: float = 0.02) -> list[Outcome]:
     return found
 
 
+def test_what_a_prompt_showed_is_not_paid_where_copies_are_not(world: World) -> None:
+    settings = replace(SETTINGS, copies=False, dropout=0.0)
+    practice = WorldPractice(world, seen.contrastive, settings, 0)
+    asked = practice.questions(0)[0]
+    slow, fast = sorted(world.accepted(asked.task), key=lambda pair: pair[1])[
+        :: len(world.accepted(asked.task)) - 1
+    ]
+    assert practice.reward([asked.task] * 2, [slow[0], fast[0]]) == [slow[1], fast[1]]
+    again = next(
+        step for step in range(1, 60) if asked.task in [one.task for one in practice.questions(step)]
+    )
+    practice.questions(again)
+    assert practice.reward([asked.task] * 2, [slow[0], fast[0]]) == [0.0, 0.0]
+    paid = WorldPractice(world, seen.contrastive, replace(settings, copies=True), 0)
+    paid.reward([asked.task] * 2, [slow[0], fast[0]])
+    paid.questions(again)
+    assert paid.reward([asked.task] * 2, [slow[0], fast[0]]) == [slow[1], fast[1]]
+
+
+def test_an_episode_has_the_same_tasks_and_its_own_exemplars(world: World) -> None:
+    practice = WorldPractice(world, seen.contrastive, replace(SETTINGS, episodes=2, dropout=0.0), 0)
+    for first in (0, 2):
+        begin = practice.questions(first)
+        assert not any(SEEN in one.prompt for one in begin)
+        for one in begin:
+            programs = world.accepted(one.task)
+            practice.reward([one.task] * len(programs), [source for source, _ in programs])
+        then = practice.questions(first + 1)
+        assert [one.task for one in then] == [one.task for one in begin]
+        assert all(SEEN in one.prompt for one in then)
+    assert [one.task for one in practice.questions(4)] != [one.task for one in practice.questions(2)]
+
+
+def test_advantages_in_units_of_the_reward() -> None:
+    assert advantages([0.0, 1.0], 1.5, scaled=False) == [-0.5, 0.5]
+    assert advantages([1.0, 1.02], 1.5, scaled=False) == pytest.approx([-0.01, 0.01])
+    assert advantages([0.0, 8.0], 1.5, scaled=False) == [-1.5, 1.5]
+
+
 def test_a_repeat_is_not_another_candidate() -> None:
     looked = Examined(
         {"t": ["a", "b", "a", *"cdefghij"], "u": ["a"]},
