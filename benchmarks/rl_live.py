@@ -82,6 +82,7 @@ def main(
     sft_steps: Annotated[int, typer.Option(help="Of supervised training.")] = 400,
     tasks_per_step: Annotated[int, typer.Option()] = 16,
     learning_rate: Annotated[float, typer.Option(help="Of reinforcement.")] = GrpoSettings.learning_rate,
+    entropy: Annotated[float, typer.Option(help="What a nat of it is paid.")] = GrpoSettings.entropy,
     entropy_target: Annotated[
         float, typer.Option(help="Nats a token up to which entropy is paid.")
     ] = GrpoSettings.entropy_target,
@@ -96,7 +97,9 @@ def main(
         table = table.of_families(tuple(families.split(",")))
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
-        grpo=GrpoSettings(steps=steps, learning_rate=learning_rate, entropy_target=entropy_target),
+        grpo=GrpoSettings(
+            steps=steps, learning_rate=learning_rate, entropy=entropy, entropy_target=entropy_target
+        ),
         tasks_per_step=tasks_per_step,
     )
     fleet = FleetPart.model_validate(

@@ -112,6 +112,7 @@ def main(
     shaping: Annotated[str, typer.Option(help=", ".join(SHAPINGS))] = "raw",
     dropout: Annotated[float, typer.Option(help="Share of prompts without exemplars.")] = 0.25,
     learning_rate: Annotated[float, typer.Option(help="Of reinforcement.")] = GrpoSettings.learning_rate,
+    entropy: Annotated[float, typer.Option(help="What a nat of it is paid.")] = GrpoSettings.entropy,
     entropy_target: Annotated[
         float, typer.Option(help="Nats a token up to which entropy is paid.")
     ] = GrpoSettings.entropy_target,
@@ -138,7 +139,11 @@ def main(
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
         grpo=GrpoSettings(
-            steps=steps, learning_rate=learning_rate, entropy_target=entropy_target, scaled=scaled
+            steps=steps,
+            learning_rate=learning_rate,
+            entropy=entropy,
+            entropy_target=entropy_target,
+            scaled=scaled,
         ),
         tasks_per_step=tasks_per_step,
         dropout=dropout,
