@@ -23,6 +23,8 @@ from tests.services.keyed import Keyed, routes_of, submit, whole_job
 from tests.services.ranked import TASK, ended_job
 from tests.services.service import CORRECT, TINY_TASK
 
+#: Whose things others shall not see. No word of hexadecimal digits: digests of three hundred of them hold "ada" now and then.
+OWNER = "owner-of-it"
 OPEN = "open"  # needs no key
 SHARED = "shared"  # needs a key, and shows nothing of anybody's
 BOARD = "board"  # needs a key, and shows figures of the catalogue's tasks: whose they are and the way to the job only to their user
@@ -157,7 +159,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
 @pytest.fixture(scope="module")
 def hers(keyed: Keyed) -> dict[str, str]:
     """The ids of all that Ada has."""
-    key = keyed.key("ada")
+    key = keyed.key(OWNER)
     ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id, label="m-1 #1")
     make_run(keyed.settings.runs / "cpu" / "sft")
     names = {"name": "style.css", "task": TASK, "kind": "no-key", "run": "cpu~sft"}
@@ -221,7 +223,7 @@ def test_another_user_s_id_is_no_id(keyed: Keyed, hers: dict[str, str], rule: st
     "rule", [rule for rule in of_kind(OWN) if rule.startswith("GET") and rule not in WITHOUT_ONE]
 )
 def test_one_s_own_id_and_an_admin_s_see_it(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
-    for client in (keyed.client(keyed.key("ada", "read")), keyed.client(keyed.key("root", "admin"))):
+    for client in (keyed.client(keyed.key(OWNER, "read")), keyed.client(keyed.key("root", "admin"))):
         assert ask(client, rule, hers).status_code == 200
 
 
@@ -236,7 +238,7 @@ def test_lists_and_cursors_show_one_s_own(keyed: Keyed, hers: dict[str, str], ru
         assert (his in text) == (query in ("", newer)), query
     admin = keyed.client(keyed.key("root", "admin"))
     assert hers["job_id"] in ask(admin, rule, hers).text
-    ada = keyed.client(keyed.key("ada", "read"))
+    ada = keyed.client(keyed.key(OWNER, "read"))
     assert his not in ask(ada, rule, hers).text
 
 
@@ -252,7 +254,7 @@ def test_only_an_admin_gives_keys_and_reads_the_log(
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.startswith("GET") and "log" not in rule])
 def test_a_key_that_may_read_changes_nothing(keyed: Keyed, hers: dict[str, str], rule: str) -> None:
-    response = ask(keyed.client(keyed.key("ada", "read")), rule, hers)
+    response = ask(keyed.client(keyed.key(OWNER, "read")), rule, hers)
     assert response.status_code == 403
     assert "yours is read" in response.json()["detail"]
 
@@ -272,7 +274,7 @@ def test_a_board_leads_to_a_job_only_for_those_who_may_see_it(
     mallory = keyed.client(keyed.key("mallory", "read"))
     answer = ask(mallory, rule, hers)
     assert answer.status_code == 200
-    for private in (hers["ranked_id"], hers["job_id"], "ada", "a private name", "private source"):
+    for private in (hers["ranked_id"], hers["job_id"], OWNER, "a private name", "private source"):
         assert private not in answer.text
     with keyed.base.read() as session:
         owner = session.get_one(Job, hers["ranked_id"]).owner_id
@@ -280,13 +282,13 @@ def test_a_board_leads_to_a_job_only_for_those_who_may_see_it(
     assert owner not in answer.text
     if not rule.endswith(".svg"):
         assert "m-1" in answer.text, "the figure is everybody's"
-        for client in (keyed.client(keyed.key("ada", "read")), keyed.client(keyed.key("root", "admin"))):
+        for client in (keyed.client(keyed.key(OWNER, "read")), keyed.client(keyed.key("root", "admin"))):
             assert (hers["ranked_id"] in ask(client, rule, hers).text) == (rule not in NO_LINKS)
 
 
 def test_a_label_that_a_person_typed_is_on_the_board_for_its_user_alone(tmp_path: Path) -> None:
     keyed = Keyed(tmp_path)
-    key = keyed.key("ada")
+    key = keyed.key(OWNER)
     ended_job(keyed.base, 2.0, owner_id=key.user.id, origin="external", label="for the merger with Acme")
     ended_job(keyed.base, 1.5, owner_id=keyed.key("bob").user.id, origin="external", label="in haste")
     clients = [keyed.client(made) for made in (key, keyed.key("bob"), keyed.key("root", "admin"))]
@@ -372,7 +374,7 @@ def test_what_is_made_belongs_to_whoever_made_it(keyed: Keyed, rule: str) -> Non
 
 
 def test_a_candidate_that_an_admin_adds_is_the_job_s_user_s(keyed: Keyed) -> None:
-    ada = keyed.client(keyed.key("ada"))
+    ada = keyed.client(keyed.key(OWNER))
     job_id = submit(ada).json()["id"]
     admin = keyed.client(keyed.key("root", "admin"))
     made = admin.post(f"/jobs/{job_id}/candidates", json={"candidate": CORRECT})
@@ -384,7 +386,7 @@ def test_what_was_made_before_there_were_keys_is_seen_by_admins_alone(tmp_path: 
     keyed = Keyed(tmp_path)
     job_id = submit(keyed.client()).json()["id"]
     assert keyed.client().get(f"/jobs/{job_id}").status_code == 200
-    key, admin = keyed.key("ada"), keyed.key("root", "admin")
+    key, admin = keyed.key(OWNER), keyed.key("root", "admin")
     assert keyed.client(key).get(f"/jobs/{job_id}").status_code == 404
     assert keyed.client(admin).get(f"/jobs/{job_id}").status_code == 200
     keyed.close()
@@ -406,7 +408,7 @@ def test_a_query_that_forgets_about_users_sees_nothing_of_others(keyed: Keyed, h
 def test_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     with empty_postgres(postgres_url) as url:
         keyed = Keyed(tmp_path, database_url=url)
-        key = keyed.key("ada")
+        key = keyed.key(OWNER)
         ada, mallory = keyed.client(key), keyed.client(keyed.key("mallory"))
         ranked = ended_job(keyed.base, 2.0, owner_id=key.user.id)
         ids = {**whole_job(keyed, ada), "name": "style.css", "task": TASK, "kind": "no-key"}
