@@ -1,7 +1,7 @@
 """Exhibit A's replay: all arms on a table of measured cells, several seeds, with intervals and the claims of docs/rl-claims.md.
 
-Each arm of each seed is written as it ends; the same folder goes on with those that are missing, on another machine, too. Settings that
-differ are refused there.
+Each arm of each seed is written as it ends; the same folder goes on with those that are missing. Settings that differ are refused
+there. On another type of machine sums are rounded otherwise, and an arm's weights are not quite those that they would have been here.
 
     python -m benchmarks.rl_replay cells.json --folder /tmp/replay --out replay.json
 """

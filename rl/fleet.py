@@ -48,7 +48,6 @@ class Sample:
         reward: after it; None for what was not judged.
         verdict: the referee's, None without one.
         doubts: of databases and judges.
-        waits: whether a judge has still to say what it thinks of a speed that jumped.
     """
 
     task: str
@@ -57,7 +56,6 @@ class Sample:
     reward: float | None
     verdict: Mapping[str, Any] | None
     doubts: tuple[Opinion, ...] = ()
-    waits: bool = False
 
 
 @dataclass
@@ -69,6 +67,7 @@ class Report:
         judged: verdicts that were asked for and came.
         waited_s: how long the trainer waited for the rewards.
         repeated: completions that were answered by another one's verdict, of this step or before.
+        unanswered: candidates whose speed jumped, and of which a judge has still to say what it thinks.
         missing: reasons of completions without a reward, with how many.
     """
 
@@ -76,6 +75,7 @@ class Report:
     judged: int = 0
     waited_s: float = 0.0
     repeated: int = 0
+    unanswered: int = 0
     missing: Counter[str] = field(default_factory=Counter)
 
 
@@ -84,7 +84,6 @@ class _Found:
     score: Score
     verdict: Mapping[str, Any] | None
     doubts: tuple[Opinion, ...] = ()
-    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,9 +192,7 @@ class Fleet:
                 found = self._result(first[key])
             if found.score.value is None:
                 report.missing[found.score.why] += 1
-            report.samples.append(
-                Sample(name, answer, found.score, None, found.verdict, found.doubts, found.waits)
-            )
+            report.samples.append(Sample(name, answer, found.score, None, found.verdict, found.doubts))
         for begin in range(0, len(answers), self._group):
             members = report.samples[begin : begin + self._group]
             for sample, value in zip(
@@ -207,13 +204,10 @@ class Fleet:
         return [sample.reward for sample in report.samples]
 
     def successes(self) -> list[Success]:
-        """What the last step found for the exemplar database: accepted, timed, doubted by nobody, and with no look outstanding.
-
-        What waits for a judge would else become the record, and its speed no jump any more.
-        """
+        """What the last step found for the exemplar database: accepted, timed, and doubted by nobody."""
         found = {}
         for one in self.report.samples:
-            clean = all(doubt.word == "nothing" for doubt in one.doubts) and not one.waits
+            clean = all(doubt.word == "nothing" for doubt in one.doubts)
             if one.answer.source is not None and one.score.value is not None and one.score.speedup and clean:
                 task = self._tasks[one.task].sha256
                 shapes = measured(one.verdict or {})
@@ -254,7 +248,13 @@ class Fleet:
             scored = measured_again(scored, second, settings)
             self._keep(key, None if scored.value is None else Kept(verdict, confirmed=True))
         said = await self._opinions(step, task, source, key, scored)
-        doubts = list(said or ())
+        if said is None:
+            # Paid, it would pay to write what no judge can answer about; lowered, the judge's fault would be the candidate's.
+            self.report.unanswered += 1
+            return _Found(
+                Score(None, None, "", "a judge has not answered about a speed that jumped"), verdict
+            )
+        doubts = list(said)
         # Its own findings first: an accepted candidate whose kernels are decoys is caught as well.
         if scored.speedup is not None and (own := hacks_module.caught(verdict)) is not None:
             doubts.append(Opinion("caught", f"the referee's finding: {own[0]}", f"the referee: {own[0]}"))
@@ -262,9 +262,7 @@ class Fleet:
             doubts.append(knowledge.hacks.opinion(source))
         if knowledge.hacks is not None and knowledge.learns:
             knowledge.hacks.learn(source, verdict)
-        return _Found(
-            hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts), waits=said is None
-        )
+        return _Found(hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts))
 
     async def _opinions(
         self, step: _Step, task: TaskSource, source: str, key: tuple[str, str], scored: Score
@@ -427,7 +425,7 @@ async def _asked(
     turn: asyncio.Semaphore,
     patience_s: float,
 ) -> Opinion | None:
-    """A judge's opinion, None where it fails: the referee stays the gate. A wait for a turn is no failure."""
+    """A judge's opinion, None where it fails. A wait for a turn is no failure."""
     try:
         async with turn, asyncio.timeout(patience_s):
             return await asyncio.to_thread(judge, *question)

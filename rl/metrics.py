@@ -99,7 +99,7 @@ def of_reports(reports: Iterable[Report]) -> dict[str, Any]:
         "cached": sum(report.repeated for report in every),
         "missing": sum(sum(report.missing.values()) for report in every),
         "hacks": len(found),
-        "unanswered": sum(one.waits for one in samples),
+        "unanswered": sum(report.unanswered for report in every),
         "in_form_share": _mean([float(one.answer.in_form) for one in samples]),
     }
 

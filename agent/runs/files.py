@@ -65,7 +65,8 @@ class Sample:
     word: str
     speedup: float | None
     why: str
-    caught: str = ""
+    #: None in a file of before it was written.
+    caught: str | None = None
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ def _samples(folder: Path) -> tuple[tuple[Sample, ...], bool]:
             text(line.get("word"), 100),
             number(line.get("speedup")),
             text(line.get("why")),
-            text(line.get("caught"), 200),
+            text(line["caught"], 200) if "caught" in line else None,
         )
         for line in lines
     ), cut

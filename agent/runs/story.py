@@ -53,14 +53,18 @@ def catches(samples: Sequence[Sample]) -> list[Catch]:
     times: Counter[str] = Counter()
     first: dict[str, int] = {}
     for one in samples:
-        what = one.caught
-        if not what:  # a file of before `caught` was written
-            if one.word != "cheating" and not any(mark in one.why for mark in _CAUGHT):
-                continue
-            what = one.why or one.word
+        what = _by_its_words(one) if one.caught is None else one.caught
+        if not what:
+            continue
         times[what] += 1
         first.setdefault(what, one.step)
     return [Catch(what, count, first[what]) for what, count in times.most_common(50)]
+
+
+def _by_its_words(one: Sample) -> str:
+    """What caught a completion of a file that does not say it; "" where nothing did."""
+    marked = one.word == "cheating" or any(mark in one.why for mark in _CAUGHT)
+    return (one.why or one.word) if marked else ""
 
 
 def words(samples: Sequence[Sample]) -> list[tuple[str, int]]:

@@ -95,7 +95,7 @@ class Outcome:
         different: the same of the first eight different texts: a repeat costs no evaluation. Empty where they were not looked for.
         outside: share of these that were no program of the grammar.
         trained_on: distinct (task, text) pairs judged in reinforcement.
-        judged: distinct pairs judged in all.
+        judged: distinct pairs judged in all, without what was looked at only to find eight different ones.
         rewards: mean reward by step.
         entropies: by step.
     """
@@ -231,27 +231,22 @@ class Examined:
 
     def first(self, count: int) -> Examined:
         """Its first candidates of each task."""
-        return Examined(*({name: found[:count] for name, found in part.items()} for part in self._parts))
+        return Examined(
+            {name: found[:count] for name, found in self.texts.items()},
+            {name: found[:count] for name, found in self.scores.items()},
+        )
 
     def different(self) -> Examined:
         """Without repeats, and no more than :data:`CANDIDATES` of each task."""
-        once = {
-            name: dict(zip(reversed(texts), reversed(self.scores[name]), strict=True))
-            for name, texts in self.texts.items()
-        }
-        ordered = {
-            name: [(text, once[name][text]) for text in dict.fromkeys(texts)]
-            for name, texts in self.texts.items()
-        }
+        once: dict[str, dict[str, float]] = {name: {} for name in self.texts}
+        for name, texts in self.texts.items():
+            for text, score in zip(texts, self.scores[name], strict=True):
+                once[name].setdefault(text, score)
         whole = Examined(
-            {name: [text for text, _ in found] for name, found in ordered.items()},
-            {name: [score for _, score in found] for name, found in ordered.items()},
+            {name: list(found) for name, found in once.items()},
+            {name: list(found.values()) for name, found in once.items()},
         )
         return whole.first(CANDIDATES)
-
-    @property
-    def _parts(self) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        return self.texts, self.scores
 
 
 def examine(

@@ -53,19 +53,18 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     found = {}
     for arm in dict.fromkeys(outcome.arm for outcome in outcomes):
         of_arm = [outcome for outcome in outcomes if outcome.arm == arm]
+        apart = _different(of_arm)
         best = grid(outcomes, arm, max)
         every = [score for outcome in of_arm for scores in outcome.scores.values() for score in scores]
         found[arm] = {
             "mean": asdict(mean_of(grid(outcomes, arm, statistics.fmean))),
             "best": asdict(mean_of(best)),
             "of_optimum": asdict(mean_of(best / best_possible)),
-            "best_of_different": asdict(mean_of(grid(_different(of_arm), arm, max)))
-            if _different(of_arm)
-            else None,
+            "best_of_different": asdict(mean_of(grid(apart, arm, max))) if apart else None,
             "different_found": statistics.fmean(
-                len(scores) for outcome in of_arm for scores in outcome.different.values()
+                len(scores) for one in apart for scores in one.scores.values()
             )
-            if _different(of_arm)
+            if apart
             else None,
             "geomean_best": math.exp(float(np.log(np.maximum(best, _LEAST)).mean())),
             "median": statistics.median(every),
@@ -112,7 +111,8 @@ def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
     ]
     for name, measure, of, other in ratios:
         found.append(claim(name, measure, ratio(of("contrastive"), of(other)), 1.0, 1.0))
-    if len(apart := _different(outcomes)) and {one.arm for one in apart} >= {"contrastive", "sft"}:
+    apart = _different(outcomes)
+    if apart:  # of all arms, or of none
         best = {arm: grid(apart, arm, max) for arm in ("contrastive", "sft", "random_valid", "optimum")}
         share = mean_of(best["contrastive"] / best["optimum"])
         found.append(

@@ -144,8 +144,7 @@ def _undoubted(found: Iterable[Success], reports: Iterable[Report]) -> list[Succ
         fingerprint(one.answer.source)
         for report in reports
         for one in report.samples
-        if one.answer.source is not None
-        and (one.waits or any(doubt.word != "nothing" for doubt in one.doubts))
+        if one.answer.source is not None and any(doubt.word != "nothing" for doubt in one.doubts)
     }
     return [one for one in found if fingerprint(one.source) not in doubted]
 

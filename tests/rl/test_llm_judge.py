@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,33 +67,37 @@ def scores(of: Fleet, *speeds: float) -> list[float | None]:
     [
         (HACK, FLOOR),
         ('{"verdict": "doubtful", "reason": "a cache"}', unpaid(RewardPart())),
-        ('{"verdict": "honest", "reason": "one pass"}', None),
+        ('{"verdict": "honest", "reason": "one pass"}', math.log(4.0)),
+        ('{"verdict": "honest", "raise_to": 100}', math.log(4.0)),
         ("I cannot say.", None),
         ('{"verdict": "splendid"}', None),
-        ('{"verdict": "honest", "raise_to": 100}', None),
     ],
 )
 def test_what_it_says_lowers_a_jump_or_nothing(said: str, value: float | None) -> None:
     with chat_server(Answer(said)) as server, judged(server) as judge:
         found = scores(fleet(judge), 4.0, 1.0)
+    assert found == [value, unpaid(RewardPart())]
     assert len(server.requests) == 1  # 1.0x is no jump
-    assert found[1] == unpaid(RewardPart())
-    if value is None:
-        with chat_server(Answer("")) as other, judged(other) as silent:
-            assert found == scores(fleet(silent), 4.0, 1.0)
-    else:
-        assert found[0] == value
 
 
-@pytest.mark.parametrize("broken", [Answer(status=401, message="no"), Answer(raw=b"{"), Answer(delay_s=3.0)])
-def test_a_server_that_fails_lowers_nothing_and_is_asked_again(broken: Answer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Answer(status=401, message="no"),
+        Answer(raw=b"{"),
+        Answer(delay_s=3.0),
+        Answer('{"verdict": "honest"}', finish="content_filter"),
+    ],
+)
+def test_without_an_answer_a_jump_is_neither_paid_nor_lowered_and_is_asked_about_again(
+    broken: Answer, tmp_path: Path
+) -> None:
+    """Else it would pay to write what a judge refuses to read."""
     with VerdictJournal(tmp_path / "verdicts") as kept:
         with chat_server(broken) as server, judged(server, timeout_s=1) as judge:
-            first = scores(fleet(judge, kept), 4.0, 1.0)
+            assert scores(fleet(judge, kept), 4.0, 1.0) == [None, unpaid(RewardPart())]
         with chat_server(Answer(HACK)) as server, judged(server) as judge:
             assert scores(fleet(judge, kept), 4.0, 1.0)[0] == FLOOR
-    assert first[0] is not None
-    assert first[0] > unpaid(RewardPart())
 
 
 def test_what_it_said_is_kept_for_a_run_that_goes_on(tmp_path: Path) -> None:
@@ -156,7 +161,7 @@ def test_what_nobody_has_answered_becomes_neither_exemplar_nor_record(tmp_path: 
         of = fleet(judge, kept, record=lambda _: records[-1])
         for value in (None, None, FLOOR):
             found = scores(of, 2.5, 1.0)
-            assert (found[0] == FLOOR) == (value == FLOOR)
+            assert found == [value, unpaid(RewardPart())]
             assert of_reports([of.report])["unanswered"] == (1 if value is None else 0)
             assert [one.speedup for one in of.successes()] == [1.0]
             records.append(2.5)  # somebody else found one

@@ -144,7 +144,7 @@ def possible(family: str, chosen: Mapping[str, str]) -> bool:
     """Whether a program is one of the grammar's.
 
     Whole rows of up to 8192 elements are held in registers: with more than two rows a warp a thread has over 512 of them,
-    and the compiler takes 17 s to several minutes on what is slow anyway (triton 3.6.0 for an H100, on one core).
+    and the compiler takes 17 s to more than 90 s on what is slow anyway (triton 3.6.0 for an H100, on one core).
     """
     by_rows_at_once = chosen["variant"] == "whole"
     return not by_rows_at_once or int(chosen["tile"]) <= 2 * int(chosen["warps"])
