@@ -86,6 +86,9 @@ def main(
     entropy_target: Annotated[
         float, typer.Option(help="Nats a token up to which entropy is paid.")
     ] = GrpoSettings.entropy_target,
+    best_of: Annotated[
+        int, typer.Option(min=1, max=GrpoSettings.samples, help="Candidates of which the best will count.")
+    ] = 1,
     width: Annotated[int, typer.Option(help="Evaluations under way at once.")] = 4,
     replay: Annotated[Path | None, typer.Option(help="JSON of benchmarks.rl_replay to compare with.")] = None,
     folder: Annotated[Path, typer.Option(help="TRL's folder.")] = Path("/tmp/rl-live"),
@@ -98,7 +101,11 @@ def main(
     settings = ReplaySettings(
         sft=SftSettings(steps=sft_steps),
         grpo=GrpoSettings(
-            steps=steps, learning_rate=learning_rate, entropy=entropy, entropy_target=entropy_target
+            steps=steps,
+            learning_rate=learning_rate,
+            entropy=entropy,
+            entropy_target=entropy_target,
+            best_of=best_of,
         ),
         tasks_per_step=tasks_per_step,
     )

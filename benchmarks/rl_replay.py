@@ -120,6 +120,9 @@ def main(
         bool,
         typer.Option(help="Advantages in standard deviations of their group, or in units of the reward."),
     ] = True,
+    best_of: Annotated[
+        int, typer.Option(min=1, max=GrpoSettings.samples, help="Candidates of which the best will count.")
+    ] = 1,
     copies: Annotated[bool, typer.Option(help="Whether a program that its prompt showed is paid.")] = True,
     episodes: Annotated[
         int, typer.Option(min=0, help="Steps with the same tasks, whose exemplars are of the same episode.")
@@ -144,6 +147,7 @@ def main(
             entropy=entropy,
             entropy_target=entropy_target,
             scaled=scaled,
+            best_of=best_of,
         ),
         tasks_per_step=tasks_per_step,
         dropout=dropout,

@@ -136,7 +136,9 @@ class RewardPart(Part):
         most_speedup: more than this is paid like this.
         slower_penalty: taken off where visible shapes are slower than the baseline.
         clip: normalized rewards end here.
-        least_spread: groups whose scores differ by less teach nothing: above the timer's noise.
+        best_of: candidates of which the best will count; scores are then compared by what each adds to so many less one of its
+            group (`rl.best_of`).
+        least_spread: groups whose scores, or what they add, differ by less teach nothing: above the timer's noise.
         suspicious_speedup: above it a candidate is measured again.
         suspicious_jump: and above so many times the task's record.
         agreement: the two measurements may differ by this share.
@@ -146,6 +148,7 @@ class RewardPart(Part):
     most_speedup: Annotated[Positive, Field(gt=1)] = 8.0
     slower_penalty: NotNegative = 0.2
     clip: Positive = 1.5
+    best_of: Annotated[int, Field(ge=1, le=256), BeforeValidator(_number)] = 1
     least_spread: NotNegative = 0.01
     suspicious_speedup: Annotated[Positive, Field(gt=1)] = 3.0
     suspicious_jump: Annotated[Positive, Field(gt=1)] = 2.0
@@ -320,6 +323,8 @@ class ContrastiveStage(Stage):
     def _clips(self) -> ContrastiveStage:
         if self.epsilon_high < self.epsilon:
             raise ValueError(f"has an `epsilon_high` below its `epsilon` of {self.epsilon:g}")
+        if self.reward.best_of > self.group:
+            raise ValueError(f"has a `reward.best_of` above its `group` of {self.group}")
         if self.judge is not None and self.judge.timeout_s > self.fleet.patience_s:
             raise ValueError("has a `judge.timeout_s` above its `fleet.patience_s`")
         return self

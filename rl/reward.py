@@ -25,6 +25,7 @@ from agent.portfolio.entries import Entry, eager_speedups
 from agent.portfolio.table import tabulate
 from agent.strategy.clusters import visible_rows
 from evaluator.verdict import WORDS
+from rl.best_of import gains_on_best
 from rl.config import RewardPart
 
 #: Words that say nothing about the candidate: a fault of ours, or the task's.
@@ -203,8 +204,10 @@ def unpaid(settings: RewardPart) -> float:
 def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[float | None]:
     """Scores of one group as distances from their mean in standard deviations, clipped; None stays None.
 
-    A group whose scores lie closer together than the timer's noise is all zeros: its differences mean nothing.
+    With `best_of` it is what each score adds to others that is compared. A group whose members lie closer together than the
+    timer's noise is all zeros: its differences mean nothing.
     """
+    scores = gains_on_best(scores, settings.best_of)
     known = [one for one in scores if one is not None]
     if not known:
         return [None] * len(scores)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rl.best_of import gains_on_best
 from rl.demo.dialect.tasks import Task
 from rl.demo.model import Policy
 
@@ -45,6 +46,7 @@ class GrpoSettings:
         clip: bound of a sample's advantage, in standard deviations of its group.
         scaled: whether advantages are in standard deviations of their group; else in units of the reward, so that a group
             whose rewards hardly differ, or differ by noise alone, moves little.
+        best_of: candidates of which the best will count; each sample is paid what it adds to so many less one (`rl.best_of`).
     """
 
     steps: int = 100
@@ -54,6 +56,7 @@ class GrpoSettings:
     entropy_target: float = 0.2
     clip: float = 1.5
     scaled: bool = True
+    best_of: int = 1
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,13 @@ class Learner(Protocol):
         """GRPO on what the practice pays."""
 
 
-def advantages(rewards: Sequence[float | None], clip: float, scaled: bool = True) -> list[float]:
-    """(r - mean) / std within a group, or r - mean, clipped at +-``clip``; 0 for None, which is no part of mean and std either.
+def advantages(rewards: Sequence[float | None], settings: GrpoSettings) -> list[float]:
+    """(r - mean) / std within a group, or r - mean, clipped; 0 for None, which is no part of mean and std either.
 
-    All are 0 where the group's rewards are equal: nothing is to be learned from them.
+    With ``best_of`` r is what a sample adds to others. All are 0 where the group's rewards are equal: nothing is to be learned from them.
     """
+    rewards = gains_on_best(rewards, settings.best_of)
+    clip = settings.clip
     known = [reward for reward in rewards if reward is not None]
     if not known:
         return [0.0] * len(rewards)
@@ -100,5 +105,5 @@ def advantages(rewards: Sequence[float | None], clip: float, scaled: bool = True
     spread = (sum((reward - mean) ** 2 for reward in known) / len(known)) ** 0.5
     if spread < 1e-9:
         return [0.0] * len(rewards)
-    unit = spread if scaled else 1.0
+    unit = spread if settings.scaled else 1.0
     return [0.0 if reward is None else max(-clip, min(clip, (reward - mean) / unit)) for reward in rewards]

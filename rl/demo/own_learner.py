@@ -81,9 +81,7 @@ class OwnLearner:
             gains = [
                 gain
                 for first in range(0, len(rewards), settings.samples)
-                for gain in advantages(
-                    rewards[first : first + settings.samples], settings.clip, settings.scaled
-                )
+                for gain in advantages(rewards[first : first + settings.samples], settings)
             ]
             policy.model.train()
             logits = _logits(policy, samples.ids, samples.mask)[:, samples.start - 1 : -1]

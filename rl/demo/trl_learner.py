@@ -104,9 +104,7 @@ class TrlLearner:
                 group = rewards[first : first + settings.samples]
                 gains += [
                     None if reward is None else gain
-                    for reward, gain in zip(
-                        group, advantages(group, settings.clip, settings.scaled), strict=True
-                    )
+                    for reward, gain in zip(group, advantages(group, settings), strict=True)
                 ]
             return gains
 

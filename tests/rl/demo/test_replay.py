@@ -78,10 +78,10 @@ def test_failures_are_shown_to_nobody() -> None:
 
 
 def test_advantages_are_clipped_and_a_lost_reward_counts_for_nothing() -> None:
-    found = advantages([0.0] * 7 + [8.0], 1.5)
+    found = advantages([0.0] * 7 + [8.0], GrpoSettings())
     assert max(found) == 1.5
-    assert advantages([1.0, None, 3.0], 1.5) == [-1.0, 0.0, 1.0]
-    assert advantages([2.0, 2.0], 1.5) == advantages([None, None], 1.5) == [0.0, 0.0]
+    assert advantages([1.0, None, 3.0], GrpoSettings()) == [-1.0, 0.0, 1.0]
+    assert advantages([2.0, 2.0], GrpoSettings()) == advantages([None, None], GrpoSettings()) == [0.0, 0.0]
 
 
 def test_arms_learn_from_the_same_rows(world: World) -> None:
@@ -206,9 +206,20 @@ def test_an_episode_has_the_same_tasks_and_its_own_exemplars(world: World) -> No
 
 
 def test_advantages_in_units_of_the_reward() -> None:
-    assert advantages([0.0, 1.0], 1.5, scaled=False) == [-0.5, 0.5]
-    assert advantages([1.0, 1.02], 1.5, scaled=False) == pytest.approx([-0.01, 0.01])
-    assert advantages([0.0, 8.0], 1.5, scaled=False) == [-1.5, 1.5]
+    settings = GrpoSettings(scaled=False)
+    assert advantages([0.0, 1.0], settings) == [-0.5, 0.5]
+    assert advantages([1.0, 1.02], settings) == pytest.approx([-0.01, 0.01])
+    assert advantages([0.0, 8.0], settings) == [-1.5, 1.5]
+
+
+def test_advantages_for_the_best_of_several() -> None:
+    settings = GrpoSettings(best_of=4)
+    assert (
+        advantages([1.0, 1.0, 0.0, 0.0], settings) == [0.0] * 4
+    )  # whichever is left out, the best of the others is as good
+    found = advantages([2.0, 1.0, 1.0, 0.0], settings)
+    assert found[0] == 1.5
+    assert found[1] == found[2] == found[3] < 0
 
 
 def test_a_repeat_is_not_another_candidate() -> None:
