@@ -135,7 +135,9 @@ class RewardPart(Part):
         shaping: what is paid for.
         most_speedup: more than this is paid like this.
         slower_penalty: taken off where visible shapes are slower than the baseline.
-        clip: normalized rewards end here.
+        scaled: whether a group's distances from its mean are in its standard deviations, or as they are: then a group whose
+            scores hardly differ moves little.
+        clip: rewards end here.
         best_of: candidates of which the best will count; scores are then compared by what each adds to so many less one of its
             group (`rl.best_of`).
         least_spread: groups whose scores, or what they add, differ by less teach nothing: above the timer's noise.
@@ -147,6 +149,7 @@ class RewardPart(Part):
     shaping: Literal["clipped", "log", "levels", "marginal"] = "log"
     most_speedup: Annotated[Positive, Field(gt=1)] = 8.0
     slower_penalty: NotNegative = 0.2
+    scaled: bool = True
     clip: Positive = 1.5
     best_of: Annotated[int, Field(ge=1, le=256), BeforeValidator(_number)] = 1
     least_spread: NotNegative = 0.01

@@ -202,7 +202,7 @@ def unpaid(settings: RewardPart) -> float:
 
 
 def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[float | None]:
-    """Scores of one group as distances from their mean in standard deviations, clipped; None stays None.
+    """Scores of one group as distances from their mean, in standard deviations if `scaled`, clipped; None stays None.
 
     With `best_of` it is what each score adds to others that is compared. A group whose members lie closer together than the
     timer's noise is all zeros: its differences mean nothing.
@@ -215,8 +215,8 @@ def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[flo
     spread = math.sqrt(math.fsum((one - mean) ** 2 for one in known) / len(known))
     if max(known) - min(known) < settings.least_spread or spread == 0:
         return [None if one is None else 0.0 for one in scores]
-    clip = settings.clip
-    return [None if one is None else min(max((one - mean) / spread, -clip), clip) for one in scores]
+    unit, clip = spread if settings.scaled else 1.0, settings.clip
+    return [None if one is None else min(max((one - mean) / unit, -clip), clip) for one in scores]
 
 
 def marginal_gain(verdict: Mapping[str, Any], portfolio: Sequence[Mapping[str, Any]]) -> float:

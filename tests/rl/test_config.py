@@ -44,6 +44,7 @@ def test_the_pipeline_without_a_gpu_has_the_three_stages_in_order() -> None:
         ({"group": 1}, "`group` is 1; it must be greater than or equal to 2"),
         ({"reward": {"shaping": "raw"}}, "`reward.shaping` is 'raw'; it must be 'clipped', 'log'"),
         ({"epsilon_high": 0.1}, "the stage has an `epsilon_high` below its `epsilon`"),
+        ({"reward": {"best_of": 9}}, "the stage has a `reward.best_of` above its `group` of 8"),
         ({"fleet": {"patience_s": 10}}, "`fleet` has a `patience_s` below its `deadline_s`"),
         ({"tasks": ["a"], "held_out": ["a"]}, "'a' both in `tasks` and in `held_out`"),
         ({"model": {"path": "a", "fresh": {"model_type": "llama"}}}, "`model` has both"),

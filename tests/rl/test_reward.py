@@ -228,3 +228,9 @@ def test_one_outlier_among_eight_is_worth_no_more_than_the_clip() -> None:
     assert found[0] == pytest.approx(-0.378, abs=0.001)
     assert normalized([1.0, 1.005, None], RewardPart()) == [0.0, 0.0, None]
     assert normalized([1.0, 1.0], RewardPart(least_spread=0)) == [0.0, 0.0]
+
+
+def test_distances_from_the_mean_can_be_left_in_units_of_the_score() -> None:
+    assert normalized([1.0, 1.2, None], RewardPart(scaled=False)) == pytest.approx([-0.1, 0.1, None])
+    assert normalized([0.0, 8.0], RewardPart(scaled=False)) == [-1.5, 1.5]
+    assert normalized([1.0, 1.005], RewardPart(scaled=False)) == [0.0, 0.0]
