@@ -147,7 +147,11 @@ class Builder:
                         continue
                     await room.acquire()
                     group.create_task(one(lead))
-        except* RLError as lost:
+        except ExceptionGroup as group:
+            # Not `except*`: what is raised there is a group again before Python 3.11.4.
+            lost, others = group.split(RLError)
+            if lost is None or others is not None:
+                raise
             raise lost.exceptions[0] from None
         return self.tally
 
