@@ -31,7 +31,10 @@ def read(path: Path) -> tuple[dict[str, Any], list[Outcome]]:
 
 
 def differing(first: dict[str, Any], second: dict[str, Any], above: str = "") -> dict[str, list[Any]]:
-    """Settings by name, of both, where they differ; one that the first did not have yet is None there."""
+    """Settings by name, of both, where they differ.
+
+    One that there was not yet when the first ran is None there, and may be the second's default: then it is no difference.
+    """
     found: dict[str, list[Any]] = {}
     for name in sorted({*first, *second}):
         one, two = first.get(name), second.get(name)
@@ -48,10 +51,11 @@ def between(first: Sequence[Outcome], second: Sequence[Outcome]) -> dict[str, di
     Raises:
         ValueError: they are of other tables, seeds or held-out tasks.
     """
+    if _places(first) != _places(second):
+        raise ValueError("the two replays are of other seeds or tasks, or one lacks an arm")
     optimum = grid(first, "optimum", max)
-    other = grid(second, "optimum", max)
-    if optimum.shape != other.shape or not np.array_equal(optimum, other):
-        raise ValueError("the two replays are of other tables, seeds or tasks")
+    if not np.array_equal(optimum, grid(second, "optimum", max)):
+        raise ValueError("the two replays are of other tables: their optimum differs")
     found = {}
     for arm in ARMS:
         before, after = (grid(outcomes, arm, statistics.fmean) for outcomes in (first, second))
@@ -62,6 +66,14 @@ def between(first: Sequence[Outcome], second: Sequence[Outcome]) -> dict[str, di
             "of_optimum": mean_of((best_after - best_before) / optimum),
         }
     return found
+
+
+def _places(outcomes: Sequence[Outcome]) -> set[tuple[str, int, tuple[str, ...]]]:
+    return {
+        (one.arm, one.seed, tuple(sorted(one.scores)))
+        for one in outcomes
+        if one.arm in ARMS or one.arm == "optimum"
+    }
 
 
 def main(

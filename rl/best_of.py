@@ -1,9 +1,11 @@
-"""What a sample is worth to whoever will take the best of several: the reward of a policy that is asked for k candidates and judged by one.
+"""What a sample is worth to whoever will take the best of several: a way to pay a policy that is asked for k candidates of which one counts.
 
-GRPO pays each sample as if it were the only one, so a policy ends up writing the one program that is good in the mean. Paid for what it adds to
-k - 1 others of its own group, a sample that repeats the group's best gains nothing, and one that is best at last gains all that it is ahead by. The
-mean over all choices of the others is exact, and centered it follows the gradient of the expected best of k (Walder and Karkhanis,
-arXiv 2505.15201, with continuous rewards).
+GRPO pays each sample as if it were the only one, which rewards writing whatever is good in the mean. Here it is paid for what it adds to k - 1
+others of its own group, in the mean over all choices of these others: the more of the group is as good as a sample, the less it adds. As
+they are, these gains follow the gradient of the expected best of k without bias (Walder and Karkhanis, arXiv 2505.15201, with continuous
+rewards). Less the mean of a group of n, as GRPO compares them, they follow (n / k - 1) times the gradient of the best of k plus that of the
+best of k - 1: so k should be well below n, and at k = n = 2 nothing is changed. Divided by a group's standard deviation they follow
+neither, and a lead of a hundredth counts as much as one of 1.
 """
 
 from __future__ import annotations

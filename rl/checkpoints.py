@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rl.config import Stage
 from rl.errors import CheckpointError
 from rl.whole_file import replacing
@@ -83,7 +85,7 @@ def claim(stage: Stage, *, resume: bool) -> None:
         # Verdicts that it has are true in any run; what it made for other settings is not.
         shutil.rmtree(stage.output / BASE, ignore_errors=True)
     elif path.exists():
-        known = read_json(path)
+        known = _with_defaults(stage, read_json(path))
         if not resume:
             raise CheckpointError(
                 f"{stage.output} holds a run already; go on with it by --resume auto, or name another `output`"
@@ -209,6 +211,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} is damaged")
     return found
+
+
+def _with_defaults(stage: Stage, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's settings with the defaults of those that there were not when it began; as they are where they make no sense now."""
+    try:
+        return type(stage).model_validate(dict(known)).model_dump(mode="json")
+    except ValidationError:
+        return known
 
 
 def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,8 @@
    does not pay.
 3. *Suspicion.* Far above what is known, a speed is measured again, and the lower one counts if both agree; else neither.
 4. *Group.* Scores of one prompt are compared with each other and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
-   not scale them again.
+   not scale them again. With `best_of` above 1 what is compared is what each adds to others: then a group that has better ones
+   may count an accepted candidate no more than a rejected one.
 
 Whatever is left out of a shaping is in the exemplar database: there the plain geometric mean stands.
 """

@@ -38,14 +38,16 @@ def test_arms_are_paired_by_task() -> None:
 
 
 def test_another_table_or_other_seeds_are_refused() -> None:
-    other = [
-        replace(one, scores={"a": [21.0], "b": [2.0]}) if one.arm == "optimum" else one
-        for one in outcomes(1.0)
-    ]
+    first = outcomes(1.0)
+    other = [replace(one, scores={"a": [21.0], "b": [2.0]}) if one.arm == "optimum" else one for one in first]
     with pytest.raises(ValueError, match="other tables"):
-        between(outcomes(1.0), other)
-    with pytest.raises(ValueError, match="other tables"):
-        between(outcomes(1.0), [one for one in outcomes(1.0) if one.seed == 0])
+        between(first, other)
+    renamed = [replace(one, scores={f"{name}x": v for name, v in one.scores.items()}) for one in first]
+    relabeled = [replace(one, seed=9) if (one.arm, one.seed) == ("plain", 1) else one for one in first]
+    without_an_arm = [one for one in first if one.arm != "frozen"]
+    for wrong in (renamed, relabeled, without_an_arm, [one for one in first if one.seed == 0]):
+        with pytest.raises(ValueError, match="other seeds or tasks"):
+            between(first, wrong)
 
 
 def test_what_differs_in_settings_is_told() -> None:

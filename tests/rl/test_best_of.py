@@ -33,30 +33,36 @@ def test_a_gain_is_the_mean_over_all_choices_of_the_others(scores: list[float | 
     assert [one for one in found if one is not None] == pytest.approx(expected, abs=1e-9)
 
 
-def test_centered_gains_follow_the_gradient_of_the_expected_best() -> None:
-    # Four programs, drawn by a softmax: the mean over all groups of three of what the gains say, against the exact gradient.
-    worth, k, group = [0.0, 1.0, 1.5, 4.0], 2, 3
+@pytest.mark.parametrize(("k", "group"), [(2, 2), (2, 3), (3, 3), (2, 4), (3, 4)])
+def test_gains_follow_the_gradient_of_the_expected_best(k: int, group: int) -> None:
+    # Four programs, drawn by a softmax: the mean over all groups of what the gains say, against the exact gradients.
+    worth = [0.0, 1.0, 1.5, 4.0]
     logits = torch.tensor([0.3, -0.2, 0.5, -1.0], dtype=torch.float64, requires_grad=True)
-    probabilities = torch.softmax(logits, 0)
-    best = sum(
-        probabilities[one] * probabilities[two] * max(worth[one], worth[two])
-        for one, two in itertools.product(range(4), repeat=k)
-    )
-    (exact,) = torch.autograd.grad(best, logits)
-    estimate = torch.zeros(4, dtype=torch.float64)
     chances = torch.softmax(logits.detach(), 0)
+
+    def exact(count: int) -> torch.Tensor:
+        probabilities = torch.softmax(logits, 0)
+        best = sum(
+            probabilities[list(drawn)].prod() * max(worth[one] for one in drawn)
+            for drawn in itertools.product(range(4), repeat=count)
+        )
+        (slope,) = torch.autograd.grad(best, logits)
+        return slope
+
+    alone, centered = (torch.zeros(4, dtype=torch.float64) for _ in range(2))
     for drawn in itertools.product(range(4), repeat=group):
         chance = float(chances[list(drawn)].prod())
-        for program, gain in zip(drawn, gains_on_best([worth[one] for one in drawn], k), strict=True):
-            assert gain is not None
+        gains = [gain or 0.0 for gain in gains_on_best([worth[one] for one in drawn], k)]
+        for program, gain in zip(drawn, gains, strict=True):
             slope = -chances.clone()  # of a program's log probability
             slope[program] += 1
-            estimate += chance * gain * slope / group
-    # A sample's gain is its own share of k equal ones.
-    assert torch.allclose(estimate * k, exact, atol=1e-12)
+            alone += chance * gain * slope
+            centered += chance * (gain - statistics.fmean(gains)) * slope
+    assert torch.allclose(alone, group / k * exact(k), atol=1e-12)
+    assert torch.allclose(centered, (group / k - 1) * exact(k) + exact(k - 1), atol=1e-12)
 
 
-def test_a_repeat_of_the_best_adds_nothing_and_failures_are_still_told_from_programs() -> None:
+def test_a_repeat_adds_little_and_failures_are_told_from_programs_where_few_are_asked_for() -> None:
     assert gains_on_best([2.0, 2.0, 1.0, 0.0], 4) == [0.0, 0.0, 0.0, 0.0]
     assert gains_on_best([2.0, 1.0, 1.0, 0.0], 4) == [1.0, 0.0, 0.0, 0.0]
     pairs = gains_on_best([2.0, 1.0, 1.0, 0.0], 2)

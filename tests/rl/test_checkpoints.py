@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,21 @@ def test_a_run_goes_on_with_its_own_settings_alone(tmp_path: Path) -> None:
     claim(stage(tmp_path, steps=9, save_every=1, fleet={"width": 3}), resume=True)
     with pytest.raises(CheckpointError, match=r"other settings \(group, seed\)"):
         claim(stage(tmp_path, seed=1, group=4), resume=True)
+
+
+def test_a_run_that_began_before_a_setting_was_there_goes_on(tmp_path: Path) -> None:
+    claim(stage(tmp_path), resume=False)
+    checkpoint(tmp_path, 1)
+    known = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    del known["reward"]["best_of"], known["reward"]["scaled"], known["judge"]
+    (tmp_path / "config.json").write_text(json.dumps(known), "utf-8")
+    claim(stage(tmp_path), resume=True)
+    (tmp_path / "config.json").write_text(json.dumps(known), "utf-8")
+    with pytest.raises(CheckpointError, match=r"other settings \(reward\)"):
+        claim(stage(tmp_path, reward={"best_of": 2}), resume=True)
+    (tmp_path / "config.json").write_text(json.dumps({**known, "gone": 1}), "utf-8")
+    with pytest.raises(CheckpointError, match=r"other settings \(gone"):
+        claim(stage(tmp_path), resume=True)
 
 
 def test_a_folder_where_nothing_was_learned_is_free(tmp_path: Path) -> None:
