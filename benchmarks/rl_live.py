@@ -86,6 +86,10 @@ def main(
     entropy_target: Annotated[
         float, typer.Option(help="Nats a token up to which entropy is paid.")
     ] = GrpoSettings.entropy_target,
+    scaled: Annotated[
+        bool,
+        typer.Option(help="Advantages in standard deviations of their group, or in units of the reward."),
+    ] = True,
     best_of: Annotated[
         int, typer.Option(min=1, max=GrpoSettings.samples, help="Candidates of which the best will count.")
     ] = 1,
@@ -105,6 +109,7 @@ def main(
             learning_rate=learning_rate,
             entropy=entropy,
             entropy_target=entropy_target,
+            scaled=scaled,
             best_of=best_of,
         ),
         tasks_per_step=tasks_per_step,

@@ -147,9 +147,9 @@ class Builder:
                         continue
                     await room.acquire()
                     group.create_task(one(lead))
-        except ExceptionGroup as group:
+        except ExceptionGroup as failures:
             # Not `except*`: what is raised there is a group again before Python 3.11.4.
-            lost, others = group.split(RLError)
+            lost, others = failures.split(RLError)
             if lost is None or others is not None:
                 raise
             raise lost.exceptions[0] from None

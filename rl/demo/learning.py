@@ -43,7 +43,7 @@ class GrpoSettings:
         entropy: weight of the mean entropy per token, without which a small model soon writes one program only.
         entropy_target: nats per token above which entropy is not paid: where all samples fail there is no other
             gradient, and it would take the policy to noise.
-        clip: bound of a sample's advantage, in standard deviations of its group.
+        clip: bound of a sample's advantage, in the unit that advantages have.
         scaled: whether advantages are in standard deviations of their group; else in units of the reward, so that a group
             whose rewards hardly differ, or differ by noise alone, moves little.
         best_of: candidates of which the best will count; each sample is paid what it adds to so many less one (`rl.best_of`).
