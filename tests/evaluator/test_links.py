@@ -7,10 +7,13 @@ import pytest
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Rejected
 from evaluator.referee.links import broken_links
-from evaluator.sources import CandidateSource
+from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.checked import checked
-from tests.evaluator.test_fresh_processes import TASK, candidate
+from tests.evaluator.test_fresh_processes import TASK as WIDER
+from tests.evaluator.test_fresh_processes import candidate
 
+#: Outputs of 6 KiB: there is room for those of all twelve calls, so which links are drawn leaves nothing to chance.
+TASK = TaskSource(WIDER.name, WIDER.source.replace("randn(64, 96)", "randn(16, 96)"))
 _CALLS, _BLOCKS = 12, 3
 #: In the frame of the loop lie the states after each call; those before this one are written already.
 BREAKS = CandidateSource(
