@@ -1,7 +1,8 @@
 """The referee as a reward: one asynchronous function that a trainer calls with the completions of a step.
 
-It never holds training up and never guesses: what was not judged (an evaluator that died, a verdict that did not come) is None,
-and says why in the log and in the step's report. Where nothing at all is judged for several steps, training stops, to be resumed.
+It never guesses: what was not judged (an evaluator that died, a verdict that did not come) is None, and says why in the log and in the
+step's report. A step about which nobody says anything is asked again, and then training stops before it, to be resumed: a step that
+nobody has paid would be lost.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.strategy.novelty import fingerprint
 from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
 from rl import hacks as hacks_module
+from rl.attempt import Attempt
 from rl.config import FleetPart, RewardPart
 from rl.errors import FleetLost, GroupError
 from rl.exemplars import Success, measured
@@ -26,6 +28,7 @@ from rl.hacks import HackDatabase, Opinion
 from rl.judges import Judge, Unjudged
 from rl.prompts import Answer, read_answer
 from rl.reward import FAULTS, Score, measured_again, normalized, score, shaping
+from rl.step_report import Report, Sample
 from rl.verdicts import Kept, VerdictJournal, elsewhere
 
 _log = logging.getLogger(__name__)
@@ -33,50 +36,8 @@ _log = logging.getLogger(__name__)
 _KEPT_VERDICTS = 4096
 _FIRST_PAUSE_S = 0.25
 _MOST_REASONS = 5
-#: Questions to judges under way: fewer than threads that asyncio has on the smallest machine, so that none waits for a thread.
-_LOOKS_AT_ONCE = 4
-
-
-@dataclass
-class Sample:
-    """One completion of a step and what it got.
-
-    Attributes:
-        task: name of the task.
-        answer: what the model wrote, taken apart.
-        score: before the comparison with its group.
-        reward: after it; None for what was not judged.
-        verdict: the referee's, None without one.
-        doubts: of databases and judges.
-    """
-
-    task: str
-    answer: Answer
-    score: Score
-    reward: float | None
-    verdict: Mapping[str, Any] | None
-    doubts: tuple[Opinion, ...] = ()
-
-
-@dataclass
-class Report:
-    """What happened in one step.
-
-    Attributes:
-        samples: in the order of the completions.
-        judged: verdicts that were asked for and came.
-        waited_s: how long the trainer waited for the rewards.
-        repeated: completions that were answered by another one's verdict, of this step or before.
-        unanswered: candidates whose speed jumped, and of which a judge has still to say what it thinks.
-        missing: reasons of completions without a reward, with how many.
-    """
-
-    samples: list[Sample] = field(default_factory=list)
-    judged: int = 0
-    waited_s: float = 0.0
-    repeated: int = 0
-    unanswered: int = 0
-    missing: Counter[str] = field(default_factory=Counter)
+#: Before a step that nobody has answered is asked again; a service that begins anew needs some tens of seconds.
+_PAUSE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -160,7 +121,7 @@ class Fleet:
 
         Raises:
             GroupError: the completions are not whole groups of one prompt each.
-            FleetLost: nothing was judged for several steps in a row.
+            FleetLost: nobody has answered however often the step was asked, or several steps in a row could not be judged.
             JournalError: the database of hacks cannot be extended.
         """
         check_group_order(prompts, task, self._group)
@@ -168,39 +129,25 @@ class Fleet:
         if unknown is not None:
             raise GroupError(f"no task is called {unknown!r}; the reward knows {len(self._tasks)} tasks")
         began_s = time.monotonic()
-        self.report = report = Report()
         answers = [read_answer(text_of(one)) for one in completions]
         keys = [
             None if answer.source is None else (self._tasks[name].sha256, fingerprint(answer.source))
             for name, answer in zip(task, answers, strict=True)
         ]
-        step = _Step(self._settings)
-        first: dict[tuple[str, str], asyncio.Task[_Found]] = {}
-        for key, name, answer in zip(keys, task, answers, strict=True):
-            if key is None or answer.source is None:
-                continue
-            if key in first:
-                report.repeated += 1
-            else:
-                first[key] = asyncio.create_task(self._found(step, self._tasks[name], answer.source, key))
-        await self._all(first.values())
-        floor = shaping(self._reward).floor
-        for key, name, answer in zip(keys, task, answers, strict=True):
-            if key is None:
-                found = _Found(Score(floor, None, "", f"no candidate: {answer.problem}"), None)
-            else:
-                found = self._result(first[key])
-            if found.score.value is None:
-                report.missing[found.score.why] += 1
-            report.samples.append(Sample(name, answer, found.score, None, found.verdict, found.doubts))
-        for begin in range(0, len(answers), self._group):
-            members = report.samples[begin : begin + self._group]
-            for sample, value in zip(
-                members, normalized([one.score.value for one in members], self._reward), strict=True
-            ):
-                sample.reward = value
+        until_s = began_s + self._settings.step_s
+        for attempt in range(1, self._settings.dead_steps + 1):
+            step = Attempt(self._settings, attempt)
+            report = await self._attempt(step, task, answers, keys, until_s)
+            why = next((one for one in report.missing if one in step.lost or not report.heard), "")
+            pause_s = attempt * _PAUSE_S
+            if not why or attempt == self._settings.dead_steps or time.monotonic() + pause_s >= until_s:
+                break
+            _log.warning("nobody answers (%s); what is missing is asked again in %g s", why, pause_s)
+            await asyncio.sleep(pause_s)
+        if why and not report.cut:
+            report.cut = not await self._answers(report)
         report.waited_s = time.monotonic() - began_s
-        self._tell(step, bool(first))
+        self._tell(report)
         return [sample.reward for sample in report.samples]
 
     def successes(self) -> list[Success]:
@@ -217,23 +164,74 @@ class Fleet:
                 found[one.task, fingerprint(one.answer.source)] = success
         return list(found.values())
 
-    async def _all(self, tasks: Any) -> None:
+    async def _attempt(
+        self,
+        step: Attempt,
+        task: Sequence[str],
+        answers: Sequence[Answer],
+        keys: Sequence[tuple[str, str] | None],
+        until_s: float,
+    ) -> Report:
+        """Have a step judged, or what of it is not known yet."""
+        self.report = report = Report()
+        once: dict[tuple[str, str], tuple[TaskSource, str]] = {}
+        for key, name, answer in zip(keys, task, answers, strict=True):
+            if key is None or answer.source is None:
+                continue
+            report.repeated += key in once
+            once.setdefault(key, (self._tasks[name], answer.source))
+        first = {
+            key: asyncio.create_task(self._found(step, *once[key], key)) for key in step.in_turn(list(once))
+        }
+        await self._all(first.values(), until_s - time.monotonic())
+        floor = shaping(self._reward).floor
+        for key, name, answer in zip(keys, task, answers, strict=True):
+            if key is None:
+                found = _Found(Score(floor, None, "", f"no candidate: {answer.problem}"), None)
+            else:
+                found = self._result(step, first[key])
+            if found.score.value is None:
+                report.missing[found.score.why] += 1
+                report.unheard += found.score.why in step.silences
+            report.samples.append(Sample(name, answer, found.score, None, found.verdict, found.doubts))
+        report.cut = bool(step.gone) or any(one.cancelled() for one in first.values())
+        for begin in range(0, len(answers), self._group):
+            members = report.samples[begin : begin + self._group]
+            for sample, value in zip(
+                members, normalized([one.score.value for one in members], self._reward), strict=True
+            ):
+                sample.reward = value
+        return report
+
+    async def _answers(self, report: Report) -> bool:
+        """Whether the evaluators answer about a candidate that they have judged before: then those that are missing are to blame."""
+        known = next((one for one in report.samples if one.verdict is not None), None)
+        if known is None:
+            return False
+        try:
+            async with asyncio.timeout(self._settings.patience_s):
+                await self._judge.judge(self._tasks[known.task], known.answer.source or "")
+        except (TimeoutError, Unjudged):
+            return False
+        return True
+
+    async def _all(self, tasks: Any, seconds: float) -> None:
         """Wait for all, as long as a step may take; what is late is cancelled, and its evaluators are let go."""
         if not tasks:
             return
-        _, late = await asyncio.wait(list(tasks), timeout=self._settings.step_s)
+        _, late = await asyncio.wait(list(tasks), timeout=max(seconds, 0.0))
         for one in late:
             one.cancel()
         if late:
             await asyncio.wait(late)
 
-    def _result(self, task: asyncio.Task[_Found]) -> _Found:
+    def _result(self, step: Attempt, task: asyncio.Task[_Found]) -> _Found:
         if task.cancelled():
-            why = f"no verdict within the step's {self._settings.step_s:g} s"
+            why = step.silent(f"no verdict within the step's {self._settings.step_s:g} s")
             return _Found(Score(None, None, "", why), None)
         return task.result()
 
-    async def _found(self, step: _Step, task: TaskSource, source: str, key: tuple[str, str]) -> _Found:
+    async def _found(self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str]) -> _Found:
         knowledge, settings = self._knowledge, self._reward
         verdict, why = await self._verdict(step, task, source, key)
         if verdict is None:
@@ -247,6 +245,8 @@ class Fleet:
                 verdict = again  # the lower one, or the rejection, is what counts
             scored = measured_again(scored, second, settings)
             self._keep(key, None if scored.value is None else Kept(verdict, confirmed=True))
+            if why in step.silences:
+                step.silent(scored.why)
         said = await self._opinions(step, task, source, key, scored)
         if said is None:
             # Paid, it would pay to write what no judge can answer about; lowered, the judge's fault would be the candidate's.
@@ -265,7 +265,7 @@ class Fleet:
         return _Found(hacks_module.doubted(scored, doubts, settings), verdict, tuple(doubts))
 
     async def _opinions(
-        self, step: _Step, task: TaskSource, source: str, key: tuple[str, str], scored: Score
+        self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str], scored: Score
     ) -> Sequence[Opinion] | None:
         """What judges say, or once said, of a candidate; None where one did not answer.
 
@@ -309,7 +309,7 @@ class Fleet:
         return Score(None, None, "", why)
 
     async def _verdict(
-        self, step: _Step, task: TaskSource, source: str, key: tuple[str, str] | None
+        self, step: Attempt, task: TaskSource, source: str, key: tuple[str, str] | None
     ) -> tuple[Mapping[str, Any] | None, str]:
         """A verdict, or None and why; a key's earlier one if there is any."""
         if key is not None and (known := self._known(key)) is not None:
@@ -326,10 +326,10 @@ class Fleet:
                     async with asyncio.timeout(self._settings.patience_s):
                         verdict = await self._judge.judge(task, source)
                 except TimeoutError:
-                    return None, f"no verdict within {self._settings.patience_s:g} s"
+                    return None, step.silent(f"no verdict within {self._settings.patience_s:g} s")
                 except Unjudged as error:
                     why = str(error)
-                    step.failed(error)
+                    step.failed(error, task.sha256 + source)
                     if error.own_fault:
                         return None, f"{_OWN_FAULT}: {why}"
                     if error.again:
@@ -369,45 +369,28 @@ class Fleet:
         if len(self._kept) > _KEPT_VERDICTS:
             self._kept.popitem(last=False)
 
-    def _tell(self, step: _Step, asked: bool) -> None:
-        report = self.report
+    def _tell(self, report: Report) -> None:
         missing = sum(report.missing.values())
         if missing:
             reasons = "; ".join(f"{count}x {why}" for why, count in report.missing.most_common(_MOST_REASONS))
             _log.warning("%d of %d completions have no reward: %s", missing, len(report.samples), reasons)
-        if not asked:
+        if not report.asked:
             return
-        alive = any(one.answer.source is not None and one.score.value is not None for one in report.samples)
-        self._dead_steps = 0 if alive else self._dead_steps + 1
-        if self._dead_steps >= self._settings.dead_steps:
-            why = next(iter(report.missing), step.gone or "no reason is known")
+        why = next(iter(report.missing), "")
+        if not report.heard:
             raise FleetLost(
-                f"no verdict came in {self._dead_steps} steps in a row ({why}). Nothing is lost: bring the evaluators back and "
-                "resume from the last checkpoint"
+                f"nobody answered about any candidate of a step ({why}). Nothing is lost: bring the evaluators back and resume from the "
+                "last checkpoint"
+            )
+        self._dead_steps = 0 if report.known else self._dead_steps + 1
+        if self._dead_steps >= self._settings.dead_steps:
+            raise FleetLost(
+                f"none of the candidates of {self._dead_steps} steps in a row could be judged ({why}): see what is wrong with the evaluators "
+                "or with these tasks, and resume from the last checkpoint"
             )
 
 
 _OWN_FAULT = "cannot be submitted"
-
-
-class _Step:
-    """One step's turns among the evaluators, and whether they seem to be gone."""
-
-    def __init__(self, settings: FleetPart) -> None:
-        self.turn = asyncio.Semaphore(settings.width)
-        self.looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
-        self.gone = ""
-        self._in_a_row = 0
-        self._enough = settings.tries * settings.width
-
-    def answered(self) -> None:
-        self._in_a_row = 0
-
-    def failed(self, error: Unjudged) -> None:
-        """After as many failures in a row as all evaluators together may have, nobody else is asked in this step."""
-        self._in_a_row = self._in_a_row + 1 if error.gone else 0
-        if self._in_a_row >= self._enough and not self.gone:
-            self.gone = f"the evaluators are gone: {error}"
 
 
 def text_of(completion: Any) -> str:

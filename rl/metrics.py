@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import CheckpointError
-from rl.fleet import Report, Sample
 from rl.hacks import caught
+from rl.step_report import Report, Sample
 from rl.whole_file import replacing
 
 #: Fields of `metrics.jsonl` in their order; what a stage cannot know is null.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from rl.prompts import as_text
 #: In the form of a chat's joints, so that no stranger's text with them is ever shown or taught (`rl.markers`).
 PAD, END = "<|pad|>", "<|end|>"
 _CONTEXT = 4096
+_SPARING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
 def fresh_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -113,8 +115,14 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def load_model(path: str, part: ModelPart) -> Any:
+def load_model(path: str, part: ModelPart, *, whole: bool = False) -> Any:
     """The model of a checkpoint or of a name on a hub; no code that comes with it is run, and only safetensors are read.
+
+    Args:
+        path: where it is.
+        part: how it is trained.
+        whole: each rank is to have all weights. Else, under FSDP, ranks but a machine's first may get zeros, into which the
+            trainer brings the first one's weights.
 
     Raises:
         ConfigError: there is none.
@@ -122,17 +130,29 @@ def load_model(path: str, part: ModelPart) -> Any:
     # Weights that are trained are kept in float32; frozen ones below adapters need not be.
     frozen = part.train == "lora" and part.precision == "bf16"
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            path,
-            trust_remote_code=False,
-            local_files_only=_is_local(path),
-            use_safetensors=True,
-            dtype=torch.bfloat16 if frozen else torch.float32,
-        )
+        with _on_every_rank() if whole else nullcontext():
+            return AutoModelForCausalLM.from_pretrained(
+                path,
+                trust_remote_code=False,
+                local_files_only=_is_local(path),
+                use_safetensors=True,
+                dtype=torch.bfloat16 if frozen else torch.float32,
+            )
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"`model.path` {path}: holds no model ({' '.join(str(error).split())[:200]})"
         ) from None
+
+
+@contextmanager
+def _on_every_rank() -> Iterator[None]:
+    """Without the sparing way to load of accelerate's FSDP settings, which transformers follows by this variable."""
+    before = os.environ.pop(_SPARING, None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[_SPARING] = before
 
 
 def adapters(part: ModelPart) -> Any:

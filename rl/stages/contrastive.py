@@ -19,7 +19,7 @@ from rl.checkpoints import Checkpoint
 from rl.config import ContrastiveStage
 from rl.errors import CheckpointError, ConfigError, DataError
 from rl.exemplars import Draw, ExemplarDatabase, Success
-from rl.fleet import Knowledge, Report
+from rl.fleet import Knowledge
 from rl.groups import check_groups
 from rl.judges import machine_of
 from rl.metrics import StepLog, of_samples
@@ -28,6 +28,7 @@ from rl.ranks import Ranks
 from rl.rows import read_rows, text_of_task
 from rl.stages.judging import Bench, JudgeOf, bench
 from rl.stages.trainers import Grpo, Ledger, batches, options, train
+from rl.step_report import Report
 
 #: Snapshot 0 is the empty database, and the first one is what it begins with.
 _BEGINNING = 1
@@ -228,11 +229,12 @@ def _trainer(
     )
     return Grpo(
         models.load_model(path, stage.model),
-        [state.bench.fleet.rewards],
+        [state.bench.rewards],
         config,
         train_dataset=dataset,
         processing_class=tokenizer,
         peft_config=models.adapters(stage.model),
+        paid=state.bench.check,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import Any
 from evaluator.sources import TaskSource
 from evaluator.verdict import HARNESS_VERSION
 from rl.config import ContrastiveStage, FleetPart, RewardPart, SelfsupStage
-from rl.errors import ConfigError, JournalError
-from rl.fleet import Fleet, Knowledge, Report
+from rl.errors import ConfigError, FleetLost, JournalError
+from rl.fleet import Fleet, Knowledge
 from rl.hacks import HackDatabase, caught
 from rl.judges import Judge, machine_of
 from rl.llm_judge import LlmJudge
 from rl.metrics import of_reports
-from rl.ranks import Ranks
+from rl.ranks import TIMEOUT_S, Ranks
+from rl.step_report import Report
 from rl.verdicts import VerdictJournal
 
 JudgeOf = Callable[[FleetPart], Judge]
@@ -30,6 +31,27 @@ class Bench:
     fleet: Fleet
     hacks: HackDatabase
     ranks: Ranks
+    _lost: str = ""
+
+    async def rewards(
+        self, prompts: Sequence[Any], completions: Sequence[Any], task: Sequence[str], **more: Any
+    ) -> list[float | None]:
+        """See `rl.fleet.Fleet.rewards`. A fleet that is lost is told by `check`: a rank that ended alone would leave the others waiting."""
+        try:
+            return await self.fleet.rewards(prompts, completions, task, **more)
+        except FleetLost as error:
+            self._lost = str(error)
+            return [None] * len(completions)
+
+    def check(self) -> None:
+        """All ranks call it when they have their rewards.
+
+        Raises:
+            FleetLost: the evaluators of any rank are lost; on all ranks.
+        """
+        lost = next((one for one in self.ranks.all([self._lost]) if one), "")
+        if lost:
+            raise FleetLost(lost)
 
     def reports(self) -> list[Report]:
         """What all ranks' last steps found; all ranks call it."""
@@ -114,12 +136,22 @@ def bench(
             tasks,
             group=group,
             machine=machine,
-            fleet=stage.fleet,
+            fleet=_patient(stage, len(tasks), ranks),
             reward=reward,
             knowledge=replace(knowledge or Knowledge(), hacks=hacks, judges=judges, learns=False),
             verdicts=verdicts,
         )
         yield Bench(fleet, hacks, ranks)
+
+
+def _patient(stage: SelfsupStage | ContrastiveStage, tasks: int, ranks: Ranks) -> FleetPart:
+    """The fleet's settings; a round asks about all tasks at once, and may take a step's time for each."""
+    if isinstance(stage, ContrastiveStage):
+        return stage.fleet
+    limit_s = stage.fleet.step_s * tasks
+    if ranks.count > 1:  # others wait meanwhile, and not for ever
+        limit_s = max(stage.fleet.step_s, min(limit_s, TIMEOUT_S / 2))
+    return stage.fleet.model_copy(update={"step_s": limit_s})
 
 
 def harness_of(url: str | None) -> str | None:

@@ -20,7 +20,7 @@ from agent.strategy.novelty import fingerprint
 from evaluator.sources import TaskSource
 from rl import checkpoints, models, tasks
 from rl.config import SelfsupStage
-from rl.errors import ConfigError, DataError
+from rl.errors import ConfigError, DataError, FleetLost
 from rl.exemplars import Draw
 from rl.metrics import StepLog, of_samples
 from rl.prompts import contrastive_prompt
@@ -125,7 +125,8 @@ class _Round:
         mine = {name: self._known[name] for name in sorted(self._known)[ranks.number :: ranks.count]}
         prompts, completions, asked = self._samples(path, mine)
         if asked:
-            asyncio.run(at.fleet.rewards(prompts, completions, task=asked))
+            asyncio.run(at.rewards(prompts, completions, task=asked))
+        at.check()
         self._keep(at, before)
 
     def learn(self, path: str, rows: list[Row], log: StepLog | None) -> None:
@@ -146,7 +147,7 @@ class _Round:
         """Prompts, completions and tasks: a function of the seed, the round, the task and the weights."""
         stage = self._stage
         tokenizer = models.load_tokenizer(path)
-        model = models.load_model(path, stage.model)
+        model = models.load_model(path, stage.model, whole=True)
         if torch.cuda.is_available():
             model.to(torch.device("cuda", torch.cuda.current_device()))
         model.eval()
@@ -174,6 +175,15 @@ class _Round:
     def _keep(self, at: Bench, before: list[Row]) -> None:
         stage, ranks = self._stage, self._ranks
         reports = at.reports()
+        unheard = sum(report.unheard for report in reports)
+        # A candidate that ends whoever judges it is given up where others were judged: it would be so each time.
+        if unheard and any(report.cut or not report.heard for report in reports):
+            every = sum(len(report.samples) for report in reports)
+            why = next(reason for report in reports if report.unheard for reason in report.missing)
+            raise FleetLost(
+                f"nobody answered about {unheard} of {every} completions of round {self.number} ({why}). Nothing is lost: bring the evaluators "
+                "back and go on with --resume auto; what was judged is not judged again"
+            )
         at.learn(reports)
         found = ranks.all(at.fleet.successes())
         if ranks.first:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import random
 import signal
 import threading
 import time
@@ -16,11 +17,12 @@ from typing import Any
 
 from rl import checkpoints, models  # models first: it turns telemetry off before TRL is loaded
 from rl.config import Stage
-from rl.errors import CheckpointError, ConfigError, Stopped
+from rl.errors import CheckpointError, ConfigError, FleetLost, Stopped
 from rl.metrics import StepLog, step_line
 from rl.ranks import TIMEOUT_S, Ranks
 from rl.stages.sharded import sampling
 
+import numpy as np  # isort: skip
 import torch  # isort: skip
 from transformers import PrinterCallback, TrainerCallback  # isort: skip
 from transformers.utils.logging import disable_progress_bar  # isort: skip
@@ -82,17 +84,23 @@ class Sft(_WholeCheckpoints, SFTTrainer):  # type: ignore[misc]
 
 
 class Grpo(_WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """TRL's `GRPOTrainer`; a step in which no completion of any rank has an advantage moves neither weights nor the optimizer."""
+    """TRL's `GRPOTrainer`; a step in which no completion of any rank has an advantage moves neither weights nor the optimizer.
+
+    Args:
+        paid: called on all ranks when they have their rewards; what it raises ends training before the step.
+    """
 
     _dead = False
 
-    def __init__(self, *args: Any, **more: Any) -> None:
+    def __init__(self, *args: Any, paid: Callable[[], None], **more: Any) -> None:
         super().__init__(*args, **more)
+        self._paid = paid
         self.add_callback(_Still(self))
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         with sampling(self.accelerator.unwrap_model(self.model_wrapped), self.accelerator.device):
             scored = super()._generate_and_score_completions(inputs)
+        self._paid()
         # Of all ranks: one that stood still while others moved would have other weights than they.
         alive = (scored["advantages"] != 0).any().float().reshape(1)
         self._dead = not bool(self.accelerator.gather(alive).any())
@@ -122,6 +130,8 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
         self._began_s = time.monotonic()
         self._step_began_s = self._began_s
         self._known: dict[str, Any] = {}
+        self._ended: Callable[[Any], None] | None = None
+        self._saved = 0
         if torch.cuda.is_available():
             # A stage before this one, in the same process, may have needed more.
             torch.cuda.reset_peak_memory_stats()
@@ -138,7 +148,15 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
         self._known["peak_memory_gib"] = max((peak for _, peak in seen if peak is not None), default=None)
         if any(stop for stop, _ in seen):
             control.should_save = control.should_training_stop = True
+        self._ended = _as_now(state)
         return control
+
+    def save_last_step(self, trainer: Any) -> None:
+        """Save the step before one that has begun and cannot be ended, as it would have been saved when it ended; all ranks call it."""
+        if self._ended is not None and self._saved < trainer.state.global_step:
+            self._ended(trainer.state)
+            trainer._save_checkpoint(trainer.model, None)
+            self.on_save(trainer.args, trainer.state, trainer.control)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
@@ -175,10 +193,28 @@ class Keeper(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See `TrainerCallback`."""
+        self._saved = state.global_step
         record = {**self._ledger.record(), "tokens": self._tokens}
         if state.is_world_process_zero:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             checkpoints.seal(path, state.global_step, record)
+
+
+def _as_now(state: Any) -> Callable[[Any], None]:
+    """What brings back where all random numbers and the count of tokens are now: the next step's samples move them."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    tokens = state.num_input_tokens_seen
+
+    def bring_back(state: Any) -> None:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda)
+        state.num_input_tokens_seen = tokens
+
+    return bring_back
 
 
 def _peak_memory_gib() -> float | None:
@@ -263,15 +299,20 @@ def train(trainer: Any, folder: Path, ledger: Ledger) -> None:
 
     Raises:
         Stopped: it was asked to end, and has saved where it was.
+        FleetLost: a step could not be paid; the one before it is saved.
         CheckpointError: a checkpoint cannot be written or read.
     """
     trainer.remove_callback(PrinterCallback)
     kept = checkpoints.newest(folder)
     # `GRPOTrainer` keeps its count of tokens in its checkpoints, and `SFTTrainer` does not.
     counted = float(kept.record.get("tokens", 0)) if kept and isinstance(trainer, Sft) else 0
-    trainer.add_callback(Keeper(ledger, counted))
+    keeper = Keeper(ledger, counted)
+    trainer.add_callback(keeper)
     try:
         trainer.train(resume_from_checkpoint=str(kept.path) if kept else None)
+    except FleetLost:
+        keeper.save_last_step(trainer)
+        raise
     except (OSError, KeyError, RuntimeError) as error:
         if kept is not None and isinstance(error, OSError | KeyError) and str(kept.path) in str(error):
             raise CheckpointError(f"{kept.path} cannot be read: {error}") from error

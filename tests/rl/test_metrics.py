@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rl.fleet import Report, Sample
 from rl.hacks import Opinion
 from rl.metrics import of_reports, of_samples
 from rl.prompts import Answer
 from rl.reward import Score
+from rl.step_report import Report, Sample
 
 
 def sample(speedup: float, *doubts: Opinion) -> Sample:

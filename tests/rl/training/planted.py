@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.sources import TaskSource
+from rl import fleet as fleet_module
 from rl.config import AnyStage
 from rl.fleet import Fleet
 from rl.judges import Unjudged
@@ -31,13 +32,13 @@ class Planted:
 
     Args:
         at: by number of the call, from 1: "kill" this process, "term" it, "gone" for an evaluator that is not there from then on,
-            "silent" for a verdict that never comes, "cheat" for a hack.
+            "silent" for a verdict that never comes, "unjudged" for one that says nothing from then on, "cheat" for a hack.
     """
 
     def __init__(self, at: Mapping[int, str]) -> None:
         self._at = at
         self.asked: list[str] = []
-        self._gone = False
+        self._gone = self._unjudged = False
 
     async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
         self.asked.append(source)
@@ -47,6 +48,9 @@ class Planted:
         self._gone = self._gone or what == "gone"
         if self._gone:
             raise Unjudged("no service answers at http://planted", again=True, gone=True)
+        self._unjudged = self._unjudged or what == "unjudged"
+        if self._unjudged:
+            return rejected("not_judged")
         if what == "silent":
             await asyncio.sleep(3600)
         if what == "cheat":
@@ -78,6 +82,7 @@ def train(
     import torch
 
     torch.set_num_threads(1)
+    fleet_module._PAUSE_S = 0.05
     os.environ["KEPT_PROMPTS"] = str(stages[-1].output.with_name(f"{stages[-1].output.name}-prompts.jsonl"))
     _keep_prompts()
     judge = Planted(at or {})

@@ -16,23 +16,54 @@ from rl.metrics import read_steps
 from rl.prompts import read_answer
 from rl.rows import prompt_of, read_rows
 from tests.rl.training import runs
-from tests.rl.training.world import MACHINE, OTHER, TASK, contrastive_stage, sft_stage, world
+from tests.rl.training.world import (
+    MACHINE,
+    OTHER,
+    TASK,
+    contrastive_stage,
+    selfsup_stage,
+    sft_stage,
+    world,
+)
 
 
 def test_evaluators_that_die_in_mid_step_stop_training_which_goes_on_as_if_nothing_had_been(
     trained: Path, whole_run: Path
 ) -> None:
-    stage = contrastive_stage(trained, "dead", trained / "sft" / "checkpoint")
-    hasty = stage.model_copy(update={"fleet": stage.fleet.model_copy(update={"dead_steps": 1})})
+    # Checkpoints are far apart: the step before the one that nobody paid is saved all the same.
+    stage = contrastive_stage(trained, "dead", trained / "sft" / "checkpoint", save_every=1000)
     # From the second step's first candidate on nobody answers.
-    ended = runs.train(hasty, at={4: "gone"})
+    ended = runs.train(stage, at={4: "gone"})
     assert ended.error == "FleetLost"
     assert "no service answers at http://planted" in ended.text
     assert "Nothing is lost: bring the evaluators back and resume from the last checkpoint" in ended.text
     assert [line[0] for line in runs.figures(stage.output)] == [1]
+    assert sorted(one.name for one in stage.output.glob("checkpoint-*")) == ["checkpoint-1"]
+    # Again dead, in the first step of a run that goes on: there is nothing new to save, and nothing is spoiled.
+    assert runs.train(stage, resume=True, at={1: "gone"}).error == "FleetLost"
     assert runs.train(stage, resume=True).error == ""
     assert runs.figures(stage.output) == runs.figures(whole_run)
+    assert runs.asked(stage.output) == runs.asked(whole_run)
     assert runs.same_weights(stage.output, whole_run)
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_round_that_is_not_judged_to_its_end_goes_on_as_if_nothing_had_been(
+    trained: Path, call: int
+) -> None:
+    model = trained / "sft" / "checkpoint"
+    whole = selfsup_stage(trained, f"round-whole-{call}", model, rounds=1, steps=3)
+    assert runs.train(whole).error == ""
+    stage = selfsup_stage(trained, f"round-dead-{call}", model, rounds=1, steps=3)
+    ended = runs.train(stage, at={call: "gone"})
+    assert ended.error == "FleetLost"
+    assert "no service answers at http://planted" in ended.text
+    last = runs.train(stage, resume=True)
+    assert last.error == ""
+    assert read_rows(stage.output / "successes.jsonl") == read_rows(whole.output / "successes.jsonl")
+    assert runs.figures(stage.output) == runs.figures(whole.output)
+    assert runs.samples(stage.output) == runs.samples(whole.output)
+    assert runs.same_weights(stage.output, whole.output)
 
 
 def test_a_step_without_rewards_leaves_weights_and_optimizer_as_they_are(trained: Path) -> None:
@@ -40,8 +71,8 @@ def test_a_step_without_rewards_leaves_weights_and_optimizer_as_they_are(trained
     from safetensors.torch import load_file
 
     stage = contrastive_stage(trained, "still", trained / "sft" / "checkpoint", steps=2)
-    # The first step gives the optimizer momentum; in the second nobody answers.
-    assert runs.train(stage, at={4: "gone"}).error == ""
+    # The first step gives the optimizer momentum; of the second nothing can be judged.
+    assert runs.train(stage, at={4: "unjudged"}).error == ""
     rewards = {step: line["rewards"] for step, line in runs.asked(stage.output).items()}
     assert any(rewards[1])
     assert rewards[2] == [None] * 4
