@@ -33,6 +33,8 @@ _FREE = ("output", "steps", "save_every", "fleet", "micro_batch", "judge")
 _OF_THE_FLEET = ("device", "shapes")
 #: And of the judge which one it is; where it is asked may change.
 _OF_THE_JUDGE = ("model",)
+#: And of rounds how long they are: each begins where those before it have ended.
+_OF_ROUNDS = ("steps",)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,11 @@ def claim(stage: Stage, *, resume: bool) -> None:
     if not _begun(stage.output):
         # Verdicts that it has are true in any run; what it made for other settings is not.
         shutil.rmtree(stage.output / BASE, ignore_errors=True)
-    elif path.exists():
+    elif not path.exists():
+        raise CheckpointError(
+            f"{stage.output} holds parts of a run without its settings ({_CONFIG}); restore that file, or name another `output`"
+        )
+    else:
         known = _with_defaults(stage, read_json(path))
         if not resume:
             raise CheckpointError(
@@ -157,8 +163,16 @@ def unwritable(path: Path, error: BaseException) -> CheckpointError:
     kept = f"the one of step {before.step} is whole" if before else "there is none before it"
     why = " ".join(str(error).split())[:300] or type(error).__name__
     return CheckpointError(
-        f"the checkpoint {path} cannot be written ({why}); {kept}. Nothing that was saved is lost: make room and go on with --resume auto"
+        f"the checkpoint {path} cannot be written ({why}; {_room(path.parent)}); {kept}. Nothing that was saved is lost: make room and go on "
+        "with --resume auto"
     )
+
+
+def _room(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free >> 20} MiB are free there"
+    except OSError:
+        return "how much is free there cannot be told"
 
 
 @contextmanager
@@ -223,7 +237,8 @@ def _with_defaults(stage: Stage, known: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     names = sorted(set(known) | set(wanted))
-    other = [name for name in names if name not in _FREE and known.get(name) != wanted.get(name)]
+    free = set(_FREE) - set(_OF_ROUNDS if wanted.get("stage") == "selfsup" else ())
+    other = [name for name in names if name not in free and known.get(name) != wanted.get(name)]
     for part, bound in (("fleet", _OF_THE_FLEET), ("judge", _OF_THE_JUDGE)):
         before, now = known.get(part) or {}, wanted.get(part) or {}
         other += [f"{part}.{name}" for name in bound if before.get(name) != now.get(name)]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,6 +28,20 @@ from rl.overrides import override, read_settings
 _SHOWN_CHARACTERS = 60
 
 
+def _address(value: str) -> str:
+    """A server's, without a password in it."""
+    try:
+        parts = urlsplit(value)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        named = False
+    if not named:
+        raise ValueError("be the address of a server, such as http://127.0.0.1:8001")
+    if "@" in parts.netloc:
+        raise ValueError("has a password in it; a key is read from an environment variable")
+    return value
+
+
 def _number(value: Any) -> Any:
     """YAML's `yes` is no 1."""
     if isinstance(value, bool):
@@ -39,6 +54,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_number)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Address = Annotated[str, AfterValidator(_address)]
 
 
 class Part(BaseModel):
@@ -105,7 +121,7 @@ class FleetPart(Part):
         shapes: what every task is judged at instead of sampled shapes, by split (`visible`, `adversarial`).
     """
 
-    url: str | None = None
+    url: Address | None = None
     local_referees: Annotated[int, Field(ge=1, le=64), BeforeValidator(_number)] = 1
     device: Literal["cpu", "cuda"] = "cuda"
     width: Annotated[int, Field(ge=1, le=4096), BeforeValidator(_number)] = 1
@@ -209,24 +225,11 @@ class JudgePart(Part):
     """
 
     model: Name
-    url: str
+    url: Address
     api_key_variable: Name | None = None
     temperature: Annotated[NotNegative, Field(le=2)] | None = None
     max_tokens: Count = 2048
     timeout_s: Positive = 120.0
-
-    @model_validator(mode="after")
-    def _usable(self) -> JudgePart:
-        try:
-            parts = urlsplit(self.url)
-            named = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            named = False
-        if not named:
-            raise ValueError("has a `url` that is no address of a server, such as http://127.0.0.1:8001/v1")
-        if "@" in parts.netloc:
-            raise ValueError("has a password in its `url`; name the key's variable in `api_key_variable`")
-        return self
 
 
 class GenerationPart(Part):
@@ -239,7 +242,7 @@ class GenerationPart(Part):
     """
 
     engine: Literal["transformers", "vllm-colocate", "vllm-server"] = "transformers"
-    url: str | None = None
+    url: Address | None = None
     memory_share: Annotated[Share, Field(gt=0, lt=1)] = 0.3
 
     @model_validator(mode="after")
@@ -302,6 +305,12 @@ class SelfsupStage(Stage):
     max_tokens: Count = 4096
     fleet: FleetPart = FleetPart()
     hacks: HackPart = HackPart()
+
+    @model_validator(mode="after")
+    def _whole_rounds(self) -> SelfsupStage:
+        if self.steps % self.rounds:
+            raise ValueError(f"has {self.steps} `steps`, no multiple of its {self.rounds} `rounds`")
+        return self
 
 
 class ContrastiveStage(Stage):

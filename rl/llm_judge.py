@@ -39,6 +39,16 @@ class NoVerdict(ValueError):
     """An answer without a verdict."""
 
 
+def require_key(settings: JudgePart) -> None:
+    """Let settings pass whose key is there.
+
+    Raises:
+        ConfigError: the variable that they name is not set.
+    """
+    if settings.api_key_variable and not os.environ.get(settings.api_key_variable):
+        raise ConfigError(f"`judge.api_key_variable` names {settings.api_key_variable}, which is not set")
+
+
 class LlmJudge:
     """Implements `rl.hacks.Judge` by asking a model over HTTP; safe to call from several threads.
 
@@ -50,8 +60,7 @@ class LlmJudge:
     """
 
     def __init__(self, settings: JudgePart) -> None:
-        if settings.api_key_variable and not os.environ.get(settings.api_key_variable):
-            raise ConfigError(f"`judge.api_key_variable` names {settings.api_key_variable}, which is not set")
+        require_key(settings)
         choice = ModelChoice(
             settings.model,
             base_url=settings.url,

@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError
 from agent.providers.base import Message
 from evaluator.sources import TaskSource
 from rl.config import Part
-from rl.errors import DataError
+from rl.errors import CheckpointError, DataError
 from rl.exemplars import Draw, Exemplar, Shown
 from rl.markers import holds_markers
 from rl.prompts import TaskText, as_text, contrastive_prompt
@@ -111,7 +111,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a file of rows whole: it is the old one or the new one, whatever happens meanwhile.
 
     Raises:
-        DataError: it cannot be written; what was there before is still there.
+        CheckpointError: it cannot be written; what was there before is still there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,9 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
                 # Escaped: lone surrogates and line breaks of strangers' texts stay out of the bytes.
                 file.write(json.dumps(row.model_dump(exclude_defaults=True), ensure_ascii=True) + "\n")
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}; make room and do it again") from None
+        raise CheckpointError(
+            f"{path} cannot be written: {error.strerror}; make room and do it again"
+        ) from None
 
 
 def task_text(row: Row) -> TaskText:

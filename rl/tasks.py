@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from kernelbench_tasks import catalog
 from rl.config import Stage
 from rl.decontamination import refuse_overlaps
 from rl.errors import ConfigError
+from rl.markers import holds_markers
 
 _MOST_BYTES = 1 << 20
 
@@ -38,12 +40,17 @@ def of_stage(stage: Stage, held_out: Iterable[str] = ()) -> dict[str, TaskSource
         held_out: those of the other stages of a list.
 
     Raises:
-        ConfigError: there is none, or one that does not exist.
+        ConfigError: there is none, one that does not exist, or one that no prompt can show.
         ContaminatedError: one of them is an evaluation task.
     """
     tasks = named(stage.tasks)
     if not tasks:
         raise ConfigError(f"the stage {stage.name!r} names no `tasks` to train on")
+    for name, task in tasks.items():
+        if holds_markers(task.source):
+            raise ConfigError(
+                f"the task {name!r} holds text that means something in prompts, such as ``` or <|...|>; take it out"
+            )
     evaluated = sources(named(dict.fromkeys([*stage.held_out, *held_out])))
     refuse_overlaps(sources(tasks), evaluated)
     return tasks
@@ -77,8 +84,12 @@ def _file(path: Path) -> TaskSource:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ConfigError(f"{path}: larger than {_MOST_BYTES} bytes, which no task is")
-        return TaskSource(path.stem, path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        ast.parse(source)
+        return TaskSource(path.stem, source)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is no UTF-8 text") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{path}: is no Python ({error})") from None

@@ -103,22 +103,43 @@ def check(stages: Sequence[AnyStage]) -> None:
     """Look at everything that can be wrong before anything is trained: tasks, data, and what they have in common.
 
     Raises:
-        ConfigError: a task is not there.
+        ConfigError: a task, a file or a key is not there.
         DataError: a file of rows is missing or damaged.
         ContaminatedError: something to train on is evaluated on.
     """
     from rl import tasks
     from rl.decontamination import refuse_overlaps
+    from rl.llm_judge import require_key
     from rl.rows import modules, read_rows
 
     held_out = all_held_out(stages)
     evaluated = tasks.sources(tasks.named(held_out))
-    for stage in stages:
+    for number, stage in enumerate(stages):
+        _require_files(stage, [one.output for one in stages[: number + 1]])
+        if isinstance(stage, ContrastiveStage) and stage.judge is not None:
+            require_key(stage.judge)
         if isinstance(stage, SftStage):
             if whole(stage.output / FINAL) is None:
                 refuse_overlaps(modules(read_rows(stage.data)), evaluated)
         else:
             tasks.of_stage(stage, held_out)
+
+
+def _require_files(stage: AnyStage, made: Sequence[Path]) -> None:
+    """What a stage begins with is there, or will be made in one of these folders."""
+    named: list[tuple[str, Path | None]] = []
+    path = stage.model.path
+    if path is not None and (Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1):
+        named.append(("model.path", Path(path)))  # any other may be a name on a hub
+    if isinstance(stage, SelfsupStage | ContrastiveStage):
+        named.append(("hacks.begin_with", stage.hacks.begin_with))
+    if isinstance(stage, ContrastiveStage):
+        named.append(("exemplars.begin_with", stage.exemplars.begin_with))
+    for setting, file in named:
+        if file is None or file.exists():
+            continue
+        if not any(file.resolve().is_relative_to(folder.resolve()) for folder in made):
+            raise ConfigError(f"the stage {stage.name!r} begins with `{setting}` {file}, which is not there")
 
 
 def all_held_out(stages: Sequence[AnyStage]) -> tuple[str, ...]:

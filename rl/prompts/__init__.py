@@ -16,6 +16,7 @@ from agent.prompts import fill, fill_from
 from agent.proposers.extraction import extract
 from agent.providers.base import Message
 from agent.strategy.conversation import DEVICES
+from rl.errors import ConfigError
 from rl.exemplars import Draw
 from rl.markers import holds_markers
 
@@ -54,12 +55,14 @@ def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str]
         special_tokens: of the tokenizer.
 
     Raises:
-        ValueError: the task itself holds such joints; it cannot be trained on.
+        ConfigError: the task itself holds such joints; it cannot be trained on.
     """
     tokens = tuple(special_tokens)
     for what in (task.source, task.dims, task.shapes):
         if holds_markers(what, tokens):
-            raise ValueError("the task holds text that means something to the model's chat format")
+            raise ConfigError(
+                "a task holds text that means something to the model's chat format; take it out"
+            )
     shown = [
         {"speedup": one.speedup, "source": one.exemplar.source}
         for one in draw.shown

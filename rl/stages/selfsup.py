@@ -51,10 +51,6 @@ def run(stage: SelfsupStage, ranks: Ranks, judge_of: JudgeOf, held_out: Iterable
     known = tasks.of_stage(stage, held_out)
     if stage.model.path is None:
         raise DataError(f"the stage {stage.name!r} has no model to begin with: give `model.path`")
-    if stage.steps % stage.rounds:
-        raise ConfigError(
-            f"the stage {stage.name!r} has {stage.steps} `steps`, no multiple of its {stage.rounds} `rounds`"
-        )
     rounds = [_Round(stage, number, known, ranks) for number in range(1, stage.rounds + 1)]
     log = _log_of(stage, rounds) if ranks.first else None
     path, rows = stage.model.path, list[Row]()

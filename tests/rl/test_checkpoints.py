@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl.checkpoints import claim, clear_after, newest, owned, replaced, seal, whole, write_json
-from rl.config import parse
+from rl.config import SelfsupStage, parse
 from rl.errors import CheckpointError
 
 
@@ -76,6 +76,30 @@ def test_a_run_that_began_before_a_setting_was_there_goes_on(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text(json.dumps({**known, "gone": 1}), "utf-8")
     with pytest.raises(CheckpointError, match=r"other settings \(gone"):
         claim(stage(tmp_path), resume=True)
+
+
+def test_a_run_whose_settings_are_gone_is_nobodys(tmp_path: Path) -> None:
+    claim(stage(tmp_path), resume=False)
+    checkpoint(tmp_path, 1)
+    (tmp_path / "config.json").unlink()
+    for resume in (True, False):
+        with pytest.raises(CheckpointError, match="holds parts of a run without its settings"):
+            claim(stage(tmp_path, seed=2), resume=resume)
+
+
+def test_rounds_keep_their_lengths(tmp_path: Path) -> None:
+    def rounds(steps: int) -> SelfsupStage:
+        found = parse(
+            {"stage": "selfsup", "name": "x", "output": str(tmp_path), "rounds": 2, "steps": steps}, "x"
+        )
+        assert isinstance(found, SelfsupStage)
+        return found
+
+    claim(rounds(4), resume=False)
+    (tmp_path / "round-1").mkdir()
+    claim(rounds(4), resume=True)
+    with pytest.raises(CheckpointError, match=r"other settings \(steps\)"):
+        claim(rounds(8), resume=True)
 
 
 def test_a_folder_where_nothing_was_learned_is_free(tmp_path: Path) -> None:

@@ -252,9 +252,9 @@ def test_only_the_contrastive_stage_has_one_and_it_needs_an_address() -> None:
 @pytest.mark.parametrize(
     ("judge", "said"),
     [
-        ({"url": ""}, "no address of a server"),
-        ({"url": "ftp://x/v1"}, "no address of a server"),
-        ({"url": "http://x:99999/v1"}, "no address of a server"),
+        ({"url": ""}, "must be the address of a server"),
+        ({"url": "ftp://x/v1"}, "must be the address of a server"),
+        ({"url": "http://x:99999/v1"}, "must be the address of a server"),
         ({"url": "http://me:secret@x/v1"}, "has a password"),
         ({"temperature": 9}, "less than or equal to 2"),
         ({"timeout_s": 1000}, "above its `fleet.patience_s`"),

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kernelbench_tasks import catalog
+from rl.errors import ConfigError
 from rl.exemplars import Draw, Exemplar, Shown
 from rl.markers import holds_markers
 from rl.prompts import TaskText, as_text, contrastive_prompt, read_answer
@@ -87,7 +88,7 @@ def test_a_source_with_the_prompts_own_joints_is_not_shown(joint: str) -> None:
     text = prompt(shown((bad, 1.0), (FILE + "# good\n", 1.2)))
     assert "NOTE" not in text
     assert "# good" in text
-    with pytest.raises(ValueError, match="chat format"):
+    with pytest.raises(ConfigError, match="chat format"):
         prompt(shown(), TaskText(bad, "", "", "cpu"))
 
 

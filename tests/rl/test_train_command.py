@@ -84,7 +84,7 @@ def test_a_task_file_that_is_an_evaluation_task_by_another_name_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "mine.py").write_text(catalog.load("rmsnorm").source + "\n# mine\n", "utf-8")
-    path = config(tmp_path, stage="selfsup", tasks=[str(tmp_path / "mine.py")], model={"path": "x"})
+    path = config(tmp_path, stage="selfsup", steps=4, tasks=[str(tmp_path / "mine.py")], model={"path": "x"})
     text = Path(path).read_text("utf-8")
     Path(path).write_text(
         "\n".join(line for line in text.split("\n") if not line.startswith("data:")), "utf-8"
@@ -92,6 +92,54 @@ def test_a_task_file_that_is_an_evaluation_task_by_another_name_is_refused(
     code, told = status(caplog, path)
     assert code == 2
     assert "mine is 100% like rmsnorm" in told
+
+
+def later(folder: Path, stage: str = "contrastive", **more: Any) -> str:
+    """A config of a stage that judges, which begins with a model of a hub."""
+    known = {"stage": stage, "name": "x", "output": str(folder / "out"), "steps": 4, "tasks": ["softmax"]}
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**known, "model": {"path": "some/model"}, **more}), "utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"model": {"path": "/nowhere/model"}}, "`model.path` /nowhere/model, which is not there"),
+        (
+            {"hacks": {"begin_with": "nowhere.journal"}},
+            "`hacks.begin_with` nowhere.journal, which is not there",
+        ),
+        ({"exemplars": {"begin_with": "no.jsonl"}}, "`exemplars.begin_with` no.jsonl, which is not there"),
+        ({"stage": "selfsup", "rounds": 3}, "has 4 `steps`, no multiple of its 3 `rounds`"),
+        ({"judge": {"model": "m", "url": "http://x/v1", "api_key_variable": "NOT_SET"}}, "which is not set"),
+        (
+            {"fleet": {"url": "127.0.0.1:8000"}},
+            "`fleet.url` is '127.0.0.1:8000'; it must be the address of a server",
+        ),
+        ({"fleet": {"url": "http://me:word@x"}}, "`fleet.url` has a password in it"),
+        (
+            {"generation": {"engine": "vllm-server", "url": "x"}},
+            "`generation.url` is 'x'; it must be the address",
+        ),
+        ({"tasks": ["{folder}/torn.py"]}, "torn.py: is no Python"),
+        ({"tasks": ["{folder}/marked.py"]}, "the task 'marked' holds text that means something in prompts"),
+    ],
+)
+def test_what_would_end_a_later_stage_is_told_before_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "torn.py").write_text("class Model(:\n", "utf-8")
+    (tmp_path / "marked.py").write_text("class Model:\n    'ends with <|im_end|>'\n", "utf-8")
+    more = {**more}
+    if "tasks" in more:
+        more["tasks"] = [one.format(folder=tmp_path) for one in more["tasks"]]
+    assert status(caplog, later(tmp_path), "--check") == (0, "")
+    code, told = status(caplog, later(tmp_path, **more), "--check")
+    assert code == 2
+    assert sentence in told
+    assert "Traceback" not in told
+    assert "word" not in told.replace("password", "")
 
 
 def test_what_is_evaluated_in_one_stage_is_trained_on_in_none(tmp_path: Path) -> None:
@@ -158,10 +206,11 @@ def test_more_steps_than_a_finished_run_took_are_not_passed_over_in_silence(
 ) -> None:
     rows(tmp_path)
     path = config(tmp_path, steps=2)
+    (tmp_path / "out").mkdir()
+    claim(load(Path(path))[0], resume=False)
     with replaced(tmp_path / "out" / FINAL) as folder:
         (folder / "weights").write_text("of two steps")
     (tmp_path / "out" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
-    claim(load(Path(path))[0], resume=True)
     with caplog.at_level(logging.INFO):
         assert main([config(tmp_path, steps=steps), "--resume", "auto"]) == 0
     assert "finished before" in caplog.text

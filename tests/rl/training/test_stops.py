@@ -107,6 +107,7 @@ def test_a_full_disk_at_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
     ended = runs.train(stage, resume=True, disk_full=100_000)
     assert ended.error == "CheckpointError"
     assert "the one of step 2 is whole" in ended.text
+    assert "MiB are free there" in ended.text
     assert "make room and go on with --resume auto" in ended.text
     assert sorted(one.name for one in stage.output.glob("checkpoint-*")) == ["checkpoint-2"]
     assert runs.train(stage, resume=True).error == ""
