@@ -108,7 +108,7 @@ class FleetPart(Part):
         url: a service that evaluates; without it referees of this machine do.
         local_referees: how many of those.
         device: what candidates are timed on.
-        width: how many evaluations are under way at once; as many as there are evaluators.
+        width: how many evaluations are under way at once, of all ranks together but one each; as many as there are evaluators.
         deadline_s: of one evaluation, for the evaluator.
         patience_s: how long a verdict is waited for, waiting for a turn among others not counted.
         tries: how often an evaluation that failed for reasons of ours is begun.
@@ -151,7 +151,8 @@ class RewardPart(Part):
     Attributes:
         shaping: what is paid for.
         most_speedup: more than this is paid like this.
-        slower_penalty: taken off where visible shapes are slower than the baseline.
+        slower_penalty: where visible shapes are slower than the baseline, the share of the pay over which the slowest one decides, and an
+            amount that is taken off.
         scaled: whether a group's distances from its mean are in its standard deviations, or as they are: then a group whose
             scores hardly differ moves little.
         clip: rewards end here.

@@ -6,6 +6,8 @@ A judge says no verdict itself. What it cannot have judged raises `Unjudged`, wh
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,18 +24,26 @@ from evaluator.fingerprint import type_of
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from rl.config import FleetPart
-from rl.errors import RLError
+from rl.errors import ConfigError, RLError
 from services.client import (
     Client,
     ClientError,
     EvaluateRequest,
+    EvaluationView,
     Problem,
     ServiceFault,
     TooLarge,
     TooMany,
     Unreachable,
+    UnsafeAddress,
     WaitedTooLong,
 )
+
+#: How long a request for a verdict lasts at most before it is seen whether anybody still waits for it.
+_LOOK_S = 30.0
+_PAUSE_S = 1.0
+#: Requests that nobody waits for any more keep their threads until they have ended; others shall not wait for those.
+_SPARE_THREADS = 256
 
 
 class Unjudged(RLError):
@@ -43,13 +53,17 @@ class Unjudged(RLError):
         again: whether asking again may help.
         gone: whether nobody answered at all, as when the fleet is dead.
         own_fault: whether the candidate itself cannot be submitted, so that it is rejected and not let off.
+        late: whether an answer was waited for, and did not come.
     """
 
-    def __init__(self, why: str, *, again: bool, gone: bool = False, own_fault: bool = False) -> None:
+    def __init__(
+        self, why: str, *, again: bool, gone: bool = False, own_fault: bool = False, late: bool = False
+    ) -> None:
         super().__init__(why)
         self.again = again
         self.gone = gone
         self.own_fault = own_fault
+        self.late = late
 
 
 class Judge(Protocol):
@@ -74,23 +88,32 @@ class ServiceJudge:
     Args:
         url: where it is.
         settings: width and times.
+
+    Raises:
+        ConfigError: the address is none, or none that the key may be sent to.
     """
 
     def __init__(self, url: str, settings: FleetPart) -> None:
-        self._client = Client(url, timeout_s=min(30.0, settings.patience_s))
+        self._client = _client(url, settings)
         self._settings = settings
-        self._threads = ThreadPoolExecutor(settings.width, thread_name_prefix="fleet")
+        self._threads = ThreadPoolExecutor(settings.width + _SPARE_THREADS, thread_name_prefix="fleet")
 
     async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
-        """See `Judge.judge`."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, task, source)
+        """See `Judge.judge`. When it is cancelled, the service is soon asked no more; what it has begun it ends."""
+        given_up = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._ask, task, source, given_up
+            )
+        finally:
+            given_up.set()
 
     def close(self) -> None:
         """Ask nothing more; requests under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _ask(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+    def _ask(self, task: TaskSource, source: str, given_up: threading.Event) -> Mapping[str, Any]:
         settings = self._settings
         # A service of an earlier version knows no shapes, and need not where none are asked for.
         shapes = {"shapes": _of(settings)} if settings.shapes else {}
@@ -107,11 +130,7 @@ class ServiceJudge:
             own = "candidate" in named["loc"]
             raise Unjudged(f"{named['loc'][0]} {named['msg']}", again=False, own_fault=own) from None
         try:
-            view = self._client.evaluate(
-                request, seconds=settings.patience_s, idempotency_key=uuid.uuid4().hex
-            )
-        except WaitedTooLong as error:
-            raise Unjudged(str(error), again=False) from None
+            view = self._verdict(request, given_up)
         except TooLarge as error:
             raise Unjudged(str(error), again=False, own_fault=True) from None
         except Unreachable as error:
@@ -125,6 +144,18 @@ class ServiceJudge:
         if view.state != "succeeded" or view.result is None:
             raise Unjudged(f"the evaluation {view.state}: {view.reason or 'no reason given'}", again=True)
         return view.result
+
+    def _verdict(self, request: EvaluateRequest, given_up: threading.Event) -> EvaluationView:
+        """The evaluation when it has ended: asked for again and again, by a key that makes it the same one."""
+        patience_s, key = self._settings.patience_s, uuid.uuid4().hex
+        ends_s = time.monotonic() + patience_s
+        while (left_s := ends_s - time.monotonic()) > 0 and not given_up.is_set():
+            try:
+                return self._client.evaluate(request, seconds=min(left_s, _LOOK_S), idempotency_key=key)
+            except WaitedTooLong:
+                # It may be told a second before the time is over; what is left of that may still bring the verdict.
+                given_up.wait(min(max(ends_s - time.monotonic(), 0.0), _PAUSE_S))
+        raise Unjudged(f"no verdict within {patience_s:g} s", again=False, late=True)
 
 
 class LocalJudge:
@@ -205,11 +236,39 @@ def _of(settings: FleetPart) -> dict[Any, list[dict[str, Any]]] | None:
     return shapes or None
 
 
+def _client(url: str, settings: FleetPart) -> Client:
+    try:
+        return Client(url, timeout_s=min(30.0, settings.patience_s))
+    except UnsafeAddress as error:
+        raise ConfigError(f"`fleet.url` cannot be asked: {error}") from None
+
+
+def check_address(settings: FleetPart) -> None:
+    """Whether the service can be asked at all; asks nothing.
+
+    Raises:
+        ConfigError: see `ServiceJudge`.
+    """
+    if settings.url is not None:
+        _client(settings.url, settings).close()
+
+
 def machine_of(settings: FleetPart) -> str | None:
-    """The type of machine that rewards are for; None where only a service's first verdict will tell."""
+    """The type of machine that rewards are for; None where only a service's first verdict will tell.
+
+    Raises:
+        Unjudged: this machine has no such device.
+    """
     if settings.machine is not None or settings.url is not None:
         return settings.machine
-    return type_of(measured_on(open_device(settings.device))) or None
+    try:
+        return type_of(measured_on(open_device(settings.device))) or None
+    except EvaluatorError as error:
+        raise Unjudged(
+            f"nothing here can judge: {error}; name a service in `fleet.url`, or another `fleet.device`",
+            again=False,
+            gone=True,
+        ) from None
 
 
 def judge_of(settings: FleetPart, work_dir: Path | None = None) -> Judge:

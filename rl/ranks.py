@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
@@ -17,8 +18,9 @@ class Ranks:
     """The processes of this run; one alone is a run, too."""
 
     def __init__(self) -> None:
-        # Trainers make their own view of the same state later, with the same devices.
-        self._state = PartialState(timeout=timedelta(seconds=TIMEOUT_S))
+        # Trainers make their own view of the same state later, with the same devices. Without being told that there are none, accelerate
+        # looks for other ranks on GPUs alone, and each of several would take itself for the only one.
+        self._state = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(seconds=TIMEOUT_S))
 
     @property
     def count(self) -> int:
@@ -34,6 +36,11 @@ class Ranks:
     def first(self) -> bool:
         """Whether this is the one that writes."""
         return self.number == 0
+
+    def share_of(self, total: int) -> int:
+        """This rank's share of a number of things that all use at once: all shares together are the whole, or one each."""
+        each, rest = divmod(total, self.count)
+        return max(1, each + (self.number < rest))
 
     def wait(self) -> None:
         """For all to come here."""

@@ -3,8 +3,9 @@
 1. *Word.* What the referee rejected, cheating among it, gets the shaping's floor. What it could not judge gets None: a fault of
    ours teaches nothing. Only accepted candidates get more, and each of them gets more than the floor.
 2. *Speed.* Paired timings at the visible shapes alone count, their geometric mean rounded to two decimals towards 1, so that noise
-   around 1 pays nothing. Shapes that are slower than the baseline take a penalty off, so that giving up some shapes for others
-   does not pay.
+   around 1 pays nothing. Where shapes are slower than the baseline, the slowest shape decides over a share of the pay, whatever
+   its unit, and a penalty is taken off: the same mean, of 1 or more, pays more when it is spread evenly. `marginal` keeps to the
+   penalty, see `shaping`.
 3. *Suspicion.* Far above what is known, a speed is measured again, and the lower one counts if both agree; else neither.
 4. *Group.* Scores of one prompt are compared with each other and clipped (CUDA-L1, arXiv 2507.14111, eq. 6); the trainer must
    not scale them again. With `best_of` above 1 what is compared is what each adds to others: then a group that has better ones
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.candidates import Candidate
@@ -48,12 +49,14 @@ class Speed:
     Attributes:
         geomean: of the speedups over the best baseline, rounded towards 1.
         over_eager: the same over the plain reference.
+        worst: the lowest speedup over the best baseline, rounded towards 1.
         slower: share of shapes that are slower than the best baseline.
         shapes: how many there are.
     """
 
     geomean: float
     over_eager: float
+    worst: float
     slower: float
     shapes: int
 
@@ -73,6 +76,10 @@ class Shaping:
     least: float
     most: float
     pay: Callable[[Speed, float], float]
+
+    def paid(self, speed: Speed, gain: float) -> float:
+        """What `pay` says, within the limits."""
+        return min(max(self.pay(speed, gain), self.least), self.most)
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ def speed_of(verdict: Mapping[str, Any]) -> Speed | None:
     return Speed(
         geomean=geomean,
         over_eager=rounded_towards_one(_geomean(eager)) if len(eager) == len(rows) else geomean,
+        worst=rounded_towards_one(min(speedups)),
         slower=sum(_is_slower(row) for row in rows) / len(rows),
         shapes=len(rows),
     )
@@ -120,15 +128,17 @@ def shaping(settings: RewardPart) -> Shaping:
 
     clipped: the speedup itself, up to a limit.
     log: its logarithm, so that twice as fast is as good as half as fast is bad.
-    levels: 1 correct, 2 more than 5 % over eager, 3 over the best baseline too (CUDA Agent, arXiv 2602.24286).
-    marginal: what a portfolio of the task's exemplars would gain by it, so that being best at a few shapes pays.
+    levels: 1 correct, 2 more than 5 % over eager, 3 over the best baseline too (CUDA Agent, arXiv 2602.24286), and nowhere
+        slower than that.
+    marginal: what a portfolio of the task's exemplars would gain by it, so that being best at a few shapes pays. A portfolio
+        uses others where it is slow, so its slowest shape decides over nothing; the penalty is what a specialist has to bring.
     """
     limit = settings.most_speedup
     lowest = math.log(_LEAST_SPEEDUP)
     ways = {
         "clipped": Shaping(0.0, 0.1, limit, lambda speed, _: speed.geomean),
         "log": Shaping(lowest - 0.25, lowest, math.log(limit), lambda speed, _: math.log(speed.geomean)),
-        "levels": Shaping(-1.0, 0.0, 3.0, lambda speed, _: _level(speed)),
+        "levels": Shaping(-1.0, 0.0, 3.0, lambda speed, _: _level(speed, settings)),
         "marginal": Shaping(-0.5, -0.25, math.log(limit), lambda _, gain: gain),
     }
     return ways[settings.shaping]
@@ -159,9 +169,14 @@ def score(
     if speed is None:
         return Score(None, None, "", "accepted, but no visible shape was timed")
     gain = marginal_gain(verdict, portfolio) if settings.shaping == "marginal" else 0.0
-    # Half for the first shape that is slower, the other half by their share.
-    penalty = settings.slower_penalty * (0.5 + 0.5 * speed.slower) if speed.slower else 0.0
-    value = min(max(min(way.pay(speed, gain), way.most) - penalty, way.least), way.most)
+    value = way.paid(speed, gain)
+    if speed.slower:
+        # A share and not an amount, which would be next to nothing where much is paid.
+        share = min(settings.slower_penalty, 1.0)
+        like_worst = replace(speed, geomean=speed.worst, over_eager=speed.worst)
+        # Half for the first shape that is slower, the other half by their share.
+        penalty = settings.slower_penalty * (0.5 + 0.5 * speed.slower)
+        value = max((1 - share) * value + share * way.paid(like_worst, gain) - penalty, way.least)
     return Score(value, speed.geomean, _suspicion(speed.geomean, settings, record), f"{speed.geomean:.2f}x")
 
 
@@ -198,8 +213,7 @@ def lowered(scored: Score, limit: float | None, why: str) -> Score:
 
 def unpaid(settings: RewardPart) -> float:
     """What a correct candidate is worth that is no faster than the baseline."""
-    way = shaping(settings)
-    return min(max(way.pay(Speed(1.0, 1.0, 0.0, 1), 0.0), way.least), way.most)
+    return shaping(settings).paid(Speed(geomean=1.0, over_eager=1.0, worst=1.0, slower=0.0, shapes=1), 0.0)
 
 
 def normalized(scores: Sequence[float | None], settings: RewardPart) -> list[float | None]:
@@ -245,10 +259,11 @@ def _suspicion(speedup: float, settings: RewardPart, record: float | None) -> st
     return ""
 
 
-def _level(speed: Speed) -> float:
+def _level(speed: Speed, settings: RewardPart) -> float:
     if speed.over_eager <= _LEVEL:
         return 1.0
-    return 3.0 if speed.geomean > _LEVEL else 2.0
+    everywhere = not speed.slower or settings.slower_penalty == 0
+    return 3.0 if speed.geomean > _LEVEL and everywhere else 2.0
 
 
 def _is_slower(row: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from rl.checkpoints import FINAL, claim, owned, whole
 from rl.config import AnyStage, ContrastiveStage, FleetPart, SelfsupStage, SftStage, load
 from rl.decontamination import ContaminatedError
 from rl.errors import ConfigError, DataError, RLError
-from rl.judges import Judge, Unjudged, judge_of
+from rl.judges import Judge, Unjudged, check_address, judge_of
 from rl.metrics import read_steps
 
 _WRONG, _STOPPED = 2, 75
@@ -118,6 +118,8 @@ def check(stages: Sequence[AnyStage]) -> None:
         _require_files(stage, [one.output for one in stages[: number + 1]])
         if isinstance(stage, ContrastiveStage) and stage.judge is not None:
             require_key(stage.judge)
+        if isinstance(stage, SelfsupStage | ContrastiveStage):
+            check_address(stage.fleet)
         if isinstance(stage, SftStage):
             if whole(stage.output / FINAL) is None:
                 refuse_overlaps(modules(read_rows(stage.data)), evaluated)

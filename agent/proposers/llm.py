@@ -167,7 +167,9 @@ class _First:
     def candidates(self) -> Iterator[Candidate]:
         """Candidates as their answers arrive."""
         times = self._desk.records.recall("baseline times", lambda: baseline_times(self._context) or {"": ""})
-        self._opening = opening(self._context, times, self._start_from)
+        # A policy was trained on answers in parts; what follows its first one is in the words of every model.
+        in_parts = self._origin == "policy"
+        self._opening = opening(self._context, times, self._start_from, in_parts=in_parts)
         while True:
             self._begin()
             if not self._attempts:
@@ -278,12 +280,16 @@ def speedup_of(verdict: dict[str, Any] | None) -> float:
 
 
 def opening(
-    context: ProposalContext, times: Mapping[str, str], start_from: str | None = None
+    context: ProposalContext,
+    times: Mapping[str, str],
+    start_from: str | None = None,
+    *,
+    in_parts: bool = False,
 ) -> list[Message]:
     """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat.
 
     `times` is what `baseline_times` found when the job first asked. A kernel in `start_from` that is no candidate yet is
-    shown with it, to be wrapped or ported.
+    shown with it, to be wrapped or ported. `in_parts` asks for the form of the answers that `rl` trains on.
     """
     visible = (context.description.get("shapes") or {}).get("visible") or []
     device_name = DEVICES.get(context.device, context.device)
@@ -298,6 +304,7 @@ def opening(
         shapes=listed(f"{shape_words(dims)}{times.get(shape_words(dims), '')}" for dims in visible)
         or "- as given",
         device_notes="\n".join([notes, *filter(None, more)]),
+        in_parts=in_parts,
     )
     kind = starting.kind(start_from) if start_from is not None else "candidate"
     if start_from is not None and kind != "candidate":

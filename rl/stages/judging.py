@@ -110,6 +110,7 @@ def bench(
             f"{ranks.count} ranks and referees of the same machine would share a GPU while one of them is timed: "
             "start a service on GPUs of its own, and name it in `fleet.url`"
         )
+    fleet_settings = _shared(stage, len(tasks), ranks)
     machine = machine or machine_of(stage.fleet)
     with ExitStack() as stack:
         if ranks.first:
@@ -125,7 +126,7 @@ def bench(
                 verdicts_path(stage.output, stage.fleet, ranks), machine, harness_of(stage.fleet.url)
             )
         )
-        judge = judge_of(stage.fleet)
+        judge = judge_of(fleet_settings)
         stack.callback(judge.close)
         judges = []
         if isinstance(stage, ContrastiveStage) and stage.judge is not None:
@@ -136,7 +137,7 @@ def bench(
             tasks,
             group=group,
             machine=machine,
-            fleet=_patient(stage, len(tasks), ranks),
+            fleet=fleet_settings,
             reward=reward,
             knowledge=replace(knowledge or Knowledge(), hacks=hacks, judges=judges, learns=False),
             verdicts=verdicts,
@@ -144,14 +145,16 @@ def bench(
         yield Bench(fleet, hacks, ranks)
 
 
-def _patient(stage: SelfsupStage | ContrastiveStage, tasks: int, ranks: Ranks) -> FleetPart:
-    """The fleet's settings; a round asks about all tasks at once, and may take a step's time for each."""
+def _shared(stage: SelfsupStage | ContrastiveStage, tasks: int, ranks: Ranks) -> FleetPart:
+    """The fleet's settings for this rank: its share of the width; and a round, which asks about all tasks at once, may take a step's
+    time for each."""
+    settings = stage.fleet.model_copy(update={"width": ranks.share_of(stage.fleet.width)})
     if isinstance(stage, ContrastiveStage):
-        return stage.fleet
+        return settings
     limit_s = stage.fleet.step_s * tasks
     if ranks.count > 1:  # others wait meanwhile, and not for ever
         limit_s = max(stage.fleet.step_s, min(limit_s, TIMEOUT_S / 2))
-    return stage.fleet.model_copy(update={"step_s": limit_s})
+    return settings.model_copy(update={"step_s": limit_s})
 
 
 def harness_of(url: str | None) -> str | None:

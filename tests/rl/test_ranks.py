@@ -10,9 +10,14 @@ import pytest
 
 pytest.importorskip("trl")
 
+from transformers import TrainerState
+
 from rl import checkpoints
+from rl.errors import ConfigError
 from rl.ranks import Ranks
-from rl.stages.trainers import Keeper, Ledger, _WholeCheckpoints
+from rl.stages import contrastive
+from rl.stages.trainers import Keeper, Ledger, _WholeCheckpoints, batches
+from tests.rl.training.world import contrastive_stage
 
 
 class Slow:
@@ -53,7 +58,39 @@ def test_all_ranks_end_after_the_same_step(monkeypatch: pytest.MonkeyPatch, own:
     stage: Any = SimpleNamespace(steps=9)
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     keeper = Keeper(Ledger(stage, None))
-    keeper.on_step_end(None, SimpleNamespace(global_step=1), control)
+    keeper.on_step_end(None, TrainerState(global_step=1), control)
     assert control.should_save and control.should_training_stop
     # Of the rank that has needed most.
     assert keeper._known["peak_memory_gib"] >= 2.5
+
+
+def rank(number: int, count: int) -> Ranks:
+    """A rank of several, as it sees itself."""
+    made = Ranks.__new__(Ranks)
+    made._state = SimpleNamespace(process_index=number, num_processes=count)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "shares"),
+    [(4, 1, [4]), (4, 4, [1, 1, 1, 1]), (6, 4, [2, 2, 1, 1]), (8, 3, [3, 3, 2]), (2, 4, [1, 1, 1, 1])],
+)
+def test_what_all_ranks_use_at_once_is_shared_out_whole(total: int, count: int, shares: list[int]) -> None:
+    assert [rank(number, count).share_of(total) for number in range(count)] == shares
+
+
+def test_no_rank_gets_a_part_of_a_group() -> None:
+    assert batches(16, None, 2, 4) == (8, 1)
+    assert batches(16, 3, 2, 4) == (2, 4)
+    for total, ranks in ((4, 2), (12, 2), (16, 3), (8, 4)):
+        with pytest.raises(ConfigError, match=f"multiple of {ranks * 4}$"):
+            batches(total, None, ranks, 4)
+    # It is groups that must not be cut: other sequences may be shared out one by one.
+    assert batches(12, None, 2) == (6, 1)
+
+
+def test_a_stage_whose_groups_ranks_would_cut_is_refused_as_a_wrong_setting(tmp_path: Path) -> None:
+    stage: Any = contrastive_stage(tmp_path, "cut", None, tasks_a_step=1, group=4)
+    state: Any = SimpleNamespace(tasks={})
+    with pytest.raises(ConfigError, match="whole groups"):
+        contrastive._trainer(stage, "", None, (), state, rank(0, 2))

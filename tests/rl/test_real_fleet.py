@@ -23,6 +23,11 @@ TASK = TaskSource("tiny", TINY_TASK)
 FLOOR = shaping(RewardPart()).floor
 
 
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl.fleet._PAUSE_S", 0.1)
+
+
 def fleet(judge: Judge, settings: FleetPart) -> Fleet:
     return Fleet(judge, {"tiny": TASK}, group=2, fleet=settings)
 

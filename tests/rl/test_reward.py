@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rl.config import RewardPart
@@ -27,7 +27,21 @@ from tests.rl.verdicts import accepted, rejected, row
 
 SHAPINGS = ("clipped", "log", "levels", "marginal")
 Speeds = st.lists(st.floats(0.01, 100), min_size=1, max_size=6)
-Ways = st.sampled_from(SHAPINGS).map(lambda way: RewardPart(shaping=way))
+Ways = st.builds(
+    RewardPart,
+    shaping=st.sampled_from(SHAPINGS),
+    slower_penalty=st.just(0.2) | st.floats(0, 3),
+    most_speedup=st.just(8.0) | st.floats(1.5, 100),
+)
+#: Some shapes that are surely slower, and others that are not.
+Losers = st.lists(st.floats(0.02, 0.94), min_size=1, max_size=10)
+Winners = st.lists(st.floats(0.1, 1), min_size=1, max_size=10)
+
+
+def paid(settings: RewardPart, *speedups: float, decisions: tuple[str, ...] = ()) -> float:
+    value = score(accepted(*speedups, decisions=decisions), settings).value
+    assert value is not None
+    return value
 
 
 @pytest.mark.parametrize(
@@ -66,16 +80,25 @@ def test_every_accepted_candidate_gets_more_than_every_rejected_one(
     assert bad.speedup is None
 
 
-@given(Speeds, Ways, st.integers(0, 5), st.floats(1.0, 10))
+@given(
+    st.lists(st.tuples(st.floats(0.01, 100), st.booleans()), min_size=1, max_size=20),
+    Ways,
+    st.integers(0, 19),
+    st.floats(1.0, 10),
+)
+@example([(0.9, True), (2.0, False)], RewardPart(slower_penalty=1.2), 1, 3.0)
 def test_a_shape_that_gets_faster_never_lowers_the_score(
-    speeds: list[float], settings: RewardPart, place: int, factor: float
+    shapes: list[tuple[float, bool]], settings: RewardPart, place: int, factor: float
 ) -> None:
+    def value(speeds: list[float]) -> float:
+        sure = zip(speeds, shapes, strict=True)
+        decisions = tuple("slower" if speed < 1 and certain else "undecided" for speed, (_, certain) in sure)
+        return paid(settings, *speeds, decisions=decisions)
+
+    speeds = [speed for speed, _ in shapes]
     better = list(speeds)
     better[place % len(speeds)] *= factor
-    before, after = score(accepted(*speeds), settings), score(accepted(*better), settings)
-    assert before.value is not None
-    assert after.value is not None
-    assert after.value >= before.value - 1e-9
+    assert value(better) >= value(speeds) - 1e-9
 
 
 @given(Speeds, Ways)
@@ -91,20 +114,85 @@ def test_shapes_that_are_not_visible_change_nothing(speeds: list[float], setting
     assert score(more, settings, portfolio=[verdict]) == score(verdict, settings, portfolio=[verdict])
 
 
-@pytest.mark.parametrize("way", SHAPINGS)
-def test_a_shape_that_is_slower_costs_something(way: str) -> None:
-    """The same geometric mean with one shape given up is worth less."""
-    settings = RewardPart(shaping=way)
-    even = score(accepted(1.5, 1.5), settings).value
-    uneven = score(accepted(2.5, 0.9), settings).value
-    assert even is not None
-    assert uneven is not None
-    if way == "marginal":  # there it may be used where it is fast
-        free = score(accepted(2.5, 0.9), RewardPart(shaping=way, slower_penalty=0)).value
-        assert free is not None
-        assert free - uneven == pytest.approx(0.2 * 0.75)
-    else:
-        assert even - uneven >= 0.1
+@given(
+    Losers, st.lists(st.floats(0.95, 100), max_size=10), Ways.filter(lambda one: one.slower_penalty > 0.001)
+)
+def test_shapes_that_are_slower_are_paid_less_than_the_same_ones_as_fast_as_the_baseline(
+    losers: list[float], others: list[float], settings: RewardPart
+) -> None:
+    assert paid(settings, *losers, *others) < paid(settings, *[1.0] * len(losers), *others)
+
+
+@given(Losers, Winners, st.floats(1, 50), Ways.filter(lambda one: one.shaping != "marginal"))
+def test_the_same_mean_spread_evenly_pays_more_by_a_share_of_the_pay(
+    losers: list[float], weights: list[float], mean: float, settings: RewardPart
+) -> None:
+    shapes = len(losers) + len(weights)
+    won = shapes * math.log(mean) - math.fsum(map(math.log, losers))
+    winners = [math.exp(won * weight / math.fsum(weights)) for weight in weights]
+    even, uneven = paid(settings, *[mean] * shapes), paid(settings, *losers, *winners)
+    above, penalty = even - unpaid(settings), settings.slower_penalty
+    # The mean of each may be rounded to another hundredth.
+    assert even - uneven >= min(penalty, 1) * above + penalty / 2 - 0.011 or uneven == shaping(settings).least
+
+
+@pytest.mark.parametrize(
+    ("way", "uneven", "even"),
+    [
+        ("log", [4.0] * 6 + [0.5] * 6, 1.0),
+        ("log", [3.0] * 19 + [0.3], 1.6),
+        ("clipped", [4.0] * 6 + [0.5] * 6, 1.2),
+        ("clipped", [3.0] * 19 + [0.3], 2.2),
+        ("clipped", [8.0] * 19 + [0.94], 6.0),
+        ("clipped", [100.0] * 19 + [0.5], 7.0),
+    ],
+)
+def test_giving_up_some_shapes_for_others_pays_no_more_than_this_speed_everywhere(
+    way: str, uneven: list[float], even: float
+) -> None:
+    settings = RewardPart.model_validate({"shaping": way})
+    assert paid(settings, *uneven) < paid(settings, *[even] * len(uneven))
+
+
+@given(Losers, st.lists(st.floats(0.95, 100), max_size=10), st.floats(10, 100))
+def test_who_is_slower_at_a_shape_stays_below_the_level_of_who_beats_eager_everywhere(
+    losers: list[float], others: list[float], eager_us: float
+) -> None:
+    settings = RewardPart(shaping="levels")
+    assert score(accepted(1.04, eager_us=30.0), settings).value == 2
+    found = score(accepted(*losers, *others, eager_us=eager_us), settings).value
+    assert found is not None
+    assert found < 2
+
+
+@given(st.lists(st.floats(0.4, 0.94), min_size=1, max_size=20), st.floats(0.8, 0.95), Ways)
+def test_among_those_that_are_slower_everywhere_the_faster_is_paid_more(
+    speeds: list[float], factor: float, settings: RewardPart
+) -> None:
+    default = RewardPart(shaping=settings.shaping)
+    fast, slow = (paid(default, *(speed * by for speed in speeds)) for by in (1.0, factor))
+    assert fast > slow if settings.shaping in ("clipped", "log") else fast == slow
+
+
+@given(st.lists(st.floats(0.95, 100), min_size=1, max_size=20), Ways)
+def test_where_no_shape_is_slower_the_penalty_is_nothing(speeds: list[float], settings: RewardPart) -> None:
+    without = settings.model_copy(update={"slower_penalty": 0.0})
+    assert paid(settings, *speeds) == paid(without, *speeds)
+
+
+def test_without_a_penalty_slower_shapes_count_like_others() -> None:
+    uneven = [4.0, 0.5]  # 1.41 in the mean
+    assert paid(RewardPart(shaping="clipped", slower_penalty=0), *uneven) == 1.41
+    assert paid(RewardPart(shaping="log", slower_penalty=0), *uneven) == math.log(1.41)
+    assert paid(RewardPart(shaping="levels", slower_penalty=0), *uneven) == 3.0
+
+
+def test_a_specialist_is_paid_for_what_it_adds_to_a_portfolio_less_the_penalty() -> None:
+    """There it is used where it is fast, so how slow it is elsewhere does not matter."""
+    settings = RewardPart(shaping="marginal")
+    assert paid(settings, 2.5, 0.9) == pytest.approx(math.log(2.5) / 2 - 0.2 * 0.75)
+    assert paid(settings, 2.5, 0.1) == paid(settings, 2.5, 0.9) > unpaid(settings)
+    assert paid(settings, 1.3, 0.9) < unpaid(settings)
 
 
 def test_a_shape_is_slower_when_the_referee_is_sure_or_much_is_lost() -> None:

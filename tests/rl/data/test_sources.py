@@ -12,10 +12,14 @@ from typer.testing import CliRunner
 
 from kernelbench_tasks import catalog
 from rl.data.__main__ import app
-from rl.data.accepted import ServiceSilent, leads, tasks_by_digest
+from rl.data.accepted import ServiceSilent, client_of, leads, tasks_by_digest
 from rl.data.templates import dialect_leads, library_leads
 from rl.demo.dialect.grammar import Grammar
 from services.client import ClientError
+from services.client.sending import KEY_VARIABLE
+from tests.services import service as services
+from tests.services.databases import new_sqlite
+from tests.services.ranked import confirmed, ended_job
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -93,6 +97,46 @@ def test_a_service_gives_what_it_accepted_of_tasks_that_are_known(tmp_path: Path
         list(itertools.islice(leads(failing, "cpu", tasks, 10), 5))
     with pytest.raises(ServiceSilent, match="cannot be read"):
         tasks_by_digest([tmp_path / "none.py"])
+
+
+def test_what_a_real_service_shows_of_its_jobs_is_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    base = new_sqlite(tmp_path)
+    mine = tmp_path / "mine.py"
+    mine.write_text(services.TINY_TASK)
+    for task, text, word in (
+        ("softmax", None, "accepted"),
+        ("softmax", None, "incorrect"),
+        ("mine", services.TINY_TASK, "accepted"),
+        ("unknown", services.TWICE_TASK, "accepted"),
+    ):
+        screen = {**confirmed(1.5, "0" * 64), "verdict": word}
+        source = f"# {task}, {word}\n"
+        # What is delivered of a job is a candidate of its own, with a verdict of its own.
+        ended_job(base, 1.5, task=task, task_source=text, source=source, screen=screen, verdict=word)
+    url = base.engine.url.render_as_string(hide_password=False)
+    base.close()
+    with services.Service(
+        tmp_path / "data", "--no-worker", environment={"KERNELWRIGHT_DATABASE_URL": url}
+    ) as running:
+        with client_of(running.url) as client:
+            tasks = tasks_by_digest([mine])
+            found = [lead.make() for lead in leads(client, "cuda", tasks, 10)]
+            # Newest first, and nothing of tasks that nobody here knows.
+            assert [(one.task.name, one.candidate, one.origin) for one in found] == [
+                ("mine", "# mine, accepted\n", "llm"),
+                ("mine", "optimized # mine, accepted\n", "llm"),
+                ("softmax", "# softmax, accepted\n", "llm"),
+                ("softmax", "optimized # softmax, accepted\n", "llm"),
+            ]
+            assert len({one.id for one in found}) == 4
+            assert {one.about["job"] for one in found} <= {job.id for job in client.jobs()}
+            assert not list(leads(client, "cpu", tasks, 10))
+            running.kill()
+            with pytest.raises(ServiceSilent, match="could not be read"):
+                list(leads(client, "cuda", tasks, 10))
 
 
 @pytest.mark.parametrize(

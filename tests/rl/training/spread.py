@@ -1,15 +1,20 @@
-"""One of two ranks that share a model's weights (FSDP 2, on the CPU) and sample from it; prints what it has seen.
+"""One of two ranks on the CPU.
 
-    torchrun --nproc_per_node 2 -m tests.rl.training.spread
+    torchrun --nproc_per_node 2 -m tests.rl.training.spread           share a model's weights (FSDP 2), sample, and print what was seen
+    torchrun --nproc_per_node 2 -m tests.rl.training.spread WORLD     train in a world, and write what was seen into files there
 
-Rank 0's completion ends after a token, rank 1's goes on: a rank that asked for no more weights would leave the other one waiting.
+Who samples: rank 0's completion ends after a token, rank 1's goes on: a rank that asked for no more weights would leave the other one
+waiting.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +26,51 @@ from rl.stages.sharded import sampling
 
 _TOKENS = 64
 _LONGEST = 12
+
+
+def train(at: Path) -> None:
+    """Two stages of `rl.train` with planted verdicts, and what this rank has seen of them."""
+    from agent.strategy.novelty import fingerprint
+    from evaluator.sources import TaskSource
+    from rl.fleet import Fleet
+    from rl.ranks import Ranks
+    from rl.train import chained, check, run
+    from tests.rl.training.planted import Planted
+    from tests.rl.training.world import contrastive_stage, selfsup_stage
+
+    torch.set_num_threads(1)
+    judged: list[tuple[str, str]] = []
+    paid: list[dict[str, Any]] = []
+
+    class Seen(Planted):
+        """Keeps what it was asked about."""
+
+        async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
+            judged.append((task.sha256, fingerprint(source)))
+            return await super().judge(task, source)
+
+    before = Fleet.rewards
+
+    async def rewards(self: Fleet, prompts: Any, completions: Any, task: Any, **more: Any) -> Any:
+        step = more["trainer_state"].global_step + 1 if "trainer_state" in more else None
+        paid.append({"step": step, "prompts": prompts, "tasks": task})
+        return await before(self, prompts, completions, task, **more)
+
+    Fleet.rewards = rewards  # type: ignore[method-assign]
+    both = [str(at / "small.py"), str(at / "other.py")]
+    stages = chained(
+        (
+            selfsup_stage(at, "two/selfsup", at / "sft" / "checkpoint", tasks=both, steps=2),
+            contrastive_stage(at, "two/contrastive", None, tasks_a_step=2, steps=3),
+        )
+    )
+    check(stages)
+    run(stages, resume=False, judges=lambda _: Seen({}))
+    ranks = Ranks()
+    seen = {"number": ranks.number, "count": ranks.count, "judged": judged, "paid": paid}
+    (at / f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen), "utf-8")
+    ranks.wait()
+    os._exit(0)  # see `main`
 
 
 def main() -> None:
@@ -71,4 +121,4 @@ def _sampled(model: Any, prompt: torch.Tensor, end: int | None) -> list[int]:
 
 
 if __name__ == "__main__":
-    main()
+    train(Path(sys.argv[1])) if sys.argv[1:] else main()

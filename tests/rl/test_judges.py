@@ -1,0 +1,191 @@
+"""Judges by themselves: what a service is asked when nobody waits any more, addresses that are none, a device that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from evaluator.errors import EvaluatorError
+from evaluator.sources import TaskSource
+from rl import judges
+from rl.config import FleetPart
+from rl.errors import ConfigError
+from rl.judges import ServiceJudge, Unjudged, check_address, machine_of
+from services.client import client as client_module
+from services.client.sending import KEY_VARIABLE
+
+TASK = TaskSource("t", "class Model: ...\n")
+LONG = "class ModelNew: 'takes long'\n"
+SHORT = "class ModelNew: 'is judged at once'\n"
+
+
+class Deaf:
+    """A service that has no verdict on `LONG`: it says so at once, or holds the request until `let_go`.
+
+    Attributes:
+        asked: how often each evaluation was asked for, or about.
+        keys: of requests for evaluations.
+    """
+
+    def __init__(self, *, holds: bool) -> None:
+        self.holds = holds
+        self.let_go = threading.Event()
+        self.asked: Counter[str] = Counter()
+        self.keys: list[str | None] = []
+        self.url = ""
+
+
+@contextmanager
+def deaf(*, holds: bool) -> Iterator[Deaf]:
+    """Such a service, over HTTP."""
+    known = Deaf(holds=holds)
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers on evaluations."""
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            known.keys.append(self.headers["idempotency-key"])
+            name = "long" if body["candidate"] == LONG else "short"
+            if name == "long" and known.holds:
+                known.asked[name] += 1
+                known.let_go.wait(20)
+            self._answer(name)
+
+        def do_GET(self) -> None:
+            self._answer(self.path.rpartition("/")[2])
+
+        def _answer(self, name: str) -> None:
+            known.asked[name] += 1
+            ended = name == "short"
+            view = {
+                "id": name,
+                "state": "succeeded" if ended else "running",
+                "attempt": 1,
+                "verdict": "accepted" if ended else None,
+                "reason": None,
+                "device": "cpu",
+                "effort": "screen",
+                "result": {"verdict": "accepted"} if ended else None,
+                "created_at": "2026-01-01T00:00:00Z",
+                "started_at": None,
+                "finished_at": None,
+                "task": {"name": "t", "sha256": "0" * 64, "catalog": False},
+                "candidate": {"sha256": "1" * 64},
+                "urls": {"self": f"/evaluations/{name}"},
+            }
+            sent = json.dumps(view).encode()
+            try:
+                self.send_response(202)
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
+            except OSError:
+                pass  # who asked is gone
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    known.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield known
+    finally:
+        known.let_go.set()
+        server.shutdown()
+        server.server_close()
+
+
+def settings(**more: Any) -> FleetPart:
+    return FleetPart(device="cpu", **{"deadline_s": 60, "patience_s": 60, **more})
+
+
+async def given_up(judge: ServiceJudge, after_s: float) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(after_s):
+            await judge.judge(TASK, LONG)
+
+
+def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up() -> None:
+    with deaf(holds=True) as service:
+        judge = ServiceJudge(service.url, settings(width=1))
+
+        async def both() -> Any:
+            await given_up(judge, 0.5)
+            async with asyncio.timeout(10):
+                return await judge.judge(TASK, SHORT)
+
+        assert asyncio.run(both()) == {"verdict": "accepted"}
+        # else nothing was under way that could have been waited for
+        assert service.asked["long"] == 1
+        judge.close()
+
+
+def test_a_service_is_asked_no_more_about_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "_LOOK_S", 0.1)
+    monkeypatch.setattr(judges, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(client_module, "_POLL_S", 0.02)
+    with deaf(holds=False) as service:
+        judge = ServiceJudge(service.url, settings(width=1))
+        asyncio.run(given_up(judge, 1.0))
+        assert len(service.keys) > 1
+        assert len(set(service.keys)) == 1  # one evaluation, however often it was asked for
+        time.sleep(0.5)
+        before = service.asked["long"]
+        time.sleep(0.5)
+        assert service.asked["long"] == before
+        judge.close()
+
+
+def test_a_verdict_that_does_not_come_in_time_is_late() -> None:
+    with deaf(holds=False) as service:
+        judge = ServiceJudge(service.url, settings(deadline_s=5).model_copy(update={"patience_s": 1.5}))
+        with pytest.raises(Unjudged, match=r"no verdict within 1\.5 s") as told:
+            asyncio.run(judge.judge(TASK, LONG))
+        assert told.value.late
+        assert not told.value.again
+        judge.close()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://me@x", "http://[::1"])
+def test_an_address_that_is_none_is_a_wrong_setting(url: str) -> None:
+    named = settings().model_copy(update={"url": url})  # which the config itself refuses
+    for ask in (lambda: ServiceJudge(url, named), lambda: check_address(named)):
+        with pytest.raises(ConfigError, match=r"^`fleet\.url` ") as told:
+            ask()
+        assert "\n" not in str(told.value)
+
+
+def test_a_key_that_would_travel_in_the_clear_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "a-key")
+    with pytest.raises(ConfigError, match="unencrypted") as told:
+        check_address(settings(url="http://kernels.example.org"))
+    assert "a-key" not in str(told.value)
+    check_address(settings(url="http://127.0.0.1:9"))  # and asks nothing
+    check_address(settings())
+
+
+def test_a_machine_without_the_device_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> Any:
+        raise EvaluatorError(f"no usable {name} here")
+
+    monkeypatch.setattr(judges, "open_device", nothing)
+    with pytest.raises(
+        Unjudged, match=r"nothing here can judge: no usable cuda here; .*`fleet\.url`"
+    ) as told:
+        machine_of(FleetPart())
+    assert told.value.gone
+    assert not told.value.again
+    # Who needs no device here is not asked for one.
+    assert machine_of(FleetPart(machine="NVIDIA H200")) == "NVIDIA H200"
+    assert machine_of(FleetPart(url="http://127.0.0.1:9")) is None
