@@ -7,12 +7,18 @@ for both.
 
 Intervals resample seeds and tasks (`rl.demo.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
 it lies below; else nothing is known. Answers and verdicts are kept in the output folder as they come: killed, it goes on.
+
+Prompts show no exemplars; with `--exemplars FILE` both policies are shown the same ones, drawn from a file of rows as `contrastive`
+draws them.
+
+Exit status: 0 done; 2 what was asked for is wrong; 75 stopped and can go on by the same command (evaluators that are gone, a full disk).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import errno
+import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,28 +31,34 @@ from rich.table import Table
 
 from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
-from evaluator.fingerprint import type_of
 from evaluator.sources import TaskSource
 from evaluator.verdict import HARNESS_VERSION
 from rl import tasks as tasks_module
+from rl.checkpoints import write_json
 from rl.comparison import Cell, compared
-from rl.config import FleetPart, RewardPart, load
+from rl.config import AnyStage, FleetPart, RewardPart, SftStage, load
 from rl.demo.intervals import Interval
-from rl.errors import ConfigError, FleetLost, RLError
+from rl.errors import ConfigError, DataError, FleetLost, RLError
 from rl.exemplars import Draw
 from rl.hacks import caught
 from rl.journal import Journal
-from rl.judges import Judge, Unjudged, judge_of
+from rl.judges import Judge, Unjudged, judge_of, machine_of
+from rl.markers import holds_markers
 from rl.policies import Checkpoint, Policy, seed_of
 from rl.prompts import contrastive_prompt, read_answer
 from rl.reward import Score, measured_again, score
 from rl.rows import text_of_task
-from rl.verdicts import Kept, VerdictJournal
+from rl.shown import Draws, digest_of, drawing_of, draws_of
+from rl.verdicts import Kept, VerdictJournal, elsewhere
 
 SCHEMA = "kernelwright.comparison/1"
 _KIND = "kernelwright.answers/1"
 _REWARD = RewardPart(shaping="clipped")
 _TRIES = 2
+_WRONG, _STOPPED = 2, 75
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What answers are kept by; a journal of before a field was there has "".
+_KEY = ("policy", "identity", "task", "seed", "round", "shown")
 
 
 @dataclass(frozen=True)
@@ -87,10 +99,9 @@ class Comparison:
     Args:
         folder: where they are kept.
         judge: the referee.
-        device: what candidates are for.
+        fleet: what it was made with.
         budget: of each policy.
-        width: evaluations at a time.
-        harness: version of the referee, see `VerdictJournal`.
+        draws: exemplars that prompts show; none by default.
 
     Raises:
         JournalError: the folder is another comparison's that runs.
@@ -100,18 +111,22 @@ class Comparison:
         self,
         folder: Path,
         judge: Judge,
-        device: str,
+        fleet: FleetPart,
         budget: Budget,
-        width: int = 1,
-        harness: str | None = None,
+        draws: Draws | None = None,
     ) -> None:
-        self._judge, self._device, self._budget, self._width = judge, device, budget, width
-        self._answers = Journal(folder / f"answers-{device}.journal", _KIND)
+        self._judge, self._device, self._budget, self._width = judge, fleet.device, budget, fleet.width
+        self._draws = draws or {}
+        self._answers = Journal(folder / f"answers-{fleet.device}.journal", _KIND)
         self._known = {
-            (one["policy"], one.get("identity", ""), one["task"], one["seed"], one["round"]): one["answers"]
-            for one in self._answers.records
+            tuple(one.get(name, "") for name in _KEY): one["answers"] for one in self._answers.records
         }
-        self._verdicts = VerdictJournal(folder / f"verdicts-{device}.journal", harness=harness)
+        harness = None if fleet.url else HARNESS_VERSION  # a service's referees may be others
+        try:
+            self._verdicts = VerdictJournal(folder / f"{_about(fleet)}.journal", harness=harness)
+        except BaseException:
+            self._answers.close()
+            raise
         self.machine = ""
 
     def __enter__(self) -> Comparison:
@@ -120,6 +135,11 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self._answers.close()
         self._verdicts.close()
+
+    @property
+    def shown(self) -> int:
+        """How many exemplars a prompt shows at most."""
+        return max((len(draw.shown) for draw in self._draws.values()), default=0)
 
     async def cell(self, policy: Policy, task: TaskSource, seed: int) -> Cell:
         """What a policy does at a task.
@@ -164,14 +184,14 @@ class Comparison:
     def _written(
         self, policy: Policy, task: TaskSource, seed: int, number: int, count: int
     ) -> list[tuple[str, bool]]:
-        key = (policy.name, policy.identity, task.sha256, seed, number)
+        draw = self._draws.get((seed, task.sha256), Draw((), 0))
+        key = (policy.name, policy.identity, task.sha256, seed, number, digest_of(draw))
         if key not in self._known:
             text = text_of_task(task.source, "", "", self._device)
-            prompt = contrastive_prompt(text, Draw((), 0))
+            prompt = contrastive_prompt(text, draw)
             # Without the policy's name: both draw alike, which takes luck out of their difference.
             made = policy.sample(prompt, count, seed_of(seed, task.sha256, number))
-            names = ("policy", "identity", "task", "seed", "round")
-            self._answers.append([{**dict(zip(names, key, strict=True)), "answers": made}])
+            self._answers.append([{**dict(zip(_KEY, key, strict=True)), "answers": made}])
             self._known[key] = made
         return [(str(text), bool(ended)) for text, ended in self._known[key]]
 
@@ -225,14 +245,17 @@ class Comparison:
 
     def _scored_here(self, verdict: Mapping[str, Any]) -> Score:
         found = score(verdict, _REWARD)
-        if found.speedup is None:
+        if found.value is None:
             return found
-        machine = type_of(verdict["environment"])
+        # A rejection may be a machine's, too: a kernel that is too slow there, or has no room.
+        machine = elsewhere(verdict, "")
         self.machine = self.machine or machine
-        if machine != self.machine:
+        if machine and machine != self.machine:
             raise ConfigError(
                 f"verdicts of {machine} and of {self.machine} in one folder: compare on one type of machine, or take another folder"
             )
+        if found.speedup is None:
+            return found
         # Training pays the floor for it, and a policy that took to it would seem to have gained.
         if (hack := caught(verdict)) is not None:
             return Score(0.0, None, "", f"the referee's finding: {hack[0]}")
@@ -253,6 +276,7 @@ async def compare(
         "policies": {"before": before.name, "after": after.name},
         "machine": comparison.machine,
         "budget": asdict(budget),
+        "exemplars": comparison.shown,
         "cells": [
             {"side": side, **{name: value for name, value in asdict(cell).items() if name != "shown"}}
             for side, listed in cells.items()
@@ -262,53 +286,113 @@ async def compare(
     }
 
 
+def fleet_of(
+    stages: Sequence[AnyStage], device: str | None = None, url: str | None = None, width: int | None = None
+) -> FleetPart:
+    """Who judges: as the last stage says that has candidates judged, and instead what is given besides; an empty `url` is none.
+
+    Its `machine` is that of its rewards and its `verdicts` are a run's: here the machine counts that judges, and verdicts are kept apart.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    if device not in (None, "cpu", "cuda"):
+        raise ConfigError(f"--device {device}: must be cpu or cuda")
+    judging = [stage.fleet for stage in stages if not isinstance(stage, SftStage)]
+    said = judging[-1].model_dump(exclude={"machine", "verdicts"}) if judging else {}
+    if device is not None:
+        said["device"] = device
+    if url is not None:
+        said["url"] = url or None
+    if width is not None:
+        said |= {"width": width, "local_referees": width}
+    return FleetPart.model_validate(said)
+
+
 def main(
     before: Annotated[str, typer.Argument(help="A checkpoint: its folder, or its name on a hub.")],
     after: Annotated[str, typer.Argument(help="Another one.")],
-    out: Annotated[Path, typer.Option(help="A folder for what is found, `comparison.json` among it.")],
+    out: Annotated[
+        Path,
+        typer.Option(file_okay=False, help="A folder for what is found, `comparison.json` among it."),
+    ],
     held_out: Annotated[list[str] | None, typer.Option(help="A task, or a task file, to compare on.")] = None,
-    config: Annotated[list[Path] | None, typer.Option(help="A training config: its held-out tasks.")] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A training config: its held-out tasks, and who judges, at which shapes; what is given besides wins."
+        ),
+    ] = None,
     judged: Annotated[int, typer.Option(min=1, help="Candidates judged for each policy, task and seed.")] = 8,
     samples: Annotated[int, typer.Option(min=1, help="Answers that the mean is over.")] = 8,
     seeds: Annotated[int, typer.Option(min=1, help="How often.")] = 3,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
-    judge_at: Annotated[str, typer.Option(help="A service that judges; else referees of this machine.")] = "",
-    width: Annotated[int, typer.Option(min=1, max=64, help="Evaluations at a time.")] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the config's, else cuda.")] = None,
+    judge_at: Annotated[
+        str | None,
+        typer.Option(
+            help="A service that judges; the config's. Without one, or if empty, this machine's referees."
+        ),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Evaluations at a time; the config's, else 1.")
+    ] = None,
+    exemplars: Annotated[
+        Path | None,
+        typer.Option(help="Rows of these tasks that prompts show, alike to both; without it they show none."),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 4096,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of sampling.")] = 1.0,
     work_dir: Annotated[Path | None, typer.Option(help="Caches of the referees.")] = None,
 ) -> None:
     """Compare two checkpoints at equal evaluator budget."""
-    console = Console()
     try:
-        if device not in ("cpu", "cuda"):
-            raise ConfigError(f"--device {device}: must be cpu or cuda")
-        named = [
-            *(held_out or []),
-            *(name for path in config or [] for stage in load(path) for name in stage.held_out),
-        ]
+        stages = [stage for path in config or [] for stage in load(path)]
+        fleet = fleet_of(stages, device, judge_at, width)
+        named = [*(held_out or []), *(name for stage in stages for name in stage.held_out)]
         if not named:
             raise ConfigError("no task to compare on is named: give --held-out or --config")
         budget = Budget(judged, samples, max(8 * judged, samples), seeds)
         tasks = list(tasks_module.named(dict.fromkeys(named)).values())
-        fleet = FleetPart.model_validate(
-            {"url": judge_at or None, "device": device, "width": width, "local_referees": width}
-        )
+        for task in tasks:
+            if holds_markers(task.source):
+                raise ConfigError(f"the task {task.name!r} holds text that means something in prompts")
+        draws: Draws = {}
+        if exemplars is not None:
+            draws = draws_of(exemplars, tasks, machine_of(fleet), drawing_of(stages), seeds)
         policies = [
             Checkpoint(path, max_tokens=max_tokens, temperature=temperature) for path in (before, after)
         ]
         judge = judge_of(fleet, work_dir)
-        harness = None if judge_at else HARNESS_VERSION  # a service's referees may be others
         try:
-            with Comparison(out, judge, device, budget, width, harness) as comparison:
+            with Comparison(out, judge, fleet, budget, draws) as comparison:
                 found = asyncio.run(compare(comparison, policies[0], policies[1], tasks, budget))
         finally:
             judge.close()
-        (out / "comparison.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    except (RLError, EvaluatorError, OSError) as error:
-        Console(stderr=True).print(f"[red]{error}", highlight=False)
-        raise typer.Exit(2) from None
-    _show(console, found)
+        write_json(out / "comparison.json", found)
+    except (ConfigError, DataError) as error:
+        raise _ended(_WRONG, str(error)) from None
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise _ended(_WRONG, str(error)) from None
+        raise _ended(_STOPPED, str(error)) from None
+    except (RLError, EvaluatorError) as error:
+        raise _ended(_STOPPED, str(error)) from None
+    _show(Console(), found)
+
+
+def _ended(status: int, why: str) -> typer.Exit:
+    more = "; when that is mended, the same command goes on" if status == _STOPPED else ""
+    # No markup: paths and names of tasks may hold brackets.
+    Console(stderr=True).print(f"{why}{more}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(status)
+
+
+def _about(fleet: FleetPart) -> str:
+    """Name of the file of verdicts: a verdict is about a device and shapes."""
+    if fleet.shapes is None:
+        return f"verdicts-{fleet.device}"
+    shapes = fleet.model_dump_json(include={"shapes"})
+    return f"verdicts-{fleet.device}-{hashlib.sha256(shapes.encode()).hexdigest()[:8]}"
 
 
 def _show(console: Console, found: Mapping[str, Any]) -> None:

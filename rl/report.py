@@ -7,7 +7,6 @@ Everything in it is read from the run's folder (docs/training-runs.md). The abla
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,13 +42,13 @@ def main(
     ] = None,
 ) -> None:
     """Write a run's report."""
-    console = Console(stderr=True)
     try:
         if comparison is not None:
             source = comparison / "comparison.json"
             if not source.is_file():
                 raise DataError(f"{comparison} holds no comparison.json; `python -m rl.evaluate` writes one")
-            shutil.copyfile(source, run / "comparison.json")
+            with replacing(run / "comparison.json") as file:
+                file.write(source.read_text(encoding="utf-8", errors="replace"))
         found = run_in(run, run.resolve().name)
         page = html(found, _ablation(ablation or [], found), _hacks(run))
         target = out or run / "report.html"
@@ -58,14 +57,16 @@ def main(
         if tensorboard is not None:
             write_scalars(found, tensorboard)
     except RunUnknown:
-        console.print(
-            f"[red]{run} holds no run: neither metrics.jsonl nor config.json is there", highlight=False
-        )
-        raise typer.Exit(2) from None
+        raise _ended(f"{run} holds no run: neither metrics.jsonl nor config.json is there") from None
     except (RLError, OSError) as error:
-        console.print(f"[red]{error}", highlight=False)
-        raise typer.Exit(2) from None
-    Console().print(target, highlight=False)
+        raise _ended(str(error)) from None
+    Console().print(str(target), markup=False, highlight=False, soft_wrap=True)
+
+
+def _ended(why: str) -> typer.Exit:
+    # No markup: names of folders may hold brackets.
+    Console(stderr=True).print(why, style="red", markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(2)
 
 
 def write_scalars(run: Run, folder: Path) -> int:
@@ -78,7 +79,7 @@ def write_scalars(run: Run, folder: Path) -> int:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise DataError(
-            "TensorBoard's events need the package `tensorboard`: pip install tensorboard"
+            "TensorBoard's events need the package `tensorboard`, of kernelwright[rl]: pip install tensorboard"
         ) from None
     written = 0
     writer: Any = SummaryWriter(str(folder))

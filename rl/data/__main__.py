@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from evaluator.errors import EvaluatorError
 from rl import tasks
@@ -107,7 +108,8 @@ def build(
                 rows = builder.export(seed)
                 _show(builder.tally, rows, out)
     except (RLError, EvaluatorError) as error:
-        _console.print(f"[red]{error}", highlight=False)
+        # No markup: paths and names of tasks may hold brackets.
+        _console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     if builder.tally.missing:
         raise typer.Exit(1)
@@ -132,19 +134,23 @@ def _say(tally: Tally) -> None:
     words = ", ".join(f"{count} {word}" for word, count in sorted(tally.outcomes.items()))
     missing = sum(tally.missing.values())
     _console.print(
-        f"{words or 'nothing yet'}" + (f", {missing} not judged" if missing else ""), highlight=False
+        f"{words or 'nothing yet'}" + (f", {missing} not judged" if missing else ""),
+        markup=False,
+        highlight=False,
     )
 
 
 def _show(tally: Tally, rows: int, out: Path) -> None:
     table = Table("", "pairs", box=None)
     for word, count in sorted(tally.outcomes.items()):
-        table.add_row(word, str(count))
+        table.add_row(Text(word), str(count))
     table.add_row("decided before", str(tally.known))
     for why, count in tally.missing.most_common(5):
-        table.add_row(f"not judged: {why}", str(count))
+        table.add_row(Text(f"not judged: {why}"), str(count))
     _console.print(table)
-    _console.print(f"{rows} rows in {out}; how each came about: {provenance_path(out)}", highlight=False)
+    _console.print(
+        f"{rows} rows in {out}; how each came about: {provenance_path(out)}", markup=False, highlight=False
+    )
 
 
 def main(*arguments: Any) -> None:

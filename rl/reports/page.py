@@ -98,13 +98,16 @@ def _names(value: Any) -> str:
 
 
 def arms_of(comparisons: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Comparisons of several runs as one table; each run's name with what its model reached."""
+    """Comparisons of several runs as one table; each run's name with what its model reached, and where on several types of machine."""
     found: dict[str, Any] = {}
-    for name, comparison in list(comparisons.items())[:_MOST_ARMS]:
+    listed = list(comparisons.items())[:_MOST_ARMS]
+    types = {text(one.get("machine"), 200) for _, one in listed if one}
+    for name, comparison in listed:
+        where = f" ({text(comparison.get('machine'), 200) or 'machine not known'})" if len(types) > 1 else ""
         if comparison.get("after"):
-            found[name] = comparison["after"]
+            found[f"{name}{where}"] = comparison["after"]
         if comparison.get("before"):
-            found.setdefault("before training", comparison["before"])
+            found.setdefault(f"before training{where}", comparison["before"])
     return {"arms": found}
 
 
@@ -116,7 +119,7 @@ def arms(ablation: Mapping[str, Any]) -> list[Arm]:
         accepted = row.get("accepted", row.get("accepted_share"))
         found.append(
             Arm(
-                text(name, 80),
+                text(name, 300),
                 _interval(row.get("mean")),
                 _interval(row.get("best")),
                 number(accepted),

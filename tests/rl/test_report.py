@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 from agent.runs import curves, files, story
 from agent.runs.files import RunUnknown, list_runs, read_run, run_in
+from rl.data.__main__ import app as data_program
 from rl.hacks import HackDatabase
 from rl.report import main, write_scalars
+from rl.reports.page import arms, arms_of
 from tests.rl.run_folders import COMPARISON, make_run
 from tests.rl.verdicts import rejected
 
@@ -111,6 +113,51 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     assert report(run, "--comparison", tmp_path).exit_code == 2
     assert report(run, "--ablation", tmp_path / "nowhere").exit_code == 2
     assert not (run / "report.html").exists()
+
+
+def test_brackets_in_names_are_no_markup(tmp_path: Path) -> None:
+    said = report(tmp_path / "[/b]")
+    assert said.exit_code == 2, said.output
+    assert "[/b] holds no run" in said.output
+    run = make_run(tmp_path / "[" / "b]")
+    said = report(run)
+    assert said.exit_code == 0, said.output
+    assert str(run / "report.html") in said.output
+    said = report(run, "--ablation", tmp_path / "[/i]")
+    assert said.exit_code == 2
+    assert "[/i] holds no run" in said.output
+    said = CliRunner().invoke(data_program, ["build", "--out", str(tmp_path / "rows"), "--held-out", "[/b]"])
+    assert said.exit_code == 2, said.output
+    assert "[/b]" in said.output
+
+
+def test_arms_of_several_types_of_machine_say_which(tmp_path: Path) -> None:
+    """A speedup means something on its machine alone."""
+    other = {**COMPARISON, "machine": "NVIDIA L4"}
+    assert [one.name for one in arms(arms_of({"one": COMPARISON, "two": COMPARISON, "none": {}}))] == [
+        "one", "before training", "two"
+    ]  # fmt: skip
+    assert [one.name for one in arms(arms_of({"one": COMPARISON, "two": other, "none": {}}))] == [
+        "one (NVIDIA H200)", "before training (NVIDIA H200)", "two (NVIDIA L4)", "before training (NVIDIA L4)"
+    ]  # fmt: skip
+
+
+def test_scalars_are_the_figures_of_the_run(tmp_path: Path) -> None:
+    """As TensorBoard itself reads them."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = make_run(tmp_path / "run")
+    said = report(run, "--tensorboard", tmp_path / "events")
+    assert said.exit_code == 0, said.output
+    read = events.EventAccumulator(str(tmp_path / "events"), size_guidance={events.SCALARS: 0}).Reload()
+    assert sorted(read.Tags()["scalars"]) == [
+        f"contrastive/{name}" for name in ("hacks", "loss", "speedup_mean")
+    ]
+    found = {
+        name: [(one.step, one.value) for one in read.Scalars(f"contrastive/{name}")]
+        for name in ("loss", "hacks")
+    }
+    assert found["loss"] == [(step, pytest.approx(2.0 / step)) for step in range(1, 13)]
+    assert found["hacks"] == [(step, step % 3) for step in range(1, 13)]
 
 
 def test_scalars_need_the_package_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

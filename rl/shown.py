@@ -1,0 +1,74 @@
+"""What prompts of a comparison show: exemplars of a file of rows, drawn as `contrastive` draws them, alike for both policies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evaluator.sources import TaskSource
+from rl.config import AnyStage, ContrastiveStage, ExemplarPart
+from rl.errors import ConfigError
+from rl.exemplars import Draw, ExemplarDatabase, Success
+from rl.policies import seed_of
+from rl.rows import read_rows
+
+#: What is shown, by seed and task's digest.
+Draws = Mapping[tuple[int, str], Draw]
+
+
+def draws_of(
+    path: Path, tasks: Sequence[TaskSource], machine: str | None, settings: ExemplarPart, seeds: int
+) -> Draws:
+    """What prompts show of a file's rows: drawn once for each task and seed, and so alike for all policies.
+
+    Args:
+        path: rows (`rl.rows`), `successes.jsonl` of a stage among them.
+        tasks: those that are compared on.
+        machine: rows of other types are left out; None takes whichever type the rows have.
+        settings: how many, and how they are drawn.
+        seeds: how many.
+
+    Raises:
+        ConfigError: nothing can be shown of one of the tasks, or the rows are of two types of machine.
+        DataError: the file cannot be read.
+    """
+    digests = {task.sha256 for task in tasks}
+    timed = [
+        Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
+        for row in read_rows(path)
+        if row.speedup is not None and row.machine and row.reference.sha256 in digests
+    ]
+    types = sorted({one.machine for one in timed if machine in (None, one.machine)})
+    if len(types) > 1:
+        raise ConfigError(
+            f"{path} has rows of {types[0]} and of {types[1]}, whose speeds do not compare; give those of one"
+        )
+    found: dict[tuple[int, str], Draw] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        with ExemplarDatabase(Path(folder) / "exemplars.journal", settings) as database:
+            database.advance(timed)
+            for task in tasks:
+                for seed in range(seeds):
+                    draw = database.draw(seed_of(seed, task.sha256), task.sha256, types[0] if types else "")
+                    found[seed, task.sha256] = draw
+                    if not draw.shown:
+                        raise ConfigError(
+                            f"{path} holds no row of {task.name} with a speedup{f' on {machine}' if machine else ''} that could be shown"
+                        )
+    return found
+
+
+def drawing_of(stages: Sequence[AnyStage]) -> ExemplarPart:
+    """How the last contrastive stage draws; what was asked for is always shown, also of an arm that was trained without."""
+    found = [stage.exemplars for stage in stages if isinstance(stage, ContrastiveStage)]
+    last = found[-1] if found else ExemplarPart()
+    return last.model_copy(update={"dropout": 0.0, "draw": "buckets" if last.draw == "none" else last.draw})
+
+
+def digest_of(draw: Draw) -> str:
+    """Of what a prompt shows; "" for nothing."""
+    shown = [[one.speedup, one.exemplar.source] for one in draw.shown]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest() if shown else ""
