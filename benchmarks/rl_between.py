@@ -48,16 +48,19 @@ def differing(first: dict[str, Any], second: dict[str, Any], above: str = "") ->
 def between(first: Sequence[Outcome], second: Sequence[Outcome]) -> dict[str, dict[str, Interval]]:
     """By arm: the second's mean over the first's, its best of eight over the first's, and the difference of their shares of the optimum.
 
+    Arms that only one of them has are left out.
+
     Raises:
         ValueError: they are of other tables, seeds or held-out tasks.
     """
-    if _places(first) != _places(second):
-        raise ValueError("the two replays are of other seeds or tasks, or one lacks an arm")
+    shared = [arm for arm in ARMS if all(arm in {one.arm for one in each} for each in (first, second))]
+    if not shared or _places(first, shared) != _places(second, shared):
+        raise ValueError("the two replays are of other seeds or tasks, or have no arm in common")
     optimum = grid(first, "optimum", max)
     if not np.array_equal(optimum, grid(second, "optimum", max)):
         raise ValueError("the two replays are of other tables: their optimum differs")
     found = {}
-    for arm in ARMS:
+    for arm in shared:
         before, after = (grid(outcomes, arm, statistics.fmean) for outcomes in (first, second))
         best_before, best_after = (grid(outcomes, arm, max) for outcomes in (first, second))
         found[arm] = {
@@ -68,11 +71,11 @@ def between(first: Sequence[Outcome], second: Sequence[Outcome]) -> dict[str, di
     return found
 
 
-def _places(outcomes: Sequence[Outcome]) -> set[tuple[str, int, tuple[str, ...]]]:
+def _places(outcomes: Sequence[Outcome], arms: Sequence[str]) -> set[tuple[str, int, tuple[str, ...]]]:
     return {
         (one.arm, one.seed, tuple(sorted(one.scores)))
         for one in outcomes
-        if one.arm in ARMS or one.arm == "optimum"
+        if one.arm in arms or one.arm == "optimum"
     }
 
 

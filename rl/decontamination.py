@@ -1,7 +1,12 @@
 """Whether data to train on holds the tasks that the model will be evaluated on.
 
 Two modules are the same here when their normal forms share nearly all token triples: what `Model` reaches is compared, with locals
-renamed and without comments, shapes and inputs, so neither another file name nor other sizes hide a copy.
+renamed and without comments, shapes and inputs, so neither another file name nor other sizes hide a copy. They are compared as they
+are written, and once more in one spelling (`rl.spelling`).
+
+Texts alone are compared and nothing is run: `F.softmax(x, -1)`, `x.softmax(dim=-1)` and `nn.Softmax(-1)(x)` are seen to be one, but not
+an operation written out by hand (`e = exp(x - max)`, `e / sum(e)`), `dim=1` for `dim=-1`, or a weight as an argument;
+`rl.data build` compares what modules compute, too (`rl.data.meaning`).
 """
 
 from __future__ import annotations
@@ -10,18 +15,26 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from agent.strategy.novelty import likeness
+from agent.strategy.novelty import likeness, normalized
 from rl.errors import RLError
+from rl.spelling import respelled
 
-#: From this share of common triples on two modules are one. A copy with other imports keeps 0.9 of a small module, and two tasks of the
-#: catalogue that differ in one operation share up to 0.86: rather a row too many is left out than one too few.
+#: From this share of common triples on two modules are one. As written two tasks of the catalogue that differ in one operation share up
+#: to 0.86, in one spelling up to 0.75: rather a row too many is left out than one too few.
 SAME = 0.8
 _MODEL = re.compile(r"\bModel\b")
+_SKELETON = re.compile(
+    r"import torch$|class ModelNew\(torch\.nn\.Module\):$|    def forward\(|        super\(\)\.__init__\(\)$"
+)
+_WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
 _NAMED = 5
 _ABOUT_CALLS = frozenset(
     {"get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "PRECISION", "TRAFFIC", "redraw", "oracle"}
 )
+
+_Triple = tuple[str, str, str]
 
 
 class ContaminatedError(RLError):
@@ -46,11 +59,15 @@ def overlaps(rows: Mapping[str, str], evaluated: Mapping[str, str], same: float 
         same: likeness from which on two are the same, 0 to 1.
     """
     tasks = {name: _module(source) for name, source in evaluated.items()}
+    formulas = {name: _formula(source) for name, source in evaluated.items()}
     found = []
     for row, source in rows.items():
-        nearest = likeness(_module(source), tasks)
-        if nearest.sha256 and nearest.share >= same:
-            found.append(Overlap(row, nearest.sha256, nearest.share))
+        as_written = likeness(_module(source), tasks)
+        mine = _formula(source)
+        as_formulas = [(_share(mine, theirs), name) for name, theirs in formulas.items()]
+        share, nearest = max([(as_written.share, as_written.sha256), *as_formulas])
+        if nearest and share >= same:
+            found.append(Overlap(row, nearest, share))
     return found
 
 
@@ -74,19 +91,43 @@ def _sentence(found: Iterable[Overlap], rows: int) -> str:
     )
 
 
-def _module(source: str) -> str:
-    """The module as if it were a candidate: the normal form keeps what a candidate's class reaches, and nothing else.
+def _share(mine: frozenset[_Triple], theirs: frozenset[_Triple]) -> float:
+    return len(mine & theirs) / (len(mine | theirs) or 1)
 
-    What says only how it is called is taken out first: a normal form gives up on files that look names up at run time, as
+
+@lru_cache(maxsize=256)
+def _formula(source: str) -> frozenset[_Triple]:
+    """The respelled words in context, without what all modules have: in one spelling, small ones have little else."""
+    try:
+        text = ast.unparse(_numbered(respelled(_tree(source))))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    lines = [line for line in normalized(text).splitlines() if not _SKELETON.match(line)]
+    words = ["", *_WORD.findall("\n".join(lines)), ""]
+    return frozenset(zip(words, words[1:], words[2:], strict=False))
+
+
+@lru_cache(maxsize=256)
+def _module(source: str) -> str:
+    """The module as if it were a candidate: the normal form keeps what a candidate's class reaches, and nothing else."""
+    try:
+        return ast.unparse(_numbered(_tree(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _MODEL.sub("ModelNew", source)
+
+
+def _tree(source: str) -> ast.Module:
+    """Without what says only how a module is called: a normal form gives up on files that look names up at run time, as
     inputs of several dtypes do.
     """
-    text = _MODEL.sub("ModelNew", source)
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return text
+    tree = ast.parse(_MODEL.sub("ModelNew", source))
     tree.body = [one for one in tree.body if not _is_about_calls(one)]
-    return ast.unparse(_Attributes(tree).visit(tree))
+    return tree
+
+
+def _numbered(tree: ast.Module) -> ast.Module:
+    _Attributes(tree).visit(tree)
+    return tree
 
 
 class _Attributes(ast.NodeTransformer):

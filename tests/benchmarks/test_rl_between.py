@@ -44,10 +44,17 @@ def test_another_table_or_other_seeds_are_refused() -> None:
         between(first, other)
     renamed = [replace(one, scores={f"{name}x": v for name, v in one.scores.items()}) for one in first]
     relabeled = [replace(one, seed=9) if (one.arm, one.seed) == ("plain", 1) else one for one in first]
-    without_an_arm = [one for one in first if one.arm != "frozen"]
-    for wrong in (renamed, relabeled, without_an_arm, [one for one in first if one.seed == 0]):
+    without_arms = [one for one in first if one.arm == "optimum"]
+    for wrong in (renamed, relabeled, without_arms, [one for one in first if one.seed == 0]):
         with pytest.raises(ValueError, match="other seeds or tasks"):
             between(first, wrong)
+
+
+def test_arms_that_one_lacks_are_left_out() -> None:
+    first = outcomes(1.0)
+    found = between(first, [one for one in outcomes(1.2) if one.arm in ("contrastive", "optimum")])
+    assert list(found) == ["contrastive"]
+    assert found["contrastive"]["mean"].value == pytest.approx(1.2)
 
 
 def test_what_differs_in_settings_is_told() -> None:
