@@ -160,7 +160,7 @@ class RewardPart(Part):
             group (`rl.best_of`).
         least_spread: groups whose scores, or what they add, differ by less teach nothing: above the timer's noise.
         suspicious_speedup: above it a candidate is measured again.
-        suspicious_jump: and above so many times the task's record.
+        suspicious_jump: and above so many times the task's record, which is 1 before anything was found.
         agreement: the two measurements may differ by this share.
     """
 

@@ -254,8 +254,9 @@ def marginal_gain(verdict: Mapping[str, Any], portfolio: Sequence[Mapping[str, A
 def _suspicion(speedup: float, settings: RewardPart, record: float | None) -> str:
     if speedup > settings.suspicious_speedup:
         return f"{speedup:.2f}x is above {settings.suspicious_speedup:g}x"
-    if record is not None and speedup > settings.suspicious_jump * record:
-        return f"{speedup:.2f}x is above {settings.suspicious_jump:g} times the record of {record:.2f}x"
+    known = max(record or 0.0, 1.0)  # the baseline is there before any candidate
+    if speedup > settings.suspicious_jump * known:
+        return f"{speedup:.2f}x is above {settings.suspicious_jump:g} times the record of {known:.2f}x"
     return ""
 
 

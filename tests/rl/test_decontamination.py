@@ -197,6 +197,30 @@ def test_a_module_that_is_not_only_called_stays_what_it_is() -> None:
     assert found.share < 0.9
 
 
+def test_names_of_arguments_say_nothing() -> None:
+    forward = "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.small) * self.gain"
+    (found,) = overlaps({"mine": row(forward, init=_WEIGHTS).replace("cols", "width")}, EVALUATED)
+    assert (found.task, found.share) == ("rmsnorm", 1.0)
+
+
+def test_an_argument_of_one_method_is_none_of_another() -> None:
+    one = row("return self.act(x)", init="self.act = nn.ELU(cols)")
+    assert not overlaps({"one": one}, {"other": row("return F.elu(x, x)")})
+
+
+def test_a_name_that_is_bound_anew_is_not_what_was_imported() -> None:
+    helper = "\n\n\ndef apply(s, x):\n    return s(x, -1)\n"
+    one, other = (
+        row("return apply(torch.cumsum, x)", imports) + helper
+        for imports in (
+            "import torch\nfrom torch import nn, softmax as s",
+            "import torch\nfrom torch import nn",
+        )
+    )
+    (found,) = overlaps({"one": one}, {"other": other})
+    assert found.share == 1.0
+
+
 def test_tasks_of_the_catalogue_are_told_apart_in_one_spelling() -> None:
     """Pairs that are alike as they are written: one formula under two names, and four that differ in one operation."""
     sources = {

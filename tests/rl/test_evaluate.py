@@ -143,9 +143,9 @@ def cells(policy: str, *rows: tuple[float, ...]) -> list[Cell]:
 def test_what_was_judged_on_another_device_is_judged_anew(tmp_path: Path) -> None:
     budget, judge = Budget(2, 2, 2, 1), Judging()
     cell(tmp_path, Writer("a", 2.0), budget, judge)
-    on_a_gpu = Writer("a", 3.0)
+    on_a_gpu = Writer("a", 1.8)
     with Comparison(tmp_path, judge, CPU.model_copy(update={"device": "cuda"}), budget) as comparison:
-        assert asyncio.run(comparison.cell(on_a_gpu, TASKS[0], 0)).mean == 3.0
+        assert asyncio.run(comparison.cell(on_a_gpu, TASKS[0], 0)).mean == 1.8
     again = Writer("a", 5.0)
     assert (cell(tmp_path, again, budget, judge).mean, again.asked, len(judge.asked)) == (2.0, [], 4)
 

@@ -249,11 +249,14 @@ def test_the_marginal_gain_is_what_the_portfolio_lacks() -> None:
 
 def test_what_is_far_above_the_known_is_measured_again() -> None:
     settings = RewardPart()
-    assert score(accepted(3.0), settings).again == ""
-    assert "above 3x" in score(accepted(3.02), settings).again
+    assert score(accepted(3.0), settings, record=2.0).again == ""
+    assert "above 3x" in score(accepted(3.02), settings, record=2.0).again
     assert score(accepted(2.4), settings, record=1.2).again == ""
     assert "2 times the record of 1.20x" in score(accepted(2.42), settings, record=1.2).again
-    assert score(accepted(2.9), settings, record=None).again == ""
+    # The baseline is a record, too.
+    for record in (None, 0.5):
+        assert score(accepted(2.0), settings, record=record).again == ""
+        assert "2 times the record of 1.00x" in score(accepted(2.02), settings, record=record).again
 
 
 def test_of_two_measurements_that_agree_the_lower_counts() -> None:
