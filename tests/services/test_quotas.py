@@ -24,8 +24,6 @@ from tests.services.databases import empty_postgres
 from tests.services.keyed import Keyed, evaluate, submit
 from tests.services.service import CORRECT, TINY_TASK, WRONG, Service
 
-TODAY = utc_now().date()
-
 
 @pytest.fixture
 def keyed(tmp_path: Path) -> Iterator[Keyed]:
@@ -190,7 +188,7 @@ def test_what_a_job_makes_is_counted_once_and_stops_it_when_nothing_is_left(keye
         store.add_candidate(Candidate(CORRECT, "llm", "one"))
         store.event("budget.spent", {"request": "r", "usd": 0.25, "tokens": 5})
     with keyed.base.read() as session:
-        row = session.get_one(Usage, (key.user.id, TODAY))
+        row = session.get_one(Usage, (key.user.id, utc_now().date()))
         assert (row.candidates, row.usd) == (1, 0.25)
     assert store.stop_requested() is None
     store.add_candidate(Candidate(WRONG, "llm", "two"))
@@ -249,7 +247,7 @@ def test_postgresql_counts_and_holds_back_alike(postgres_url: str) -> None:
     for _ in range(2):
         use(base, made, usd=0.5, candidates=1)
     with base.read() as session:
-        row = session.get_one(Usage, (user_id, TODAY))
+        row = session.get_one(Usage, (user_id, utc_now().date()))
         assert (row.usd, row.candidates) == (1.0, 2)
         gone = quotas.standing_of(session, user_id).exhausted("cpu", pays=True)
         assert gone is not None
@@ -277,7 +275,7 @@ def test_a_worker_counts_the_seconds_of_its_bench(tmp_path: Path) -> None:
         job = running.wait_for(running.submit(source=TINY_TASK, origins=["human"], start_from=WRONG))
         assert job["counts"]["candidates"] >= 1
         with base.read() as session:
-            row = session.get_one(Usage, (made.user.id, TODAY))
+            row = session.get_one(Usage, (made.user.id, utc_now().date()))
             assert row.candidates == job["counts"]["candidates"]
             assert 0.1 < row.cpu_seconds < 600
             assert row.gpu_seconds == 0

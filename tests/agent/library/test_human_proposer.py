@@ -17,6 +17,7 @@ from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.agent.library.tracing import module_source
+from tests.attacks.test_candidates import xfail_if_voided
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def test_the_referee_accepts_the_kernel_in_the_users_own_module(referee: Referee
         splits=("visible",),
         shapes=shapes,
     )
+    xfail_if_voided(verdict)
     assert verdict["verdict"] == "accepted", verdict["reason"]
     assert all(shape["correct"] for shape in verdict["shapes"])
 
