@@ -135,9 +135,13 @@ class Fleet:
             for name, answer in zip(task, answers, strict=True)
         ]
         until_s = began_s + self._settings.step_s
+        judged, repeated = 0, None
         for attempt in range(1, self._settings.dead_steps + 1):
             step = Attempt(self._settings, attempt)
             report = await self._attempt(step, task, answers, keys, until_s)
+            # What an attempt has judged is known to the next one, and is no repeat of the step.
+            judged += report.judged
+            repeated = report.repeated if repeated is None else repeated
             why = next((one for one in report.missing if one in step.lost or not report.heard), "")
             pause_s = attempt * _PAUSE_S
             if not why or attempt == self._settings.dead_steps or time.monotonic() + pause_s >= until_s:
@@ -146,6 +150,7 @@ class Fleet:
             await asyncio.sleep(pause_s)
         if why and not report.cut:
             report.cut = not await self._answers(report)
+        report.judged, report.repeated = judged, repeated or 0
         report.waited_s = time.monotonic() - began_s
         self._tell(report)
         return [sample.reward for sample in report.samples]

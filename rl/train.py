@@ -115,7 +115,8 @@ def check(stages: Sequence[AnyStage]) -> None:
     held_out = all_held_out(stages)
     evaluated = tasks.sources(tasks.named(held_out))
     for number, stage in enumerate(stages):
-        _require_files(stage, [one.output for one in stages[: number + 1]])
+        if whole(stage.output / FINAL) is None:
+            _require_files(stage, [one.output for one in stages[:number]])
         if isinstance(stage, ContrastiveStage) and stage.judge is not None:
             require_key(stage.judge)
         if isinstance(stage, SelfsupStage | ContrastiveStage):

@@ -45,6 +45,8 @@ def test_a_candidate_that_ends_its_evaluators_is_given_up_and_no_other(place: in
     found = step(of, *texts)
     assert [number for number, one in enumerate(found) if one is None] == [place]
     assert (of.report.unheard, of.report.cut, of.report.heard) == (1, False, True)
+    # The other two were judged by the first attempt, whatever was asked again.
+    assert (of.report.judged, of.report.repeated) == (2, 0)
 
 
 def test_evaluators_that_die_at_the_last_candidate_are_not_taken_for_its_victims() -> None:

@@ -142,6 +142,16 @@ def test_what_would_end_a_later_stage_is_told_before_the_first(
     assert "word" not in told.replace("password", "")
 
 
+def test_what_a_finished_stage_began_with_may_be_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = later(tmp_path, exemplars={"begin_with": "gone.jsonl"})
+    assert status(caplog, path, "--check")[0] == 2
+    with replaced(tmp_path / "out" / FINAL) as folder:
+        (folder / "weights").write_text("finished")
+    assert status(caplog, path, "--check")[0] == 0
+
+
 def test_what_is_evaluated_in_one_stage_is_trained_on_in_none(tmp_path: Path) -> None:
     stages = chained(load(CONFIGS / "cpu.yaml", ["contrastive.held_out=[swiglu]"]))
     assert all_held_out(stages) == ("rmsnorm", "swiglu")

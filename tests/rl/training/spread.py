@@ -33,6 +33,7 @@ def train(at: Path) -> None:
     from agent.strategy.novelty import fingerprint
     from evaluator.sources import TaskSource
     from rl.fleet import Fleet
+    from rl.models import load_model
     from rl.ranks import Ranks
     from rl.train import chained, check, run
     from tests.rl.training.planted import Planted
@@ -67,7 +68,21 @@ def train(at: Path) -> None:
     check(stages)
     run(stages, resume=False, judges=lambda _: Seen({}))
     ranks = Ranks()
-    seen = {"number": ranks.number, "count": ranks.count, "judged": judged, "paid": paid}
+    # As accelerate's FSDP settings say it, under which transformers gives zeros to ranks but the first.
+    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_CPU_RAM_EFFICIENT_LOADING="true")
+    part, path = stages[1].model, str(at / "sft" / "checkpoint")
+    weights = {
+        kind: sum(float(one.detach().abs().sum()) for one in load_model(path, part, whole=whole).parameters())
+        for kind, whole in (("whole", True), ("sparing", False))
+    }
+    seen = {
+        "number": ranks.number,
+        "count": ranks.count,
+        "judged": judged,
+        "paid": paid,
+        "weights": weights,
+        "variable": os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"],
+    }
     (at / f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen), "utf-8")
     ranks.wait()
     os._exit(0)  # see `main`

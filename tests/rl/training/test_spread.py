@@ -61,6 +61,10 @@ def test_two_ranks_without_a_gpu_are_one_run(trained: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-3000:]
     ranks = [json.loads((trained / f"seen-{number}.json").read_text("utf-8")) for number in (0, 1)]
     assert [(one["number"], one["count"]) for one in ranks] == [(0, 2), (1, 2)]
+    first, second = (one["weights"] for one in ranks)
+    assert second["whole"] == first["whole"] == first["sparing"] > 0
+    assert second["sparing"] == 0  # else nothing was seen of what `whole` is for
+    assert {one["variable"] for one in ranks} == {"true"}
     steps = (1, 2, 3)
     for number, one in enumerate(ranks):
         # Nothing is judged twice, in all stages together.
