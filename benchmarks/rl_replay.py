@@ -127,6 +127,7 @@ def main(
     episodes: Annotated[
         int, typer.Option(min=0, help="Steps with the same tasks, whose exemplars are of the same episode.")
     ] = 0,
+    sized: Annotated[bool, typer.Option(help="Whether prompts name the size of their task.")] = True,
     learner: Annotated[str, typer.Option(help=", ".join(LEARNERS))] = "own",
     processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
@@ -154,6 +155,7 @@ def main(
         shaping=shaping,
         copies=copies,
         episodes=episodes,
+        sized=sized,
     )
     folder.mkdir(parents=True, exist_ok=True)
     asked = [asdict(settings), learner, table.families, hashlib.sha256(cells.read_bytes()).hexdigest()]

@@ -71,8 +71,9 @@ class ReplaySettings:
         copies: whether a program that its own prompt showed is paid; else it gets what a failure gets.
         episodes: of how many steps with the same tasks: exemplars of a step were found by the steps of its episode before
             it, and the first shows none, as in the rounds of a test. 0: whatever was found before.
+        sized: whether prompts name the size of their task, beside the family.
 
-    The last two are for learners that ask for one step after the other; TRL's loader asks ahead.
+    Copies and episodes are for learners that ask for one step after the other; TRL's loader asks ahead.
     """
 
     model: ModelSize = REPLAY
@@ -84,6 +85,7 @@ class ReplaySettings:
     shaping: str = "raw"
     copies: bool = True
     episodes: int = 0
+    sized: bool = True
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def supervised_rows(
         elif choice is seen.shuffled and middle:
             dealt = generator.sample([score for _, score in drawn], len(middle))
             middle = [(source, score) for (source, _), score in zip(middle, dealt, strict=True)]
-        rows.append((prompt(task, middle), drawn[-1][0]))
+        rows.append((prompt(task, middle, sized=settings.sized), drawn[-1][0]))
     return rows
 
 
@@ -204,7 +206,7 @@ class WorldPractice:
             bare = own.random() < self._settings.dropout
             shown = [] if bare else self._choice(self._seen.of(task.name), own)
             self._shown[task.name] = {source for source, _ in shown}
-            asked.append(Question(task, prompt(task, shown)))
+            asked.append(Question(task, prompt(task, shown, sized=self._settings.sized)))
         return asked
 
     def reward(self, tasks: Sequence[Task], completions: Sequence[str]) -> list[float | None]:
@@ -250,7 +252,14 @@ class Examined:
 
 
 def examine(
-    world: World, policy: Policy, choice: Choice, seed: int, rounds: int = ROUNDS, enough: int = 0
+    world: World,
+    policy: Policy,
+    choice: Choice,
+    seed: int,
+    rounds: int = ROUNDS,
+    enough: int = 0,
+    *,
+    sized: bool = True,
 ) -> Examined:
     """Candidates for every held-out task; in each round two, shown what earlier rounds found at the same task.
 
@@ -261,6 +270,7 @@ def examine(
         seed: of exemplars and samples.
         rounds: for every task.
         enough: tasks with fewer different candidates than this have more rounds, up to a bound.
+        sized: whether prompts name sizes.
     """
     memory = Seen()
     texts: dict[str, list[str]] = {task.name: [] for task in world.held_out}
@@ -271,7 +281,7 @@ def examine(
             if number >= rounds and len(set(texts[task.name])) >= enough:
                 continue
             own = random.Random(f"examine {seed} {number} {task.name}")  # noqa: S311
-            question = prompt(task, choice(memory.of(task.name), own))
+            question = prompt(task, choice(memory.of(task.name), own), sized=sized)
             asked += [(task, question)] * (CANDIDATES // ROUNDS)
         if not asked:
             break
@@ -330,7 +340,8 @@ def run_arm(
     practice = WorldPractice(world, arm.choice, settings, seed)
     if arm.reinforced:
         records = learner.reinforce(policy, practice, settings.grpo, seed)
-    looked = examine(world, policy, arm.choice, seed, enough=CANDIDATES if world.looks_longer else 0)
+    enough = CANDIDATES if world.looks_longer else 0
+    looked = examine(world, policy, arm.choice, seed, enough=enough, sized=settings.sized)
     examined = looked.first(CANDIDATES)
     outcome = Outcome(
         name,
@@ -346,14 +357,14 @@ def run_arm(
     return outcome, policy
 
 
-def search_longer(world: World, policy: Policy, seed: int, budget: int) -> Outcome:
+def search_longer(world: World, policy: Policy, seed: int, budget: int, *, sized: bool = True) -> Outcome:
     """The supervised policy's samples for held-out tasks until as many distinct candidates were judged as by another arm in all.
 
     Repeats cost nothing, there as here. A policy that has nothing new to write stops after a bounded number of rounds.
     """
     texts: dict[str, list[str]] = {task.name: [] for task in world.held_out}
     for number in range(_MOST_ROUNDS):
-        more = examine(world, policy, seen.none, seed + 101 * (number + 1))
+        more = examine(world, policy, seen.none, seed + 101 * (number + 1), sized=sized)
         for name, found in more.texts.items():
             texts[name] += found
         if sum(len(set(found)) for found in texts.values()) >= budget:
@@ -392,7 +403,8 @@ def compared_with(
     """
     supervised: dict[str, Any] = {}
     _, policy = run_arm(world, "sft", learner, settings, seed, supervised)
-    longer = search_longer(world, policy, seed, max(outcome.judged for outcome in outcomes))
+    budget = max(outcome.judged for outcome in outcomes)
+    longer = search_longer(world, policy, seed, budget, sized=settings.sized)
     return [longer, *(reference(world, name, seed) for name in REFERENCES)]
 
 

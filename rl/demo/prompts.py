@@ -37,7 +37,14 @@ def score_word(speedup: float) -> str:
     return f"<score:{score_bucket(speedup)}>" if speedup > 0 else FAILED
 
 
-def prompt(task: Task, exemplars: Sequence[tuple[str, float]] = ()) -> str:
-    """What the model is given: the task, then exemplars (source, speedup), then the word for the answer."""
+def prompt(task: Task, exemplars: Sequence[tuple[str, float]] = (), *, sized: bool = True) -> str:
+    """What the model is given: the task, then exemplars (source, speedup), then the word for the answer.
+
+    Args:
+        task: to write a program for.
+        exemplars: programs that were measured at the task.
+        sized: whether the size is named; else exemplars alone tell anything of it.
+    """
     seen = "".join(f"{SEEN}{score_word(speedup)}{source}" for source, speedup in exemplars)
-    return f"<device:{task.device}><family:{task.family}><elements:{task.log2_elements}>{seen}{ANSWER}"
+    size = f"<elements:{task.log2_elements}>" if sized else ""
+    return f"<device:{task.device}><family:{task.family}>{size}{seen}{ANSWER}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.demo import seen
+from rl.demo import arms, seen
 from rl.demo.arms import (
     Examined,
     Outcome,
@@ -28,7 +28,7 @@ from rl.demo.dialect.tasks import Task
 from rl.demo.findings import claims
 from rl.demo.intervals import ratio_of_means
 from rl.demo.learning import GrpoSettings, SftSettings, advantages
-from rl.demo.model import ModelSize, build_policy, sample
+from rl.demo.model import ModelSize, Policy, Samples, build_policy, sample
 from rl.demo.own_learner import OwnLearner
 from rl.demo.prompts import ANSWER, SEEN
 from tests.rl.demo.planted import planted_table
@@ -203,6 +203,39 @@ def test_an_episode_has_the_same_tasks_and_its_own_exemplars(world: World) -> No
         assert [one.task for one in then] == [one.task for one in begin]
         assert all(SEEN in one.prompt for one in then)
     assert [one.task for one in practice.questions(4)] != [one.task for one in practice.questions(2)]
+
+
+def test_prompts_without_sizes_leave_them_to_exemplars(world: World) -> None:
+    settings = ReplaySettings(sized=False, dropout=0.0, tasks_per_step=100)
+    practice = WorldPractice(world, seen.uniform, settings, 0)
+    first = practice.questions(0)
+    assert len({question.task.log2_elements for question in first}) > 1
+    assert len({question.prompt for question in first}) == len({question.task.family for question in first})
+    task = first[0].task
+    shown = [source for source, _ in world.accepted(task)[:2]]
+    practice.reward([task, task], shown)
+    again = next(one for one in practice.questions(1) if one.task == task)
+    assert all(source in again.prompt for source in shown)
+    rows = supervised_rows(world, seen.none, settings, 0, 0)
+    asked = [question for question, _ in [*rows, *((one.prompt, "") for one in first)]]
+    assert not [question for question in asked if "<elements:" in question]
+    assert "<elements:" in supervised_rows(world, seen.none, ReplaySettings(), 0, 0)[0][0]
+
+
+def test_a_test_names_sizes_as_training_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def recorded(policy: Policy, prompts: Sequence[str], seed: int) -> Samples:
+        asked.extend(prompts)
+        return sample(policy, prompts, seed)
+
+    monkeypatch.setattr(arms, "sample", recorded)
+    policy = build_policy(world.tokenizer, SETTINGS.model, world.longest, 0)
+    for sized in (True, False):
+        asked.clear()
+        examine(world, policy, seen.none, 0, rounds=1, sized=sized)
+        assert asked
+        assert all(("<elements:" in question) is sized for question in asked)
 
 
 def test_advantages_in_units_of_the_reward() -> None:
