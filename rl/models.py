@@ -205,6 +205,7 @@ def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder:
         CheckpointError: the disk is full.
     """
     final, gathered = folder / FINAL, folder / f"{FINAL}.gathered"
+    _with_cache(trainer.accelerator.unwrap_model(trainer.model))
     try:
         trainer.save_model(str(gathered))
     except Exception as error:  # a full disk has many names, see `replaced`
@@ -216,6 +217,7 @@ def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder:
                 from peft import PeftModel
 
                 model = PeftModel.from_pretrained(load_model(base, part), str(gathered)).merge_and_unload()
+                _with_cache(model)
                 model.save_pretrained(part_folder)
             else:
                 for file in gathered.iterdir():
@@ -225,6 +227,13 @@ def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder:
         shutil.rmtree(gathered, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     return final
+
+
+def _with_cache(model: Any) -> None:
+    """Say in what is saved that sampling keeps keys and values of earlier tokens, which trainers turn off for themselves."""
+    model.config.use_cache = True
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.use_cache = True
 
 
 def _is_local(path: str) -> bool:

@@ -82,6 +82,7 @@ class Checkpoint:
                     top_p=1.0,
                     num_return_sequences=min(self._batch, count - len(found)),
                     max_new_tokens=min(self._max_tokens, room),
+                    use_cache=True,  # a checkpoint of a training that spared memory may say otherwise
                     pad_token_id=self._tokenizer.pad_token_id,
                 )[:, given:]
             for one in made:

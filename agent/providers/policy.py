@@ -86,6 +86,7 @@ class LocalPolicy:
             made = self._model.generate(
                 **inputs,
                 max_new_tokens=min(limit, room),
+                use_cache=True,  # a checkpoint of a training that spared memory may say otherwise
                 pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id,
                 stopping_criteria=StoppingCriteriaList([BetweenTokens(hold)]),
                 **options,

@@ -219,6 +219,8 @@ def _trainer(
         # Whole distribution: what truncates it biases the ratio between policy and sampler.
         top_p=1.0,
         top_k=0,
+        # Gradient checkpointing turns the cache off, in sampling too: each token would read all before it anew.
+        generation_kwargs={"use_cache": True},
         beta=stage.beta,
         epsilon=stage.epsilon,
         epsilon_high=stage.epsilon_high,

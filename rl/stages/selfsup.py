@@ -259,6 +259,7 @@ def sample(
             top_p=1.0,
             num_return_sequences=count,
             max_new_tokens=min(most, room),
+            use_cache=True,
             pad_token_id=tokenizer.pad_token_id,
         )
     return [str(text) for text in tokenizer.batch_decode(made[:, ids.shape[1] :], skip_special_tokens=True)]

@@ -7,6 +7,7 @@ begins at once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import resource
@@ -68,6 +69,7 @@ def train(
     at: Mapping[int, str] | None = None,
     kill_at_step: int | None = None,
     disk_full: int | None = None,
+    reads: Path | None = None,
 ) -> None:
     """Train in this process, and tell what came of it: ("", "") or the error's name and text, and what the judge was asked.
 
@@ -78,6 +80,7 @@ def train(
         at: see `Planted`.
         kill_at_step: die by SIGKILL after the weights of this step have moved and before anything else is written of it.
         disk_full: no file may grow beyond so many bytes, which fails writes half-way, as a full disk does.
+        reads: file for how many tokens the model read for each that it sampled, a line each.
     """
     import torch
 
@@ -86,6 +89,8 @@ def train(
     os.environ["KEPT_PROMPTS"] = str(stages[-1].output.with_name(f"{stages[-1].output.name}-prompts.jsonl"))
     _keep_prompts()
     judge = Planted(at or {})
+    if reads is not None:
+        _keep_reads(reads)
     if kill_at_step is not None:
         _kill_at(kill_at_step)
     if disk_full is not None:
@@ -113,6 +118,21 @@ def _keep_prompts() -> None:
         return found
 
     Fleet.rewards = rewards  # type: ignore[method-assign]
+
+
+def _keep_reads(path: Path) -> None:
+    from transformers import GenerationMixin
+
+    before = GenerationMixin.prepare_inputs_for_generation
+
+    @functools.wraps(before)  # `generate` looks at its signature
+    def prepared(self: Any, *given: Any, **more: Any) -> Any:
+        found = before(self, *given, **more)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{found['input_ids'].shape[1]}\n")
+        return found
+
+    GenerationMixin.prepare_inputs_for_generation = prepared  # type: ignore[method-assign]
 
 
 def _kill_at(step: int) -> None:
