@@ -9,6 +9,7 @@ waiting.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -105,19 +107,39 @@ def main() -> None:
     alone = _sampled(model, prompt, end)
     with sampling(model, torch.device("meta")):
         whole = str(model.device)
-    for layer in model.model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+    adapted = _with_adapters(model)
+    adapted_alone = _sampled(adapted, prompt, end)
+    _share(model, model.model.layers)
     with sampling(model, torch.device("cpu")):
         found = _sampled(model, prompt, end)
     with sampling(model, torch.device("meta")):
         meanwhile = str(model.device)
+    inner = adapted.get_base_model()
+    _share(adapted, inner.model.layers)
+    with sampling(adapted, torch.device("cpu")):
+        adapted_found = _sampled(adapted, prompt, end)
+    with sampling(adapted, torch.device("meta")):
+        adapted_meanwhile = [str(inner.device), str(adapted.device), str(model.device)]
+    # Training goes on where sampling has ended, and the other way round.
+    loss = adapted(input_ids=prompt, labels=prompt).loss
+    loss.backward()
+    with sampling(adapted, torch.device("cpu")):
+        adapted_again = _sampled(adapted, prompt, end)
+    moved = sorted(name for name, weight in adapted.named_parameters() if weight.grad is not None)
     seen = {
         "alone": alone,
         "found": found,
         "whole": whole,
         "meanwhile": meanwhile,
         "after": str(model.device),
+        "adapted": {
+            "alone": adapted_alone,
+            "found": adapted_found,
+            "again": adapted_again,
+            "meanwhile": adapted_meanwhile,
+            "after": str(inner.device),
+            "moved": [len(moved), all("lora" in name for name in moved)],
+        },
     }
     both: list[Any] = [None, None]
     distributed.all_gather_object(both, seen)
@@ -126,6 +148,25 @@ def main() -> None:
     distributed.barrier()
     # Not by way of torch's own end: threads of a backend that is taken down abort one run in some.
     os._exit(0)
+
+
+def _share(model: Any, layers: Any) -> None:
+    """Weights of layers and of the whole in parts, as accelerate does it."""
+    for layer in layers:
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def _with_adapters(model: Any) -> Any:
+    """A copy below adapters that change what it says."""
+    adapted: Any = get_peft_model(
+        copy.deepcopy(model), LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    torch.manual_seed(1)
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    return adapted.eval()
 
 
 @torch.no_grad()

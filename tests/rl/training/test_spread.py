@@ -54,6 +54,14 @@ def test_ranks_sample_what_each_would_alone_and_the_model_says_where_it_computes
     for rank in (first, second):
         # Only what FSDP holds says so, and only while it samples.
         assert (rank["whole"], rank["meanwhile"], rank["after"]) == ("cpu", "meta", "cpu")
+        adapted = rank["adapted"]
+        assert adapted["found"] == adapted["alone"] == adapted["again"]
+        assert adapted["found"] != rank["found"]  # else adapters did nothing
+        # The other model of the class says what it said before.
+        assert adapted["meanwhile"] == ["meta", "meta", "cpu"]
+        assert adapted["after"] == "cpu"
+        assert adapted["moved"][0] > 0
+        assert adapted["moved"][1]
 
 
 def test_two_ranks_without_a_gpu_are_one_run(trained: Path) -> None:
