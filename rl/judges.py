@@ -6,11 +6,13 @@ A judge says no verdict itself. What it cannot have judged raises `Unjudged`, wh
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import uuid
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,9 +41,13 @@ from services.client import (
     WaitedTooLong,
 )
 
-#: How long a request for a verdict lasts at most before it is seen whether anybody still waits for it.
-_LOOK_S = 30.0
+_log = logging.getLogger(__name__)
+#: How long a request for a verdict lasts at most before it is seen whether anybody still waits for it; the first one tells which
+#: evaluation it is.
+_LOOK_S, _FIRST_LOOK_S = 30.0, 1.0
 _PAUSE_S = 1.0
+#: How long the end waits for a service to hear what nobody waits for any more.
+_LEAVE_S = 5.0
 #: Requests that nobody waits for any more keep their threads until they have ended; others shall not wait for those.
 _SPARE_THREADS = 256
 
@@ -97,23 +103,31 @@ class ServiceJudge:
         self._client = _client(url, settings)
         self._settings = settings
         self._threads = ThreadPoolExecutor(settings.width + _SPARE_THREADS, thread_name_prefix="fleet")
+        self._leaving: list[Future[None]] = []
 
     async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
-        """See `Judge.judge`. When it is cancelled, the service is soon asked no more; what it has begun it ends."""
-        given_up = threading.Event()
+        """See `Judge.judge`. When it is cancelled, or has waited long enough, the service is asked no more and told to stop."""
+        asked = _Asked()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._ask, task, source, given_up
+                self._threads, self._ask, task, source, asked
             )
+        except asyncio.CancelledError:
+            # The thread may be within a request, and would say so only after it.
+            self._leaving = [one for one in self._leaving if not one.done()]
+            with suppress(RuntimeError):  # closed meanwhile
+                self._leaving.append(self._threads.submit(self._withdraw, asked))
+            raise
         finally:
-            given_up.set()
+            asked.given_up.set()
 
     def close(self) -> None:
         """Ask nothing more; requests under way end by themselves."""
+        wait(self._leaving, _LEAVE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _ask(self, task: TaskSource, source: str, given_up: threading.Event) -> Mapping[str, Any]:
+    def _ask(self, task: TaskSource, source: str, asked: _Asked) -> Mapping[str, Any]:
         settings = self._settings
         # A service of an earlier version knows no shapes, and need not where none are asked for.
         shapes = {"shapes": _of(settings)} if settings.shapes else {}
@@ -130,7 +144,7 @@ class ServiceJudge:
             own = "candidate" in named["loc"]
             raise Unjudged(f"{named['loc'][0]} {named['msg']}", again=False, own_fault=own) from None
         try:
-            view = self._verdict(request, given_up)
+            view = self._verdict(request, asked)
         except TooLarge as error:
             raise Unjudged(str(error), again=False, own_fault=True) from None
         except Unreachable as error:
@@ -145,17 +159,42 @@ class ServiceJudge:
             raise Unjudged(f"the evaluation {view.state}: {view.reason or 'no reason given'}", again=True)
         return view.result
 
-    def _verdict(self, request: EvaluateRequest, given_up: threading.Event) -> EvaluationView:
+    def _verdict(self, request: EvaluateRequest, asked: _Asked) -> EvaluationView:
         """The evaluation when it has ended: asked for again and again, by a key that makes it the same one."""
-        patience_s, key = self._settings.patience_s, uuid.uuid4().hex
+        patience_s, key, look_s = self._settings.patience_s, uuid.uuid4().hex, _FIRST_LOOK_S
         ends_s = time.monotonic() + patience_s
-        while (left_s := ends_s - time.monotonic()) > 0 and not given_up.is_set():
+        while (left_s := ends_s - time.monotonic()) > 0 and not asked.given_up.is_set():
             try:
-                return self._client.evaluate(request, seconds=min(left_s, _LOOK_S), idempotency_key=key)
-            except WaitedTooLong:
+                return self._client.evaluate(request, seconds=min(left_s, look_s), idempotency_key=key)
+            except WaitedTooLong as error:
+                asked.evaluation, look_s = error.waited_for, _LOOK_S
                 # It may be told a second before the time is over; what is left of that may still bring the verdict.
-                given_up.wait(min(max(ends_s - time.monotonic(), 0.0), _PAUSE_S))
+                asked.given_up.wait(min(max(ends_s - time.monotonic(), 0.0), _PAUSE_S))
+        self._withdraw(asked)
         raise Unjudged(f"no verdict within {patience_s:g} s", again=False, late=True)
+
+    def _withdraw(self, asked: _Asked) -> None:
+        """Tell the service that nobody waits for an evaluation any more, so that its workers are free for others."""
+        if asked.evaluation is None:
+            return
+        try:
+            self._client.cancel_evaluation(asked.evaluation)
+        except (ClientError, RuntimeError, ValueError) as error:
+            # One of an earlier version cannot, and ends the evaluation by its own deadline.
+            _log.info("the service was not told to stop an evaluation: %s", error)
+
+
+class _Asked:
+    """A question to a service.
+
+    Attributes:
+        given_up: whether nobody waits for the answer any more.
+        evaluation: its id, once the service has told it.
+    """
+
+    def __init__(self) -> None:
+        self.given_up = threading.Event()
+        self.evaluation: str | None = None
 
 
 class LocalJudge:

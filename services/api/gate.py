@@ -55,6 +55,7 @@ _ACTIONS = {
     "POST /ui/submit": "job submitted",
     "POST /ui/check": "task looked at",
     "POST /evaluate": "evaluation submitted",
+    "POST /evaluations/{evaluation_id}/cancel": "evaluation cancelled",
     "POST /jobs/{job_id}/candidates": "candidate submitted",
     "POST /jobs/{job_id}/batch": "answers submitted",
     "POST /jobs/{job_id}/cancel": "job cancelled",

@@ -209,7 +209,7 @@ class Client:
             idempotency_key: as in `submit`.
 
         Raises:
-            WaitedTooLong: no verdict in time; the evaluation goes on.
+            WaitedTooLong: no verdict in time; the evaluation goes on, unless `cancel_evaluation` stops it.
         """
         wait_s = _LONGEST_WAIT_S if seconds is None else max(0, min(_LONGEST_WAIT_S, int(seconds)))
         began = time.monotonic()
@@ -222,6 +222,11 @@ class Client:
     def evaluation(self, evaluation_id: str) -> EvaluationView:
         """One evaluation as it is now."""
         return self._look(f"/evaluations/{_id(evaluation_id)}", EvaluationView)
+
+    def cancel_evaluation(self, evaluation_id: str) -> EvaluationView:
+        """Stop an evaluation; asking twice, or asking one that has ended, changes nothing."""
+        path = f"/evaluations/{_id(evaluation_id)}/cancel"
+        return _view(self._exchange.ask("POST", path, again=True), EvaluationView)
 
     def batch(self, job_id: str) -> str:
         """What a waiting job would ask its models: an input file of OpenAI's Batch API."""
@@ -265,7 +270,7 @@ class Client:
             if found.state in FINAL_STATES or found.state == "waiting":
                 return found
             if deadline is not None and time.monotonic() + _POLL_S > deadline:
-                raise WaitedTooLong(f"{what} is still {found.state} after {seconds:g} s")
+                raise WaitedTooLong(f"{what} is still {found.state} after {seconds:g} s", found.id)
             time.sleep(_POLL_S)
 
 

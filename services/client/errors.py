@@ -39,7 +39,15 @@ class UnexpectedAnswer(ClientError):
 
 
 class WaitedTooLong(ClientError):
-    """What was waited for has not ended in time."""
+    """What was waited for has not ended in time.
+
+    Attributes:
+        waited_for: its id.
+    """
+
+    def __init__(self, text: str, waited_for: str) -> None:
+        super().__init__(text)
+        self.waited_for = waited_for
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
         verdict=row.verdict,
         reason=row.reason,
         result=row.result,
-        urls=EvaluationUrls(self=f"/evaluations/{row.id}"),
+        urls=EvaluationUrls(self=f"/evaluations/{row.id}", cancel=f"/evaluations/{row.id}/cancel"),
     )
 
 

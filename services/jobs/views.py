@@ -126,9 +126,10 @@ class EventView(View):
 
 
 class EvaluationUrls(View):
-    """Where an evaluation is."""
+    """Where an evaluation is, and where it is stopped (null: by a service that cannot)."""
 
     self: str
+    cancel: str | None = None
 
 
 class EvaluationView(View):

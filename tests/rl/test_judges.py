@@ -29,15 +29,18 @@ SHORT = "class ModelNew: 'is judged at once'\n"
 
 
 class Deaf:
-    """A service that has no verdict on `LONG`: it says so at once, or holds the request until `let_go`.
+    """A service that has no verdict on `LONG`: it says so at once, or holds the request until `let_go` (with `first_free` not the first one).
 
     Attributes:
         asked: how often each evaluation was asked for, or about.
         keys: of requests for evaluations.
+        stopped: ids of evaluations that it was asked to stop, in order.
     """
 
-    def __init__(self, *, holds: bool) -> None:
+    def __init__(self, *, holds: bool, first_free: bool = False) -> None:
         self.holds = holds
+        self.first_free = first_free
+        self.stopped: list[str] = []
         self.let_go = threading.Event()
         self.asked: Counter[str] = Counter()
         self.keys: list[str | None] = []
@@ -45,18 +48,25 @@ class Deaf:
 
 
 @contextmanager
-def deaf(*, holds: bool) -> Iterator[Deaf]:
+def deaf(*, holds: bool, first_free: bool = False) -> Iterator[Deaf]:
     """Such a service, over HTTP."""
-    known = Deaf(holds=holds)
+    known = Deaf(holds=holds, first_free=first_free)
 
     class Handler(BaseHTTPRequestHandler):
         """Answers on evaluations."""
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            sent = self.rfile.read(int(self.headers["content-length"]))
+            if self.path.endswith("/cancel"):
+                name = self.path.split("/")[2]
+                known.stopped.append(name)
+                self._answer(name)
+                return
+            body = json.loads(sent)
+            first = not known.keys
             known.keys.append(self.headers["idempotency-key"])
             name = "long" if body["candidate"] == LONG else "short"
-            if name == "long" and known.holds:
+            if name == "long" and known.holds and not (first and known.first_free):
                 known.asked[name] += 1
                 known.let_go.wait(20)
             self._answer(name)
@@ -133,6 +143,7 @@ def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up() -> None:
 
 def test_a_service_is_asked_no_more_about_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judges, "_LOOK_S", 0.1)
+    monkeypatch.setattr(judges, "_FIRST_LOOK_S", 0.1)
     monkeypatch.setattr(judges, "_PAUSE_S", 0.02)
     monkeypatch.setattr(client_module, "_POLL_S", 0.02)
     with deaf(holds=False) as service:
@@ -147,6 +158,37 @@ def test_a_service_is_asked_no_more_about_what_was_given_up(monkeypatch: pytest.
         judge.close()
 
 
+def test_a_service_is_told_at_once_to_stop_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "_PAUSE_S", 0.02)
+    with deaf(holds=True, first_free=True) as service:
+        judge = ServiceJudge(service.url, settings(width=1))
+
+        async def both() -> Any:
+            await given_up(judge, 3.0)
+            async with asyncio.timeout(10):
+                return await judge.judge(TASK, SHORT)
+
+        assert asyncio.run(both()) == {"verdict": "accepted"}
+        judge.close()
+        # While the request for it is still held, and of what was judged nothing is stopped.
+        assert service.stopped == ["long"]
+        assert not service.let_go.is_set()
+        service.let_go.set()
+
+
+def test_what_was_given_up_before_its_id_was_known_is_stopped_as_well() -> None:
+    with deaf(holds=True) as service:
+        judge = ServiceJudge(service.url, settings(width=1))
+        asyncio.run(given_up(judge, 0.3))
+        assert service.stopped == []
+        service.let_go.set()
+        ends_s = time.monotonic() + 10
+        while not service.stopped and time.monotonic() < ends_s:
+            time.sleep(0.05)
+        assert service.stopped == ["long"]
+        judge.close()
+
+
 def test_a_verdict_that_does_not_come_in_time_is_late() -> None:
     with deaf(holds=False) as service:
         judge = ServiceJudge(service.url, settings(deadline_s=5).model_copy(update={"patience_s": 1.5}))
@@ -154,6 +196,7 @@ def test_a_verdict_that_does_not_come_in_time_is_late() -> None:
             asyncio.run(judge.judge(TASK, LONG))
         assert told.value.late
         assert not told.value.again
+        assert service.stopped == ["long"]
         judge.close()
 
 

@@ -51,6 +51,38 @@ def test_a_queued_job_is_cancelled_at_once(door: Service) -> None:
     assert [event["name"] for event in door.events(job_id)] == ["job.queued", "job.cancelled"]
 
 
+def test_a_running_evaluation_ends_within_two_seconds_and_the_next_one_runs(service: Service) -> None:
+    asked = {"source": TINY_TASK, "candidate": ENDLESS, "device": "cpu"}
+    made = service.post("/evaluate", asked).json()
+    path = f"/evaluations/{made['id']}"
+    assert made["urls"]["cancel"] == f"{path}/cancel"
+    wait_until(lambda: service.get(path).json()["state"] == "running", 60, service.log_tail)
+    time.sleep(3.0)  # into the endless loop
+
+    began = time.monotonic()
+    response = service.post(made["urls"]["cancel"])
+    assert response.status_code == 202
+    assert response.json()["state"] in ("cancelling", "cancelled")
+    wait_until(lambda: service.get(path).json()["state"] == "cancelled", 5, service.log_tail)
+    assert time.monotonic() - began < 2.0
+
+    ended = service.get(path).json()
+    assert (ended["verdict"], ended["result"]) == (None, None)
+    assert service.post(made["urls"]["cancel"]).json() == ended
+    following = service.post("/evaluate", {**asked, "candidate": WRONG}, headers={"Prefer": "wait=60"})
+    assert following.json()["verdict"] == "incorrect"
+    # Nor does what has ended well become something else.
+    stopped = service.post(following.json()["urls"]["cancel"]).json()
+    assert (stopped["state"], stopped["verdict"]) == ("succeeded", "incorrect")
+
+
+def test_a_queued_evaluation_is_cancelled_at_once(door: Service) -> None:
+    made = door.post("/evaluate", {"source": TINY_TASK, "candidate": WRONG}).json()
+    ended = door.post(made["urls"]["cancel"]).json()
+    assert (ended["state"], ended["reason"]) == ("cancelled", "cancelled before it started")
+    assert door.post("/evaluations/nothing/cancel").status_code == 404
+
+
 def test_a_service_that_is_asked_to_stop_gives_its_job_back(tmp_path: Path) -> None:
     service = Service(tmp_path)
     try:

@@ -278,6 +278,7 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
     ada, admin = keyed.client(made), keyed.client(root)
     ids = whole_job(keyed, ada)
     ada.post(f"/jobs/{ids['job_id']}/cancel")
+    ada.post(f"/evaluations/{ids['evaluation_id']}/cancel")
     ada.get("/audit")
     keyed.client(changed(made.text, 25)).get("/jobs")
     new = admin.post("/keys", json={"user": "bob", "name": "k"}).json()
@@ -288,6 +289,7 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
         ("ada", "evaluation submitted", ids["evaluation_id"], 202),
         ("ada", "task looked at", ids["check_id"], 303),
         ("ada", "job cancelled", ids["job_id"], 202),
+        ("ada", "evaluation cancelled", ids["evaluation_id"], 202),
         ("ada", "refused: GET at the gate", None, 403),
         (None, "refused: GET at the gate", None, 401),
         ("root", "key made", new["prefix"], 200),
@@ -298,7 +300,7 @@ def test_who_did_what_is_in_the_log_without_secrets_and_sources(keyed: Keyed) ->
     assert [entry["action"] for entry in shown["data"]] == ["key revoked", "key rotated", "key made"]
     assert shown["data"][0]["key_prefix"] == root.row.prefix
     older = admin.get(f"/audit?limit=100&after={shown['last_id']}").json()
-    assert len(older["data"]) == 6
+    assert len(older["data"]) == 7
     text = json.dumps([shown, older])
     assert not any(one in text for one in (made.text, root.text, new["key"], rotated["key"], "class Model"))
 

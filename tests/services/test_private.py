@@ -86,6 +86,7 @@ RULES = {
     "GET /jobs/{job_id}/bundle": OWN,
     "GET /candidates/{candidate_id}": OWN,
     "GET /evaluations/{evaluation_id}": OWN,
+    "POST /evaluations/{evaluation_id}/cancel": OWN,
     "GET /ui/jobs/{job_id}": OWN,
     "POST /ui/jobs/{job_id}/cancel": OWN,
     "GET /ui/candidates/{candidate_id}": OWN,

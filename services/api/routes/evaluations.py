@@ -11,10 +11,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from services.api.deps import DatabaseDep, IdempotencyKey, SettingsDep
+from services.api.deps import DatabaseDep, IdempotencyKey, SessionDep, SettingsDep
 from services.db.models import FINAL_STATES
 from services.db.session import Database
-from services.jobs import read, submit
+from services.jobs import cancel, read, submit
 from services.jobs.requests import EvaluateRequest
 from services.jobs.views import EvaluationView
 from services.settings import Settings
@@ -65,6 +65,13 @@ def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
     With the effort `look` it is what the form of the pages asks for before a job: the task's description and lint.
     """
     return _look(database, evaluation_id)
+
+
+@router.post("/evaluations/{evaluation_id}/cancel", status_code=202)
+def cancel_evaluation(evaluation_id: str, session: SessionDep) -> EvaluationView:
+    """Stop an evaluation that nobody waits for any more; asking twice, or asking one that has ended, changes nothing."""
+    cancel.request_cancel_evaluation(session, evaluation_id)
+    return read.get_evaluation(session, evaluation_id)
 
 
 async def _judged(database: Database, view: EvaluationView, seconds: float) -> EvaluationView:

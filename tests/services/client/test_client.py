@@ -199,8 +199,10 @@ def test_a_verdict_is_waited_for(service: Service) -> None:
 
 def test_waiting_ends_when_it_should(idle: Service) -> None:
     with Client(idle.url) as client:
-        with pytest.raises(WaitedTooLong, match="still queued"):
+        with pytest.raises(WaitedTooLong, match="still queued") as told:
             client.evaluate(EvaluateRequest(source=TINY_TASK, candidate=UNPARSABLE), seconds=1.2)
+        assert client.cancel_evaluation(told.value.waited_for).state == "cancelled"
+        assert client.evaluation(told.value.waited_for).state == "cancelled"
         job_id = client.submit(JOB).id
         with pytest.raises(WaitedTooLong, match="still queued"):
             client.wait(job_id, seconds=0)
