@@ -24,7 +24,10 @@ from agent.providers.registry import provider_for
 from agent.spec import Budget, ModelChoice
 from agent.strategy import mismatch, starting
 from agent.strategy.clusters import visible_rows
+from agent.strategy.contrast import drawn, fewer
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
+from agent.strategy.draws import recorded
+from agent.strategy.exemplars import Judged, judged_in
 from agent.strategy.search import Search
 from agent.strategy.settings import Strategy
 
@@ -100,7 +103,8 @@ class LLMProposer:
             witness=self._witness,
         )
         try:
-            first = _First(desk, context, self.origin, in_flight, self._start_from)
+            seed = self._strategy.seed
+            first = _First(desk, context, self.origin, in_flight, self._start_from, seed)
             yield from first.candidates()
             if first.awaited:
                 raise AnswersAwaited(first.awaited)
@@ -113,8 +117,9 @@ class LLMProposer:
     def _search(
         self, desk: Desk, context: ProposalContext, standings: Sequence[Standing]
     ) -> Iterator[Candidate]:
-        def begin(view: ProposalContext) -> list[Message]:
-            return opening(view, baseline_times(view), self._start_from)
+        def begin(view: ProposalContext, shown: Sequence[Judged]) -> list[Message]:
+            files = shown if self.origin == "policy" else None
+            return opening(view, baseline_times(view), self._start_from, shown=files)
 
         yield from Search(context, desk, standings, self._strategy, begin, _PROBLEMS, self.origin).run()
 
@@ -140,6 +145,7 @@ class _Attempt:
     round: int = 1
     parent: str | None = None
     speedup: float | None = None
+    shown: tuple[Judged, ...] = ()
 
 
 class _First:
@@ -152,24 +158,27 @@ class _First:
         origin: str,
         in_flight: int,
         start_from: str | None,
+        seed: int | None,
     ) -> None:
         self._desk = desk
         self._context = context
         self._origin = origin
         self._in_flight = in_flight
         self._start_from = start_from
+        self._seed = seed
+        # A policy is asked in the form that it was trained on, also after its first answer (`agent.strategy.contrast`).
+        self._trained = origin == "policy"
         self.standings = [Standing(choice.samples) for choice in desk.models]
         self.awaited = ""
         self._attempts: list[_Attempt] = []
         self._begun = 0
-        self._opening: list[Message] = []
+        self._times: Mapping[str, str] = {}
 
     def candidates(self) -> Iterator[Candidate]:
         """Candidates as their answers arrive."""
-        times = self._desk.records.recall("baseline times", lambda: baseline_times(self._context) or {"": ""})
-        # A policy was trained on answers in parts; what follows its first one is in the words of every model.
-        in_parts = self._origin == "policy"
-        self._opening = opening(self._context, times, self._start_from, in_parts=in_parts)
+        self._times = self._desk.records.recall(
+            "baseline times", lambda: baseline_times(self._context) or {"": ""}
+        )
         while True:
             self._begin()
             if not self._attempts:
@@ -193,10 +202,14 @@ class _First:
                 return
             standing = self.standings[index]
             standing.attempts += 1
-            attempt = _Attempt(index, standing.attempts, list(self._opening))
+            attempt = _Attempt(index, standing.attempts, self._opening(()))
             self._attempts.append(attempt)
             if not self._ask(attempt):
                 return
+
+    def _opening(self, shown: Sequence[Judged]) -> list[Message]:
+        files = shown if self._trained else None
+        return opening(self._context, self._times, self._start_from, shown=files)
 
     def _ask(self, attempt: _Attempt) -> bool:
         """Send the attempt's next request; False while the budget has no room for it."""
@@ -249,19 +262,42 @@ class _First:
             attempt.speedup = max(attempt.speedup or 0.0, speedup_of(verdict)) or None
             follow_up = after_verdict(verdict)
         if follow_up and attempt.round < _ROUNDS:
-            said = reply.text[-QUOTED_CHARACTERS:]
-            attempt.messages += [Message("assistant", said), Message("user", follow_up)]
-            attempt.round += 1
-            attempt.waiting = None
-            self._attempts.append(attempt)
-            self._ask(attempt)
-            return
+            if not self._trained:
+                said = reply.text[-QUOTED_CHARACTERS:]
+                more = [Message("assistant", said), Message("user", follow_up)]
+                self._go_on(attempt, [*attempt.messages, *more])
+                return
+            attempt.shown = self._drawn(attempt)
+            messages = self._opening(attempt.shown)
+            if messages != attempt.messages or _varies(choice):
+                self._go_on(attempt, messages)
+                return
         self.standings[attempt.model].finished(attempt.speedup)
+
+    def _drawn(self, attempt: _Attempt) -> tuple[Judged, ...]:
+        """What the next request shows of what has been judged by now, which a resumed job finds again."""
+        store = self._context.store
+        now = [one.candidate.sha256 for one in judged_in(store, store.candidates())]
+        generator, known = recorded(store, f"shown/{self._request(attempt)}", now, self._seed)
+        return drawn(
+            judged_in(store, [one for one in store.candidates() if one.sha256 in set(known)]), generator
+        )
+
+    def _go_on(self, attempt: _Attempt, messages: list[Message]) -> None:
+        attempt.messages = messages
+        attempt.round += 1
+        attempt.waiting = None
+        self._attempts.append(attempt)
+        self._ask(attempt)
 
     def _failed(self, attempt: _Attempt, choice: ModelChoice, error: ProviderError) -> None:
         standing = self.standings[attempt.model]
         if error.kind == "waiting":
             self.awaited = str(error)
+            return
+        if error.kind == "request" and attempt.shown:  # perhaps more than the model reads
+            attempt.shown = fewer(attempt.shown)
+            self._go_on(attempt, self._opening(attempt.shown))
             return
         self._desk.failed(choice, error)
         standing.finished(attempt.speedup)
@@ -270,6 +306,11 @@ class _First:
 
     def _request(self, attempt: _Attempt) -> str:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
+
+
+def _varies(choice: ModelChoice) -> bool:
+    """Whether a model that is asked the same again may answer otherwise."""
+    return bool(choice.temperature) or (choice.temperature is None and choice.provider != "policy")
 
 
 def speedup_of(verdict: dict[str, Any] | None) -> float:
@@ -283,33 +324,38 @@ def opening(
     context: ProposalContext,
     times: Mapping[str, str],
     start_from: str | None = None,
-    *,
-    in_parts: bool = False,
+    shown: Sequence[Judged] | None = None,
 ) -> list[Message]:
     """The conversation's beginning: rules, the task, its space, and the visible shapes with the times to beat.
 
     `times` is what `baseline_times` found when the job first asked. A kernel in `start_from` that is no candidate yet is
-    shown with it, to be wrapped or ported. `in_parts` asks for the form of the answers that `rl` trains on.
+    shown with it, to be wrapped or ported. With `shown`, be it empty, the prompt is the one that `rl` trains on: these accepted
+    candidates with their speeds, from the slower to the faster, and answers in parts.
     """
     visible = (context.description.get("shapes") or {}).get("visible") or []
     device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
     known = context.background
     more = (known.of_profile(_NOTES), known.of_memory()) if known else ()
+    more_of = {} if shown is None else {"shown": [_as_shown(one) for one in shown]}
     prompt = fill(
-        "propose",
+        "propose" if shown is None else "parts",
         device_name=device_name,
         task_source=context.task.source,
         dims=space_text(context.description.get("dims") or {}) or "Only the shapes that `get_inputs` makes.",
         shapes=listed(f"{shape_words(dims)}{times.get(shape_words(dims), '')}" for dims in visible)
         or "- as given",
         device_notes="\n".join([notes, *filter(None, more)]),
-        in_parts=in_parts,
+        **more_of,
     )
     kind = starting.kind(start_from) if start_from is not None else "candidate"
     if start_from is not None and kind != "candidate":
         prompt += "\n" + fill("port", kind=kind, device_name=device_name, source=start_from)
     return [Message("system", fill("system")), Message("user", prompt)]
+
+
+def _as_shown(one: Judged) -> dict[str, Any]:
+    return {"speedup": one.speedup, "source": one.candidate.source}
 
 
 def after_verdict(verdict: dict[str, Any] | None) -> str:

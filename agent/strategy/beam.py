@@ -60,7 +60,7 @@ def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> l
         # Half for the cluster: a kernel that is good nowhere else may still be the one for these shapes.
         return (visible_geomean(one.verdict, cluster.shapes) * one.speedup) ** 0.5
 
-    timed = [one for one in judged if one.speedup > 0 and _editable(one)]
+    timed = [one for one in judged if one.speedup > 0 and editable(one)]
     ordered = sorted(timed, key=lambda one: -speed(one))
     chosen: list[Judged] = []
     copies: list[Judged] = []
@@ -73,7 +73,7 @@ def _fastest(judged: Sequence[Judged], count: int, cluster: Cluster | None) -> l
     return chosen + copies[: count - len(chosen)]
 
 
-def _editable(one: Judged) -> bool:
+def editable(one: Judged) -> bool:
     """Compiler modes wrap the reference in one call: there is nothing in them to change."""
     if len(one.candidate.source) > LONGEST_PARENT_CHARACTERS:
         return False

@@ -6,7 +6,7 @@ asked for at once and a job that is resumed or replayed asks the same. A model s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +45,14 @@ class Round:
         number: from 1.
         judged: everything judged when it began.
         cluster: the shapes to win, if any stand out.
-        opening: the beginning of a conversation: rules, task, shapes.
+        retold: the beginning of a conversation (rules, task, shapes) with candidates that it shows, or none.
         changes: what critics asked for in this round, by the sha256 of the parent.
     """
 
     number: int
     judged: list[Judged]
     cluster: Cluster | None
-    opening: list[Message]
+    retold: Callable[[Sequence[Judged]], list[Message]]
     changes: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -106,7 +106,7 @@ class Conversation:
             part = self._speed_prompt(this, parent, shown, diagnosis, plan)
         else:
             part = self._repair_prompt(this, parent, shown)
-        *first, last = this.opening
+        *first, last = this.retold(())
         messages = [*first, Message(last.role, f"{last.content.rstrip()}\n\n{part}")]
         tried = {one.candidate.sha256: one for one in this.judged}
         for attempt in (1, 2):

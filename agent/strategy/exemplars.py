@@ -15,10 +15,13 @@ import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.strategy.clusters import visible_geomean
+
+if TYPE_CHECKING:
+    from agent.store import JobStore
 
 #: Width of a bucket in log speedup: 16 %, several times the noise of a screen.
 BUCKET = 0.15
@@ -45,6 +48,16 @@ class Judged:
     def speedup(self) -> float:
         """Geometric mean over visible shapes; 0 for what was not accepted."""
         return visible_geomean(self.verdict) if self.accepted else 0.0
+
+
+def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
+    """Those of the candidates that the referee has said something about, in their order."""
+    found = []
+    for candidate in candidates:
+        verdict = store.verdict(candidate.sha256, "screen")
+        if verdict is not None and verdict["verdict"] not in ("not_judged", "task_rejected"):
+            found.append(Judged(candidate, verdict))
+    return found
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
@@ -27,9 +28,10 @@ from agent.providers.desk import LOOK_S
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
 from agent.strategy.clusters import worst_cluster
+from agent.strategy.contrast import Contrast, drawn
 from agent.strategy.conversation import Conversation, Round
 from agent.strategy.draws import recorded
-from agent.strategy.exemplars import Exemplars, Judged
+from agent.strategy.exemplars import Exemplars, Judged, judged_in
 from agent.strategy.novelty import likeness
 from agent.strategy.tuner import tuned
 
@@ -64,9 +66,9 @@ class Search:
         desk: asks.
         standings: what each of the desk's models has brought and cost so far, in the desk's order.
         strategy: settings.
-        opening: makes the beginning of a conversation (rules, task, shapes) from a context.
+        opening: makes the beginning of a conversation (rules, task, shapes) from a context, with candidates to show or without.
         problems: what to say to an answer without a candidate, by `Extraction.problem`.
-        origin: of what is proposed.
+        origin: of what is proposed; "policy" is asked in the form that it was trained on (`agent.strategy.contrast`).
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Search:
         desk: Desk,
         standings: Sequence[Standing],
         strategy: Strategy,
-        opening: Callable[[ProposalContext], list[Message]],
+        opening: Callable[[ProposalContext, Sequence[Judged]], list[Message]],
         problems: Mapping[str, str],
         origin: str,
     ) -> None:
@@ -87,6 +89,7 @@ class Search:
         self._opening = opening
         self._problems = problems
         self._origin = origin
+        self._trained = origin == "policy"
         self._awaited = ""
 
     def run(self) -> Iterator[Candidate]:
@@ -129,15 +132,10 @@ class Search:
         view = replace(self._context, store=_AsItWas(store, wanted))
         # The first round is for being fast at all; later ones for where the portfolio is worst.
         cluster = worst_cluster(one.verdict for one in _kept(judged)) if number > 1 else None
-        return Round(number, judged, cluster, self._opening(view)), generator
+        return Round(number, judged, cluster, partial(self._opening, view)), generator
 
     def _judged(self, candidates: Sequence[Candidate]) -> list[Judged]:
-        found = []
-        for candidate in candidates:
-            verdict = self._context.store.verdict(candidate.sha256, "screen")
-            if verdict is not None and verdict["verdict"] not in ("not_judged", "task_rejected"):
-                found.append(Judged(candidate, verdict))
-        return found
+        return judged_in(self._context.store, candidates)
 
     def _better(self, before: float, made: Sequence[Candidate]) -> bool:
         judged = self._judged(made)
@@ -152,7 +150,10 @@ class Search:
             # A failure has one cause; only what is right is worth several changes at once.
             branches = self._strategy.branches if parent.mode == "speed" else 1
             for branch in range(1, branches + 1):
-                shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
+                if self._trained:
+                    shown = Exemplars(drawn(this.judged, generator), None)
+                else:
+                    shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
                 step = f"{self._origin}/search/{this.number}/{place}/{branch}"
                 model = self._desk.records.recall(f"choice {step}", self._choose)
                 if model < 0:
@@ -181,17 +182,21 @@ class Search:
             if fatal is not None:
                 one.outcome.set_exception(fatal)
                 continue
-            conversation = Conversation(
-                self._context,
-                self._desk,
-                self._strategy,
-                self._problems,
-                self._origin,
-                one.model,
-                one.step,
-            )
+            asks: Conversation | Contrast
+            if self._trained:
+                asks = Contrast(self._desk, self._origin, one.model, one.step)
+            else:
+                asks = Conversation(
+                    self._context,
+                    self._desk,
+                    self._strategy,
+                    self._problems,
+                    self._origin,
+                    one.model,
+                    one.step,
+                )
             try:
-                one.outcome.set_result(conversation.propose(this, one.parent, one.shown))
+                one.outcome.set_result(asks.propose(this, one.parent, one.shown))
             except ProviderError as error:
                 # What a later critic is told is not known before an earlier one has answered.
                 fatal = error if error.kind == "waiting" else None
@@ -211,7 +216,8 @@ class Search:
     def _taken(self, this: Round, proposal: _Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
         """A proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
         choice, standing = self._desk.models[proposal.model], self._standings[proposal.model]
-        standing.usd += sum(self._desk.cost(one).usd for one in Conversation.requests(proposal.step))
+        asked = (Contrast if self._trained else Conversation).requests(proposal.step)
+        standing.usd += sum(self._desk.cost(one).usd for one in asked)
         try:
             candidate = proposal.outcome.result()
         except ProviderError as error:

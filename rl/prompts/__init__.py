@@ -1,8 +1,8 @@
 """The contrastive prompt, and how its answer is taken apart.
 
-The task, the rules and the protection against what strangers wrote are the agent's own (`agent.prompts`), so that a model is
-trained on what it will be asked. New is what is shown (earlier files with their speeds) and the form of the answer: analysis,
-design, code (CUDA-L1, arXiv 2507.14111, table 3).
+The prompt is the agent's own (`agent.prompts`), so that a model is trained on what it will be asked: the task, the rules, the
+protection against what strangers wrote, earlier files with their speeds, and the form of the answer: analysis, design, code
+(CUDA-L1, arXiv 2507.14111, table 3).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.prompts import fill, fill_from
+from agent.prompts import fill
 from agent.proposers.extraction import extract
 from agent.providers.base import Message
 from agent.strategy.conversation import DEVICES
@@ -20,7 +20,6 @@ from rl.errors import ConfigError
 from rl.exemplars import Draw
 from rl.markers import holds_markers
 
-_FOLDER = Path(__file__).parent
 _HEADINGS = ("analysis", "design", "code")
 _HEADING = re.compile(r"^#{1,6}[ \t]*(analysis|design|code)[ \t]*:?[ \t]*$", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
@@ -68,9 +67,8 @@ def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str]
         for one in draw.shown
         if not holds_markers(one.exemplar.source, tokens)
     ]
-    prompt = fill_from(
-        _FOLDER,
-        "contrastive",
+    prompt = fill(
+        "parts",
         device_name=DEVICES.get(task.device, task.device),
         task_source=task.source,
         dims=task.dims,

@@ -21,7 +21,8 @@ from agent.stores.folder import FolderStore
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 from rl.prompts import read_answer
-from rl.rows import Row, answer_of, messages_of, prompt_of
+from rl.rows import Row, ShownRow, answer_of, messages_of, prompt_of
+from tests.agent.strategy.judging import accepted
 from tests.rl.training.world import FRESH, PROGRAM, sft_stage
 
 TASK = TaskSource("row_sum", catalog.load("row_sum").source)
@@ -157,15 +158,27 @@ def test_a_trained_checkpoint_answers_the_agent_with_a_candidate(trained: Path, 
 
 
 @pytest.mark.parametrize("tokens", [1, 60])
+@pytest.mark.parametrize(("temperature", "asked"), [(None, 1), (1.0, 2)])
 def test_a_checkpoint_that_writes_no_program_gives_none_and_says_why(
-    untrained: Path, tmp_path: Path, tokens: int
+    untrained: Path, tmp_path: Path, tokens: int, temperature: float | None, asked: int
 ) -> None:
     store = FolderStore(tmp_path)
-    assert proposed(job(untrained, max_tokens=tokens), store) == []
+    assert proposed(job(untrained, max_tokens=tokens, temperature=temperature), store) == []
     found = counts(store)
     assert set(found) <= {"empty", "truncated", "no_code", "no_class", "syntax"}
-    assert sum(found.values()) == 2, "asked once, and once more what it lacked"
+    assert sum(found.values()) == asked, "once more the same, where another answer may come of it"
     assert failures(store) == []
+
+
+def test_what_the_agent_asks_next_is_a_prompt_of_training_too(trained: Path, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store)  # type: ignore[arg-type]
+    for proposer in proposers_for(job(trained)):
+        for candidate in proposer.propose(context):
+            store.add_candidate(candidate)
+            store.add_verdict(candidate.sha256, "screen", accepted(1.4))
+    shown = ShownRow(source=ROW.candidate, speedup=1.4)
+    assert sent(store, "policy/1/1/2") == messages_of(ROW.model_copy(update={"shown": (shown,)}))
 
 
 class Describing:
@@ -194,7 +207,7 @@ def test_a_prompt_longer_than_the_checkpoint_reads_ends_the_proposer_with_a_sent
 
 
 def test_an_answer_gets_the_room_that_the_prompt_leaves(tmp_path: Path) -> None:
-    """A prompt that just fits leaves little: the answer is cut off, and the longer second prompt is refused."""
+    """A prompt that just fits leaves little: the answer is cut off."""
     from transformers import AutoTokenizer
 
     folder = fresh(tmp_path)
@@ -206,4 +219,4 @@ def test_an_answer_gets_the_room_that_the_prompt_leaves(tmp_path: Path) -> None:
     reply = Records(store, "policy/").outcome("policy/1/1/1")
     assert reply is not None
     assert reply.completion_tokens <= 3  # type: ignore[union-attr]
-    assert "more than the checkpoint can read" in failures(store)[0]
+    assert counts(store) == {"truncated": 1}

@@ -1,0 +1,88 @@
+"""What a policy of our own is asked after its first answer: the prompt that it was trained on, with what was measured since.
+
+Other models go on in a conversation, with the referee's words about their file. `rl` trains no such turns: it shows two accepted files
+whose speeds differ and asks for another one (`agent.strategy.exemplars`). So a policy is asked that, in the follow-up of a first
+attempt and in the rounds of the search, where each proposal shows a draw of its own. There is no critic, and a failure is not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agent.candidates import Candidate
+from agent.errors import ProviderError
+from agent.proposers.extraction import extract
+from agent.strategy.beam import editable
+from agent.strategy.exemplars import Exemplars, Judged, draw
+from agent.strategy.novelty import likeness
+
+if TYPE_CHECKING:
+    import random
+
+    from agent.providers.desk import Desk
+    from agent.strategy.beam import Parent
+    from agent.strategy.conversation import Round
+
+#: A prompt with two files, with the faster one, and with none, where more is longer than the model reads.
+_MOST_ASKED = 3
+
+
+def drawn(judged: Sequence[Judged], generator: random.Random) -> tuple[Judged, ...]:
+    """Accepted candidates to show, from the slower to the faster: two of different speed, one where all are alike, or none."""
+    return draw([one for one in judged if editable(one)], generator).successes
+
+
+def fewer(shown: Sequence[Judged]) -> tuple[Judged, ...]:
+    """What is left to show where a prompt was too long: the fastest alone, then none."""
+    return tuple(shown[-1:]) if len(shown) > 1 else ()
+
+
+class Contrast:
+    """Asks a policy for one candidate beside those that it is shown; stands in the search where `Conversation` does for others.
+
+    Args:
+        desk: asks, and waits for the answers.
+        origin: of what is proposed.
+        model: index of the model at the desk.
+        step: names of its requests begin with it.
+    """
+
+    def __init__(self, desk: Desk, origin: str, model: int, step: str) -> None:
+        self._desk = desk
+        self._origin = origin
+        self._model = model
+        self._step = step
+
+    @staticmethod
+    def requests(step: str) -> tuple[str, ...]:
+        """Names of all requests that a proposal may make."""
+        return tuple(f"{step}/code/{number}" for number in range(1, _MOST_ASKED + 1))
+
+    def propose(self, this: Round, parent: Parent, shown: Exemplars) -> Candidate | None:
+        """The candidate; None when the budget has no room, or the model says nothing new.
+
+        Raises:
+            ProviderError: when a request fails.
+        """
+        files = shown.successes
+        for request in self.requests(self._step):
+            try:
+                reply = self._desk.answer(request, self._model, this.retold(files))
+                break
+            except ProviderError as error:
+                if error.kind != "request" or not files:
+                    raise
+                files = fewer(files)
+        if reply is None:
+            return None
+        found = extract(reply.text, reply.finish)
+        self._desk.count(found.problem or "candidate")
+        tried = {one.candidate.sha256: one.candidate.source for one in this.judged}
+        if found.source is None or likeness(found.source, tried).repeats(parent.mode):
+            return None
+        label = f"{self._desk.models[self._model].model} round {this.number}"
+        beside = f"beside {len(files)} measured" if files else "with nothing measured to show"
+        note = f"{beside} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
+        lineage = files[-1].candidate.sha256 if files else None
+        return Candidate(found.source, self._origin, label, lineage, note)
