@@ -14,8 +14,8 @@ from pathlib import Path
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 from rl.data.proposals import Lead, Proposal
-from rl.errors import RLError
-from services.client import CandidateView, Client, ClientError
+from rl.errors import ConfigError, RLError
+from services.client import CandidateView, Client, ClientError, UnsafeAddress
 
 _MOST_BYTES = 4 << 20
 
@@ -43,8 +43,15 @@ def tasks_by_digest(files: Iterable[Path]) -> dict[str, TaskSource]:
 
 
 def client_of(url: str) -> Client:
-    """The client of a service; its key is the environment's."""
-    return Client(url)
+    """The client of a service; its key is the environment's.
+
+    Raises:
+        ConfigError: the address is none, or none that the key may be sent to.
+    """
+    try:
+        return Client(url)
+    except UnsafeAddress as error:
+        raise ConfigError(f"`--service` cannot be asked: {error}") from None
 
 
 def leads(client: Client, device: str, tasks: Mapping[str, TaskSource], count: int) -> Iterator[Lead]:

@@ -6,6 +6,7 @@ it: a function of (seed, place, task, machine, snapshot), with the snapshot a fu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from rl.stages.judging import Bench, JudgeOf, bench
 from rl.stages.trainers import Grpo, Ledger, batches, options, train
 from rl.step_report import Report
 
+_log = logging.getLogger(__name__)
 #: Snapshot 0 is the empty database, and the first one is what it begins with.
 _BEGINNING = 1
 
@@ -291,11 +293,19 @@ def _beginning(
     if stage.exemplars.begin_with is None:
         return []
     digests = {task.sha256 for task in known.values()}
-    return [
+    timed = [
         Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
         for row in read_rows(stage.exemplars.begin_with)
-        if row.speedup is not None
-        and row.machine
-        and row.machine == (machine or row.machine)
-        and row.reference.sha256 in digests
+        if row.speedup is not None and row.machine and row.reference.sha256 in digests
     ]
+    found = [one for one in timed if one.machine == (machine or one.machine)]
+    if len(found) < len(timed):
+        others = ", ".join(sorted({one.machine for one in timed} - {str(machine)}))
+        _log.warning(
+            "%d of %d exemplars to begin with are of another type of machine (%s) than rewards are (%s), and are left out",
+            len(timed) - len(found),
+            len(timed),
+            others,
+            machine,
+        )
+    return found

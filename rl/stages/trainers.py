@@ -246,7 +246,7 @@ def options(stage: Stage, folder: Path, steps: int, *, precise: bool | None = No
     fp32 = stage.model.precision == "fp32" if precise is None else precise
     board = importlib.util.find_spec("tensorboard") is not None
     if board:
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(stage.output / "tensorboard")
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / "tensorboard")
     return {
         "output_dir": str(folder),
         "max_steps": steps,

@@ -19,7 +19,7 @@ TASK = TaskSource("t", "class Model: ...\n")
 
 @pytest.mark.parametrize(("machine", "found"), [("H200", ["H200"]), (None, ["H200", "A100"])])
 def test_rows_begin_the_database_of_a_service_too(
-    tmp_path: Path, machine: str | None, found: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, machine: str | None, found: list[str]
 ) -> None:
     """Its type of machine is known with its first verdict alone, and the database keeps types apart in any case."""
     rows = [
@@ -36,3 +36,6 @@ def test_rows_begin_the_database_of_a_service_too(
         "x",
     )  # fmt: skip
     assert [one.machine for one in _beginning(stage, {"t": TASK}, machine)] == found
+    # What is left out is told, and nothing else.
+    left_out = "1 of 2 exemplars to begin with are of another type of machine (A100) than rewards are (H200), and are left out"
+    assert caplog.messages == ([left_out] if machine else [])

@@ -83,8 +83,10 @@ def test_referees_of_this_machine_judge_and_one_that_hangs_is_begun_anew(tmp_pat
         skip_if_noisy(of)
         assert of.report.samples[0].score.speedup is not None
         assert of.report.samples[1].score.value == FLOOR
-        hasty = fleet(judge, settings.model_copy(update={"patience_s": 1.0}))
-        assert step(hasty, ENDLESS, "no code") == [None, 0.0]
+        # The other one is judged by the referee that is begun anew, so it is the candidate and not the fleet.
+        hasty = fleet(judge, settings.model_copy(update={"patience_s": 30.0}))
+        assert step(hasty, ENDLESS, WRONG) == [None, 0.0]
+        assert hasty.report.samples[1].verdict is not None
         again = fleet(judge, settings)
         assert step(again, WRONG, "no code") == [0.0, 0.0]
         assert again.report.samples[0].verdict is not None

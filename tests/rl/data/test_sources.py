@@ -15,6 +15,7 @@ from rl.data.__main__ import app
 from rl.data.accepted import ServiceSilent, client_of, leads, tasks_by_digest
 from rl.data.templates import dialect_leads, library_leads
 from rl.demo.dialect.grammar import Grammar
+from rl.errors import ConfigError
 from services.client import ClientError
 from services.client.sending import KEY_VARIABLE
 from tests.services import service as services
@@ -155,3 +156,9 @@ def test_mistakes_are_told_before_anything_is_started(
     assert found.exit_code == 2
     assert said in " ".join(found.output.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "kernels.example.org", "http://me@x"])
+def test_a_service_that_cannot_be_asked_is_a_wrong_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^`--service` cannot be asked: "):
+        client_of(url)
