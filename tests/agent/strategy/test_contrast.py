@@ -12,7 +12,8 @@ from agent.background import Background
 from agent.candidates import Candidate
 from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
-from agent.spec import Budget, ModelChoice
+from agent.replay import Replay, replay
+from agent.spec import Budget, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
 from tests.agent.chat_server import Answer, ChatServer, chat_server
@@ -143,6 +144,9 @@ def test_a_prompt_that_is_too_long_shows_less(store: FolderStore, files_fit: int
     assert counts == [0, *[2, 1, 0][: 3 - files_fit] * (1 + rounds)]
     if files_fit:
         assert "1.30x the best baseline" in prompts(server)[2], "the fastest alone"
+    again = replayed(store, rounds=rounds, beam=1)
+    assert again.same
+    assert len(again.prompts) == len(server.requests)
 
 
 def test_rounds_of_the_search_show_draws_of_their_own_and_ask_no_critic(store: FolderStore) -> None:
@@ -180,8 +184,21 @@ def test_a_job_that_goes_on_asks_what_it_had_asked(store: FolderStore) -> None:
     def nothing(request: dict[str, Any]) -> Answer:
         raise AssertionError("everything was answered before")
 
-    # All that the job found is in its store by now, and would be drawn.
+    late = Candidate(file("x * 99"), "external", "late")
+    store.add_candidate(late)
+    store.add_verdict(late.sha256, "screen", accepted(99.0, 99.0))
+    # All that the job found, and what came after it, is in its store by now, and would be drawn.
     with chat_server(chosen=nothing) as server:
         again = run(server, store, speeds, **settings)
     assert server.requests == []
     assert again == found
+    assert replayed(store, **settings).same
+
+
+def replayed(store: FolderStore, **strategy: Any) -> Replay:
+    """The job of the store, from its record."""
+    store.finish_step("describe", DESCRIPTION)
+    choice = ModelChoice("p-1", base_url="http://127.0.0.1:1/v1", origin="policy", temperature=1.0)
+    settings = Strategy(**{"seed": 1, "tune": False, **strategy})
+    spec = JobSpec("job", "twice", TASK, origins=("policy",), models=(choice,), strategy=settings)
+    return replay(spec, store)
