@@ -25,7 +25,7 @@ class ProviderError(ProposalFailed):
     """The language model's API refused, failed or answered something that is not its protocol.
 
     Attributes:
-        kind: "authentication", "rate_limit", "server" and "request" cost nothing; "timeout", "cut" (the answer broke off),
+        kind: "authentication", "rate_limit", "server", "request" and "no_room" (the prompt is longer than the model reads) cost nothing; "timeout", "cut" (the answer broke off),
             "too_long" and "protocol" may have been billed; "waiting" (a batch without answers yet).
     """
 

@@ -23,7 +23,7 @@ from evaluator.devices import open_device
 from evaluator.environment import measured_on
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.fingerprint import type_of
-from evaluator.sources import CandidateSource, TaskSource
+from evaluator.sources import CandidateSource, TaskSource, sha256_of
 from kernelbench_tasks import catalog
 from rl.config import FleetPart
 from rl.errors import ConfigError, RLError
@@ -103,26 +103,27 @@ class ServiceJudge:
         self._client = _client(url, settings)
         self._settings = settings
         self._threads = ThreadPoolExecutor(settings.width + _SPARE_THREADS, thread_name_prefix="fleet")
-        self._leaving: list[Future[None]] = []
+        self._leaving: list[Future[Any]] = []
+        #: Keys of evaluations of which the network, or the service, has kept the answer: whoever asks again asks for the same one.
+        self._unheard: dict[tuple[str, str], str] = {}
 
     async def judge(self, task: TaskSource, source: str) -> Mapping[str, Any]:
         """See `Judge.judge`. When it is cancelled, or has waited long enough, the service is asked no more and told to stop."""
         asked = _Asked()
+        asking = self._threads.submit(self._ask, task, source, asked)
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._ask, task, source, asked
-            )
+            return await asyncio.wrap_future(asking)
         except asyncio.CancelledError:
-            # The thread may be within a request, and would say so only after it.
+            # The thread may be within a request, and would say so only after it; or it does not know yet of what.
             self._leaving = [one for one in self._leaving if not one.done()]
             with suppress(RuntimeError):  # closed meanwhile
-                self._leaving.append(self._threads.submit(self._withdraw, asked))
+                self._leaving += [asking, self._threads.submit(self._withdraw, asked)]
             raise
         finally:
             asked.given_up.set()
 
     def close(self) -> None:
-        """Ask nothing more; requests under way end by themselves."""
+        """Ask nothing more; what was given up is told to the service, if it listens, and requests under way end by themselves."""
         wait(self._leaving, _LEAVE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
@@ -161,7 +162,9 @@ class ServiceJudge:
 
     def _verdict(self, request: EvaluateRequest, asked: _Asked) -> EvaluationView:
         """The evaluation when it has ended: asked for again and again, by a key that makes it the same one."""
-        patience_s, key, look_s = self._settings.patience_s, uuid.uuid4().hex, _FIRST_LOOK_S
+        patience_s, look_s = self._settings.patience_s, _FIRST_LOOK_S
+        what = (sha256_of(request.source or ""), sha256_of(request.candidate))
+        key = self._unheard.pop(what, None) or uuid.uuid4().hex
         ends_s = time.monotonic() + patience_s
         while (left_s := ends_s - time.monotonic()) > 0 and not asked.given_up.is_set():
             try:
@@ -170,6 +173,9 @@ class ServiceJudge:
                 asked.evaluation, look_s = error.waited_for, _LOOK_S
                 # It may be told a second before the time is over; what is left of that may still bring the verdict.
                 asked.given_up.wait(min(max(ends_s - time.monotonic(), 0.0), _PAUSE_S))
+            except (Unreachable, ServiceFault, TooMany):
+                self._unheard[what] = key
+                raise
         self._withdraw(asked)
         raise Unjudged(f"no verdict within {patience_s:g} s", again=False, late=True)
 

@@ -21,10 +21,11 @@ from agent.providers.base import Message, Provider, Reply
 from agent.providers.choice import Standing, choose
 from agent.providers.desk import IN_FLIGHT, LOOK_S, Desk, Witness
 from agent.providers.registry import provider_for
+from agent.records import messages_sha256
 from agent.spec import Budget, ModelChoice
 from agent.strategy import mismatch, starting
 from agent.strategy.clusters import visible_rows
-from agent.strategy.contrast import drawn, fewer
+from agent.strategy.contrast import drawn, fewer, varies
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
 from agent.strategy.draws import recorded
 from agent.strategy.exemplars import Judged, judged_in
@@ -51,7 +52,8 @@ class LLMProposer:
 
     Up to `in_flight` attempts go on at once: while one's candidate is compiled and timed, the answers of others arrive.
     What an attempt asks depends on its own verdict and on what was known when the first request was made, so the order
-    in which answers arrive changes no prompt.
+    in which answers arrive changes no prompt. A policy's follow-up shows what is accepted by then, whoever wrote it: that is drawn
+    once and recorded, and with several attempts at a time it does depend on the order.
 
     Args:
         models: which models to ask, each for at most its `samples` attempts; `agent.providers.choice` says in which order.
@@ -109,19 +111,19 @@ class LLMProposer:
             if first.awaited:
                 raise AnswersAwaited(first.awaited)
             if desk.answered or desk.last_failure is None:
-                yield from self._search(desk, context, first.standings)
+                yield from self._search(desk, context, first)
             self._tell(desk)
         finally:
             desk.close()
 
-    def _search(
-        self, desk: Desk, context: ProposalContext, standings: Sequence[Standing]
-    ) -> Iterator[Candidate]:
+    def _search(self, desk: Desk, context: ProposalContext, first: _First) -> Iterator[Candidate]:
         def begin(view: ProposalContext, shown: Sequence[Judged]) -> list[Message]:
             files = shown if self.origin == "policy" else None
             return opening(view, baseline_times(view), self._start_from, shown=files)
 
-        yield from Search(context, desk, standings, self._strategy, begin, _PROBLEMS, self.origin).run()
+        yield from Search(
+            context, desk, first.standings, self._strategy, begin, _PROBLEMS, self.origin, first.told
+        ).run()
 
     def _tell(self, desk: Desk) -> None:
         """Tell how the requests went."""
@@ -168,7 +170,12 @@ class _First:
         self._seed = seed
         # A policy is asked in the form that it was trained on, also after its first answer (`agent.strategy.contrast`).
         self._trained = origin == "policy"
-        self.standings = [Standing(choice.samples) for choice in desk.models]
+        self.standings = [
+            Standing(choice.samples if varies(choice) or not self._trained else min(choice.samples, 1))
+            for choice in desk.models
+        ]
+        #: Digests of what each model was asked.
+        self.told: list[set[str]] = [set() for _ in desk.models]
         self.awaited = ""
         self._attempts: list[_Attempt] = []
         self._begun = 0
@@ -203,6 +210,7 @@ class _First:
             standing = self.standings[index]
             standing.attempts += 1
             attempt = _Attempt(index, standing.attempts, self._opening(()))
+            self.told[index].add(messages_sha256(attempt.messages))
             self._attempts.append(attempt)
             if not self._ask(attempt):
                 return
@@ -254,11 +262,13 @@ class _First:
             "" if found.problem == "refusal" else fill("again", problem=_PROBLEMS.get(found.problem, ""))
         )
         if found.source is not None:
-            label = f"{choice.model} #{attempt.sample}" + (" repaired" if attempt.round > 1 else "")
+            again = " again" if self._trained else " repaired"
+            label = f"{choice.model} #{attempt.sample}" + (again if attempt.round > 1 else "")
             candidate = Candidate(found.source, self._origin, label, attempt.parent, _note(reply))
             yield candidate
             verdict = self._context.store.verdict(candidate.sha256, "screen")
-            attempt.parent = candidate.sha256
+            if not self._trained:
+                attempt.parent = candidate.sha256
             attempt.speedup = max(attempt.speedup or 0.0, speedup_of(verdict)) or None
             follow_up = after_verdict(verdict)
         if follow_up and attempt.round < _ROUNDS:
@@ -267,23 +277,38 @@ class _First:
                 more = [Message("assistant", said), Message("user", follow_up)]
                 self._go_on(attempt, [*attempt.messages, *more])
                 return
-            attempt.shown = self._drawn(attempt)
-            messages = self._opening(attempt.shown)
-            if messages != attempt.messages or _varies(choice):
-                self._go_on(attempt, messages)
+            if self._asked_beside(attempt, self._drawn(attempt)):
                 return
+        elif (
+            found.problem == "truncated"
+            and attempt.shown
+            and self._asked_beside(attempt, fewer(attempt.shown))
+        ):
+            return  # they left no room for an answer, as training sees to it
         self.standings[attempt.model].finished(attempt.speedup)
+
+    def _asked_beside(self, attempt: _Attempt, shown: tuple[Judged, ...]) -> bool:
+        """Go on with a prompt that shows these; False where the model was asked it before, and would say the same."""
+        messages = self._opening(shown)
+        told, choice = messages_sha256(messages), self._desk.models[attempt.model]
+        if told in self.told[attempt.model] and not varies(choice):
+            return False
+        attempt.shown = shown
+        attempt.parent = shown[-1].candidate.sha256 if shown else None
+        self._go_on(attempt, messages)
+        return True
 
     def _drawn(self, attempt: _Attempt) -> tuple[Judged, ...]:
         """What the next request shows of what has been judged by now, which a resumed job finds again."""
         store = self._context.store
         now = [one.candidate.sha256 for one in judged_in(store, store.candidates())]
         generator, known = recorded(store, f"shown/{self._request(attempt)}", now, self._seed)
-        return drawn(
-            judged_in(store, [one for one in store.candidates() if one.sha256 in set(known)]), generator
-        )
+        wanted = set(known)
+        then = [one for one in store.candidates() if one.sha256 in wanted]
+        return drawn(judged_in(store, then), generator)
 
     def _go_on(self, attempt: _Attempt, messages: list[Message]) -> None:
+        self.told[attempt.model].add(messages_sha256(messages))
         attempt.messages = messages
         attempt.round += 1
         attempt.waiting = None
@@ -295,9 +320,7 @@ class _First:
         if error.kind == "waiting":
             self.awaited = str(error)
             return
-        if error.kind == "request" and attempt.shown:  # perhaps more than the model reads
-            attempt.shown = fewer(attempt.shown)
-            self._go_on(attempt, self._opening(attempt.shown))
+        if error.kind == "no_room" and attempt.shown and self._asked_beside(attempt, fewer(attempt.shown)):
             return
         self._desk.failed(choice, error)
         standing.finished(attempt.speedup)
@@ -306,11 +329,6 @@ class _First:
 
     def _request(self, attempt: _Attempt) -> str:
         return f"{self._origin}/{attempt.model + 1}/{attempt.sample}/{attempt.round}"
-
-
-def _varies(choice: ModelChoice) -> bool:
-    """Whether a model that is asked the same again may answer otherwise."""
-    return bool(choice.temperature) or (choice.temperature is None and choice.provider != "policy")
 
 
 def speedup_of(verdict: dict[str, Any] | None) -> float:
@@ -335,7 +353,8 @@ def opening(
     visible = (context.description.get("shapes") or {}).get("visible") or []
     device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
-    known = context.background
+    # `rl` trains with neither a profile nor lessons in the prompt.
+    known = context.background if shown is None else None
     more = (known.of_profile(_NOTES), known.of_memory()) if known else ()
     more_of = {} if shown is None else {"shown": [_as_shown(one) for one in shown]}
     prompt = fill(

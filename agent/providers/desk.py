@@ -36,7 +36,7 @@ LINGER_S = 5.0
 """How long answers under way are waited for when a job ends; what is later is counted in full."""
 LOOK_S = 0.5
 """How often whoever waits for an answer looks whether there is still reason to."""
-_COST_NOTHING = frozenset({"authentication", "rate_limit", "server", "request", "waiting"})
+_COST_NOTHING = frozenset({"authentication", "rate_limit", "server", "request", "no_room", "waiting"})
 
 
 class Desk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ _MAX_REPLY_CHARACTERS = 400_000
 _MAX_ERROR_CHARACTERS = 500
 _MAX_TOKENS_REPORTED = 2**40
 _MAX_WAIT_S = 60.0  # between two tries, whatever the server asks for
+#: How servers say that a prompt is longer than the model reads, where they have no code for it.
+_NO_ROOM = re.compile(r"context (length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
 _FIRST_WAIT_S = 0.5
 _NO_KEY = "not-needed"  # local servers take anything, but the client insists on a value
 _RETRIED = frozenset({"rate_limit", "server"})
@@ -192,4 +195,8 @@ def _kind(error: openai.OpenAIError) -> str:
         return "server"
     if isinstance(error, openai.APIResponseValidationError):
         return "protocol"
+    if isinstance(error, openai.BadRequestError) and (
+        error.code == "context_length_exceeded" or _NO_ROOM.search(str(error))
+    ):
+        return "no_room"
     return "request"

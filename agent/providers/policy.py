@@ -82,7 +82,7 @@ class LocalPolicy:
             room = self._context_tokens() - given
             if room < 1:
                 text = f"the prompt has {given} tokens, more than the checkpoint can read"
-                raise ProviderError(text, "request")
+                raise ProviderError(text, "no_room")
             made = self._model.generate(
                 **inputs,
                 max_new_tokens=min(limit, room),

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
     import random
 
     from agent.providers.desk import Desk
+    from agent.spec import ModelChoice
     from agent.strategy.beam import Parent
     from agent.strategy.conversation import Round
 
-#: A prompt with two files, with the faster one, and with none, where more is longer than the model reads.
+#: A prompt with two files, with the faster one, and with none, where more leaves no room in what the model reads.
 _MOST_ASKED = 3
 
 
 def drawn(judged: Sequence[Judged], generator: random.Random) -> tuple[Judged, ...]:
     """Accepted candidates to show, from the slower to the faster: two of different speed, one where all are alike, or none."""
     return draw([one for one in judged if editable(one)], generator).successes
+
+
+def varies(choice: ModelChoice) -> bool:
+    """Whether a model that is asked the same again may answer otherwise. A checkpoint of ours without a temperature does not."""
+    return bool(choice.temperature) or (choice.temperature is None and choice.provider != "policy")
 
 
 def fewer(shown: Sequence[Judged]) -> tuple[Judged, ...]:
@@ -66,23 +72,28 @@ class Contrast:
             ProviderError: when a request fails.
         """
         files = shown.successes
+        source, reply = None, None
         for request in self.requests(self._step):
             try:
                 reply = self._desk.answer(request, self._model, this.retold(files))
-                break
             except ProviderError as error:
-                if error.kind != "request" or not files:
+                if error.kind != "no_room" or not files:
                     raise
                 files = fewer(files)
-        if reply is None:
-            return None
-        found = extract(reply.text, reply.finish)
-        self._desk.count(found.problem or "candidate")
+                continue
+            if reply is None:
+                return None
+            found = extract(reply.text, reply.finish)
+            self._desk.count(found.problem or "candidate")
+            source = found.source
+            if found.problem != "truncated" or not files:
+                break
+            files = fewer(files)  # they left no room for an answer, as training sees to it
         tried = {one.candidate.sha256: one.candidate.source for one in this.judged}
-        if found.source is None or likeness(found.source, tried).repeats(parent.mode):
+        if source is None or reply is None or likeness(source, tried).repeats(parent.mode):
             return None
         label = f"{self._desk.models[self._model].model} round {this.number}"
         beside = f"beside {len(files)} measured" if files else "with nothing measured to show"
         note = f"{beside} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
         lineage = files[-1].candidate.sha256 if files else None
-        return Candidate(found.source, self._origin, label, lineage, note)
+        return Candidate(source, self._origin, label, lineage, note)

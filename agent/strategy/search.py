@@ -25,10 +25,11 @@ from agent.portfolio.entries import Entry
 from agent.providers.base import Message
 from agent.providers.choice import Standing, choose
 from agent.providers.desk import LOOK_S
+from agent.records import messages_sha256
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
 from agent.strategy.clusters import worst_cluster
-from agent.strategy.contrast import Contrast, drawn
+from agent.strategy.contrast import Contrast, drawn, varies
 from agent.strategy.conversation import Conversation, Round
 from agent.strategy.draws import recorded
 from agent.strategy.exemplars import Exemplars, Judged, judged_in
@@ -69,6 +70,7 @@ class Search:
         opening: makes the beginning of a conversation (rules, task, shapes) from a context, with candidates to show or without.
         problems: what to say to an answer without a candidate, by `Extraction.problem`.
         origin: of what is proposed; "policy" is asked in the form that it was trained on (`agent.strategy.contrast`).
+        told: digests of what each model was asked before; a policy that would say the same is not asked it again.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class Search:
         opening: Callable[[ProposalContext, Sequence[Judged]], list[Message]],
         problems: Mapping[str, str],
         origin: str,
+        told: Sequence[set[str]] = (),
     ) -> None:
         self._context = context
         self._desk = desk
+        self._told = told
         # A round says how much is asked, not a model's `samples`.
         self._standings = [replace(one, limit=sys.maxsize) for one in standings]
         self._strategy = strategy
@@ -158,19 +162,32 @@ class Search:
                 model = self._desk.records.recall(f"choice {step}", self._choose)
                 if model < 0:
                     return found
+                if self._trained and not self._is_new(this, shown, model):
+                    continue
                 self._standings[model].attempts += 1
                 found.append(_Proposal(parent, place, shown, model, step))
         return found
+
+    def _is_new(self, this: Round, shown: Exemplars, model: int) -> bool:
+        """Whether a policy may say to this prompt what it has not said before."""
+        prompt = messages_sha256(this.retold(shown.successes))
+        known = prompt in self._told[model]
+        self._told[model].add(prompt)
+        return not known or varies(self._desk.models[model])
 
     def _choose(self) -> int:
         index = choose(self._standings)
         return -1 if index is None else index
 
     def _start(self, this: Round, proposals: Sequence[_Proposal]) -> None:
-        for place in sorted({one.place for one in proposals}):
-            own = [one for one in proposals if one.place == place]
+        by_parent = [
+            [one for one in proposals if one.place == place]
+            for place in sorted({one.place for one in proposals})
+        ]
+        # A policy has no critic who hears of other branches.
+        for own in [[one] for one in proposals] if self._trained else by_parent:
             # Daemons: a silent server must not keep a process alive that wants to end.
-            name = f"search {self._origin} {this.number}/{place}"
+            name = f"search {self._origin} {this.number}/{own[0].place}"
             threading.Thread(
                 target=copy_context().run, args=(self._work, this, own), name=name, daemon=True
             ).start()
@@ -237,7 +254,10 @@ class Search:
         if verdict is None or verdict["verdict"] != "accepted":
             return
         # What a repair brings is its speed, what an improvement brings is what it gained.
-        standing.finished(Judged(candidate, verdict).speedup / (proposal.parent.judged.speedup or 1.0))
+        before = proposal.parent.judged.speedup
+        if self._trained:
+            before = proposal.shown.successes[-1].speedup if proposal.shown.successes else 0.0
+        standing.finished(Judged(candidate, verdict).speedup / (before or 1.0))
         if self._strategy.tune:
             yield from tuned(self._context, candidate, self._strategy)
 

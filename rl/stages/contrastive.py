@@ -221,8 +221,6 @@ def _trainer(
         # Whole distribution: what truncates it biases the ratio between policy and sampler.
         top_p=1.0,
         top_k=0,
-        # Gradient checkpointing turns the cache off, in sampling too: each token would read all before it anew.
-        generation_kwargs={"use_cache": True},
         beta=stage.beta,
         epsilon=stage.epsilon,
         epsilon_high=stage.epsilon_high,
@@ -246,7 +244,8 @@ def engine_options(stage: ContrastiveStage) -> dict[str, Any]:
     """What `GRPOConfig` is told of who samples."""
     generation = stage.generation
     if generation.engine == "transformers":
-        return {"use_vllm": False}
+        # Gradient checkpointing turns the cache off, in sampling too: each token would read all before it anew.
+        return {"use_vllm": False, "generation_kwargs": {"use_cache": True}}
     if generation.engine == "vllm-server":
         return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": generation.url}
     return {

@@ -77,6 +77,7 @@ def test_falls_back_to_the_older_name_of_the_token_limit() -> None:
         (Answer(status=429, message="slow down"), "rate_limit"),
         (Answer(status=500, message="oops"), "server"),
         (Answer(status=404, message="no such model"), "request"),
+        (Answer(status=400, message="This model's maximum context length is 64 tokens."), "no_room"),
         (Answer(raw=b"<html>gateway</html>"), "protocol"),
         (Answer(raw=b'{"choices": []}'), "protocol"),
         (Answer(raw=b'{"choices": null}'), "protocol"),

@@ -29,3 +29,5 @@ def test_trl_takes_the_options_of_every_engine(generation: dict[str, Any], tmp_p
     config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **options)
     assert config.use_vllm == (generation["engine"] != "transformers")
     assert {name: getattr(config, name) for name in options} == options
+    # vLLM's own sampling parameters know no cache, and refuse what they do not know.
+    assert ("generation_kwargs" in options) == (generation["engine"] == "transformers")

@@ -20,6 +20,7 @@ from rl import judges
 from rl.config import FleetPart
 from rl.errors import ConfigError
 from rl.judges import ServiceJudge, Unjudged, check_address, machine_of
+from services.client import Unreachable
 from services.client import client as client_module
 from services.client.sending import KEY_VARIABLE
 
@@ -181,11 +182,44 @@ def test_what_was_given_up_before_its_id_was_known_is_stopped_as_well() -> None:
         judge = ServiceJudge(service.url, settings(width=1))
         asyncio.run(given_up(judge, 0.3))
         assert service.stopped == []
-        service.let_go.set()
-        ends_s = time.monotonic() + 10
-        while not service.stopped and time.monotonic() < ends_s:
-            time.sleep(0.05)
+        threading.Timer(0.5, service.let_go.set).start()
+        judge.close()  # waits for the answer that tells the id
         assert service.stopped == ["long"]
+
+
+def test_the_end_does_not_wait_for_ever_for_a_service_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "_LEAVE_S", 0.3)
+    with deaf(holds=True) as service:
+        judge = ServiceJudge(service.url, settings(width=1))
+        asyncio.run(given_up(judge, 0.3))
+        began_s = time.monotonic()
+        judge.close()
+        assert time.monotonic() - began_s < 5
+        assert service.stopped == []
+
+
+def test_who_asks_again_after_a_fault_of_the_network_asks_for_the_same_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with deaf(holds=False) as service:
+        judge = ServiceJudge(service.url, settings(width=1))
+        real = judge._client.evaluate
+
+        def broken(*given: Any, **more: Any) -> Any:
+            real(*given, **more)
+            raise Unreachable("it was away when it answered")
+
+        monkeypatch.setattr(judge._client, "evaluate", broken)
+        with pytest.raises(Unjudged) as told:
+            asyncio.run(judge.judge(TASK, SHORT))
+        assert told.value.again
+        monkeypatch.setattr(judge._client, "evaluate", real)
+        assert asyncio.run(judge.judge(TASK, SHORT)) == {"verdict": "accepted"}
+        assert len(service.keys) == 2
+        assert len(set(service.keys)) == 1
+        # Nor is what has been answered taken for another measurement.
+        assert asyncio.run(judge.judge(TASK, SHORT)) == {"verdict": "accepted"}
+        assert len(set(service.keys)) == 2
         judge.close()
 
 

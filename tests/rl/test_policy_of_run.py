@@ -134,6 +134,22 @@ def test_the_agents_first_prompt_to_a_policy_is_the_one_that_it_was_trained_on(
     assert sent(store) == messages_of(ROW)
 
 
+def test_what_training_has_not_shown_is_not_told_either(untrained: Path, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+
+    class Known:
+        def of_profile(self, limit: int) -> str:
+            return "## Where the time goes\n\nIn memory."
+
+        def of_memory(self) -> str:
+            return "## Lessons\n\nFuse."
+
+    context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store, background=Known())  # type: ignore[arg-type]
+    for proposer in proposers_for(job(untrained, max_tokens=4)):
+        assert list(proposer.propose(context)) == []
+    assert sent(store) == messages_of(ROW)
+
+
 def test_another_model_is_not_asked_for_an_answer_in_parts(untrained: Path, tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     spec = job(untrained, origin="llm", max_tokens=4)

@@ -147,7 +147,7 @@ def test_no_form_of_another_site_changes_anything(keyed: Keyed) -> None:
     key = keyed.key("root", "admin")
     browser, _ = logged_in(keyed, key)
     job_id = submit(keyed.client(key)).json()["id"]
-    ids = {"job_id": job_id, "key_id": key.row.id}
+    ids = {"job_id": job_id, "key_id": key.row.id, "evaluation_id": job_id}
     unsafe = [(method, path) for method, path in routes_of(keyed.app) if method != "GET"]
     assert len(unsafe) >= 10
     other = token_in(logged_in(keyed, keyed.key("mallory"))[0].get("/").text)

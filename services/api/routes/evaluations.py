@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from services.api.deps import DatabaseDep, IdempotencyKey, SessionDep, SettingsDep
+from services.api.deps import DatabaseDep, IdempotencyKey, SettingsDep
 from services.db.models import FINAL_STATES
 from services.db.session import Database
 from services.jobs import cancel, read, submit
@@ -68,10 +68,11 @@ def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
 
 
 @router.post("/evaluations/{evaluation_id}/cancel", status_code=202)
-def cancel_evaluation(evaluation_id: str, session: SessionDep) -> EvaluationView:
+def cancel_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
     """Stop an evaluation that nobody waits for any more; asking twice, or asking one that has ended, changes nothing."""
-    cancel.request_cancel_evaluation(session, evaluation_id)
-    return read.get_evaluation(session, evaluation_id)
+    with database.uncommitted() as session:
+        cancel.request_cancel_evaluation(session, evaluation_id)
+        return read.get_evaluation(session, evaluation_id)
 
 
 async def _judged(database: Database, view: EvaluationView, seconds: float) -> EvaluationView:

@@ -40,13 +40,24 @@ def answers(*bodies: str) -> Callable[[dict[str, Any]], Answer]:
 
 
 def run(
-    server: ChatServer, store: FolderStore, speeds: dict[str, float], *, samples: int = 1, **strategy: Any
+    server: ChatServer,
+    store: FolderStore,
+    speeds: dict[str, float],
+    *,
+    samples: int = 1,
+    temperature: float | None = 1.0,
+    **strategy: Any,
 ) -> list[Candidate]:
     """What a policy proposes; each file is accepted at the speed that is named for its body, or wrong."""
     background = Background(store, TASK.source, DESCRIPTION, "cpu")
     context = ProposalContext(TASK, DESCRIPTION, "cpu", None, store, background=background)  # type: ignore[arg-type]
     choice = ModelChoice(
-        "p-1", base_url=server.base_url, timeout_s=5.0, origin="policy", samples=samples, temperature=1.0
+        "p-1",
+        base_url=server.base_url,
+        timeout_s=5.0,
+        origin="policy",
+        samples=samples,
+        temperature=temperature,
     )
     settings = Strategy(**{"seed": 1, "tune": False, **strategy})
     proposer = LLMProposer([choice], Budget(), strategy=settings, in_flight=1, origin="policy")
@@ -101,6 +112,8 @@ def test_a_failure_is_asked_for_again_and_not_shown(store: FolderStore) -> None:
     assert len(found) == 2
     first, second = prompts(server)
     assert first == second
+    # The second was not shown the first.
+    assert [(one.label, one.parent_sha256) for one in found] == [("p-1 #1", None), ("p-1 #1 again", None)]
 
 
 def test_a_compiler_mode_is_nothing_to_show(store: FolderStore) -> None:
@@ -125,6 +138,57 @@ def test_who_would_say_the_same_again_is_not_asked_again(
     assert len(server.requests) == asked
 
 
+@pytest.mark.parametrize("samples", [1, 4])
+def test_a_search_asks_nothing_twice_of_who_would_say_the_same(store: FolderStore, samples: int) -> None:
+    known(store, slow=0.5, fast=2.0)
+    said: dict[str, str] = {}
+
+    def always(request: dict[str, Any]) -> Answer:
+        prompt = request["messages"][1]["content"]
+        said.setdefault(prompt, f"x * {len(said) + 2}")
+        return answers(said[prompt])(request)
+
+    with chat_server(chosen=always) as server:
+        run(
+            server, store, {f"x * {number}": 1.0 + number for number in range(99)},
+            samples=samples, temperature=0.0, rounds=4, beam=2, branches=4, patience=9,
+        )  # fmt: skip
+    asked = prompts(server)
+    assert len(asked) > 4
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_files_that_leave_no_room_for_an_answer_are_shown_no_more(store: FolderStore, rounds: int) -> None:
+    known(store, slow=0.5)
+    write = answers("x + x", "x * 2", "x.mul(2)")
+
+    def cut(request: dict[str, Any]) -> Answer:
+        if request["messages"][1]["content"].count("x the best baseline:") > 1:
+            return Answer("### Analysis\n\nThe", finish="length")
+        return write(request)
+
+    with chat_server(chosen=cut) as server:
+        found = run(server, store, {"x + x": 1.3, "x * 2": 2.0, "x.mul(2)": 3.0}, rounds=rounds, beam=1)
+    assert len(found) == 2 + rounds
+    counts = [text.count("x the best baseline:") for text in prompts(server)]
+    assert counts == [0, *[2, 1] * (1 + rounds)]
+    assert replayed(store, rounds=rounds, beam=1).same
+
+
+def test_another_refusal_is_no_prompt_that_is_too_long(store: FolderStore) -> None:
+    known(store, slow=0.5)
+    write = answers("x + x")
+
+    def gone(request: dict[str, Any]) -> Answer:
+        shown = SHOWN in request["messages"][1]["content"]
+        return Answer(status=404, message="no such model") if shown else write(request)
+
+    with chat_server(chosen=gone) as server:
+        run(server, store, {"x + x": 1.3})
+    assert len(server.requests) == 2
+
+
 @pytest.mark.parametrize("files_fit", [1, 0])
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_a_prompt_that_is_too_long_shows_less(store: FolderStore, files_fit: int, rounds: int) -> None:
@@ -133,7 +197,7 @@ def test_a_prompt_that_is_too_long_shows_less(store: FolderStore, files_fit: int
 
     def small(request: dict[str, Any]) -> Answer:
         if request["messages"][1]["content"].count("x the best baseline:") > files_fit:
-            return Answer(status=400, message="too long")
+            return Answer(status=400, message="This model's maximum context length is 64 tokens.")
         return write(request)
 
     speeds = {"x + x": 1.3, "x * 2": 2.0, "x * 2.0 + 0": 3.0}
