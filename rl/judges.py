@@ -174,7 +174,8 @@ class ServiceJudge:
                 # It may be told a second before the time is over; what is left of that may still bring the verdict.
                 asked.given_up.wait(min(max(ends_s - time.monotonic(), 0.0), _PAUSE_S))
             except (Unreachable, ServiceFault, TooMany):
-                self._unheard[what] = key
+                if not asked.given_up.is_set():  # else it is cancelled, and who asks again wants another one
+                    self._unheard[what] = key
                 raise
         self._withdraw(asked)
         raise Unjudged(f"no verdict within {patience_s:g} s", again=False, late=True)
