@@ -29,6 +29,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from agent.prompts.markers import holds_markers
 from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
 from evaluator.sources import TaskSource
@@ -43,7 +44,6 @@ from rl.exemplars import Draw
 from rl.hacks import caught
 from rl.journal import Journal
 from rl.judges import Judge, Unjudged, judge_of, machine_of
-from rl.markers import holds_markers
 from rl.policies import Checkpoint, Policy, seed_of
 from rl.prompts import contrastive_prompt, read_answer
 from rl.reward import Score, measured_again, score

@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent.prompts.markers import holds_markers
 from agent.strategy.clusters import visible_rows
 from agent.strategy.exemplars import LONGEST_SHOWN_CHARACTERS, apart
 from agent.strategy.novelty import fingerprint
 from rl.config import ExemplarPart
 from rl.errors import JournalError
 from rl.journal import Journal
-from rl.markers import holds_markers
 
 _KIND = "kernelwright.exemplars/1"
 _OF_A_ROW = ("dims", "split", "timed", "weight", "speedup", "ci95", "pairs", "baseline_us")

@@ -30,7 +30,7 @@ from rl.config import ModelPart, Stage
 from rl.errors import ConfigError
 from rl.prompts import as_text
 
-#: In the form of a chat's joints, so that no stranger's text with them is ever shown or taught (`rl.markers`).
+#: In the form of a chat's joints, so that no stranger's text with them is ever shown or taught (`agent.prompts.markers`).
 PAD, END = "<|pad|>", "<|end|>"
 _CONTEXT = 4096
 _SPARING = "FSDP_CPU_RAM_EFFICIENT_LOADING"

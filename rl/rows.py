@@ -22,12 +22,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from agent.prompts.markers import holds_markers
 from agent.providers.base import Message
 from evaluator.sources import TaskSource
 from rl.config import Part
 from rl.errors import CheckpointError, DataError
 from rl.exemplars import Draw, Exemplar, Shown
-from rl.markers import holds_markers
 from rl.prompts import TaskText, as_text, contrastive_prompt
 from rl.whole_file import replacing
 

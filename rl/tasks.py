@@ -7,12 +7,12 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agent.prompts.markers import holds_markers
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 from rl.config import Stage
 from rl.decontamination import refuse_overlaps
 from rl.errors import ConfigError
-from rl.markers import holds_markers
 
 _MOST_BYTES = 1 << 20
 

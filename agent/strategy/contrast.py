@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
 from agent.errors import ProviderError
+from agent.prompts.markers import holds_markers
 from agent.proposers.extraction import extract
 from agent.strategy.beam import editable
 from agent.strategy.exemplars import Exemplars, Judged, draw
@@ -30,8 +31,12 @@ _MOST_ASKED = 3
 
 
 def drawn(judged: Sequence[Judged], generator: random.Random) -> tuple[Judged, ...]:
-    """Accepted candidates to show, from the slower to the faster: two of different speed, one where all are alike, or none."""
-    return draw([one for one in judged if editable(one)], generator).successes
+    """Accepted candidates to show, from the slower to the faster: two of different speed, one where all are alike, or none.
+
+    A compiler mode has nothing to learn from, and a file with a chat format's marks in it would end the turn where it stands.
+    """
+    shown = [one for one in judged if editable(one) and not holds_markers(one.candidate.source)]
+    return draw(shown, generator).successes
 
 
 def varies(choice: ModelChoice) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent.prompts import fill
+from agent.prompts.markers import holds_markers
 from agent.proposers.extraction import extract
 from agent.providers.base import Message
 from agent.strategy.conversation import DEVICES
 from rl.errors import ConfigError
 from rl.exemplars import Draw
-from rl.markers import holds_markers
 
 _HEADINGS = ("analysis", "design", "code")
 _HEADING = re.compile(r"^#{1,6}[ \t]*(analysis|design|code)[ \t]*:?[ \t]*$", re.IGNORECASE)
@@ -44,7 +44,7 @@ class TaskText:
 def contrastive_prompt(task: TaskText, draw: Draw, special_tokens: Iterable[str] = ()) -> list[Message]:
     """The conversation's beginning for a task and the exemplars that were drawn for it.
 
-    An exemplar with a prompt's own joints in it (`rl.markers`) is not shown: none should be here, since the database takes none,
+    An exemplar with a prompt's own joints in it (`agent.prompts.markers`) is not shown: none should be here, since the database takes none,
     but another run's tokenizer may have other special tokens.
 
     Args:

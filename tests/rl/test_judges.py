@@ -127,16 +127,17 @@ async def given_up(judge: ServiceJudge, after_s: float) -> None:
             await judge.judge(TASK, LONG)
 
 
+async def given_up_and_another(judge: ServiceJudge, after_s: float) -> Any:
+    await given_up(judge, after_s)
+    async with asyncio.timeout(10):
+        return await judge.judge(TASK, SHORT)
+
+
 def test_whoever_is_asked_next_does_not_wait_for_what_was_given_up() -> None:
     with deaf(holds=True) as service:
         judge = ServiceJudge(service.url, settings(width=1))
 
-        async def both() -> Any:
-            await given_up(judge, 0.5)
-            async with asyncio.timeout(10):
-                return await judge.judge(TASK, SHORT)
-
-        assert asyncio.run(both()) == {"verdict": "accepted"}
+        assert asyncio.run(given_up_and_another(judge, 0.5)) == {"verdict": "accepted"}
         # else nothing was under way that could have been waited for
         assert service.asked["long"] == 1
         judge.close()
@@ -164,12 +165,7 @@ def test_a_service_is_told_at_once_to_stop_what_was_given_up(monkeypatch: pytest
     with deaf(holds=True, first_free=True) as service:
         judge = ServiceJudge(service.url, settings(width=1))
 
-        async def both() -> Any:
-            await given_up(judge, 3.0)
-            async with asyncio.timeout(10):
-                return await judge.judge(TASK, SHORT)
-
-        assert asyncio.run(both()) == {"verdict": "accepted"}
+        assert asyncio.run(given_up_and_another(judge, 3.0)) == {"verdict": "accepted"}
         judge.close()
         # While the request for it is still held, and of what was judged nothing is stopped.
         assert service.stopped == ["long"]

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from agent.prompts.markers import holds_markers
 from kernelbench_tasks import catalog
 from rl.errors import ConfigError
 from rl.exemplars import Draw, Exemplar, Shown
-from rl.markers import holds_markers
 from rl.prompts import TaskText, as_text, contrastive_prompt, read_answer
 
 TASK = TaskText("class Model: ...\n", "- rows: 1 to 64", "- rows=8: 5.0 us", "cpu")

@@ -30,13 +30,9 @@ from agent.strategy.settings import Strategy
 from tests.agent.chat_server import Answer, ChatServer, chat_server
 from tests.agent.strategy import search_job
 from tests.agent.strategy.judging import accepted, rejected, row
-from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source, number_of
+from tests.agent.strategy.search_job import DESCRIPTION, TASK, by_source, file, number_of
 
 DIAGNOSIS = '{"bottleneck": "memory_bandwidth", "evidence": "two passes", "change": "fuse both passes"}'
-
-
-def file(body: str) -> str:
-    return f"import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {body}\n"
 
 
 def text_of(request: dict[str, Any]) -> str:
