@@ -1,0 +1,142 @@
+"""What the parts of :mod:`benchmarks.real_modules` share: the report that is written row by row, and the candidates."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agent.compiler import cuda_graph
+from agent.compiler.capture import capture
+from agent.compiler.modes import mode_source, modes
+from agent.compiler.standalone import standalone_source
+from agent.errors import ProposalFailed
+from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
+from benchmarks.exemplars_cpu import environment
+from benchmarks.kernelbench_sample import Module
+from evaluator.client import Referee
+from evaluator.referee.control import twin
+from evaluator.sources import TaskSource
+
+
+class OutOfTime(Exception):
+    """The time given is over."""
+
+
+@dataclass
+class Report:
+    """What is written, again after every row.
+
+    Attributes:
+        path: of the JSON; an existing one is continued. None writes nothing.
+        ends_at: on the monotonic clock.
+        content: see :meth:`begin`.
+    """
+
+    path: Path | None
+    ends_at: float
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Reads what there is, and adds this session to it."""
+        if self.path is not None and self.path.exists():
+            self.content = json.loads(self.path.read_text(encoding="utf-8"))
+        for name in ("modules", "rows", "aa", "batch", "plain"):
+            self.content.setdefault(name, {})
+        self.content.setdefault("program", "benchmarks.real_modules")
+        self.content.setdefault("sessions", []).append({"settings": settings, "environment": environment()})
+
+    @property
+    def session(self) -> int:
+        """Number of this session, which rows carry."""
+        return len(self.content["sessions"]) - 1
+
+    def know(self, facts: dict[str, Any]) -> None:
+        """The device's facts, from whoever has it open."""
+        self.content["sessions"][-1]["environment"] |= facts
+
+    def save(self) -> None:
+        """Writes the file, whole or not at all."""
+        if self.path is not None:
+            part = self.path.with_suffix(".part")
+            part.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+            part.replace(self.path)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end of the time given."""
+        return self.ends_at - time.monotonic()
+
+    def check(self) -> None:
+        """Raises OutOfTime at the end of the time given."""
+        if self.left_s <= 0:
+            raise OutOfTime
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all parts need."""
+
+    device: str
+    modules: list[Module]
+    kinds: tuple[str, ...]
+    candidates: Path | None
+    folder: Path
+    report: Report
+    console: Console
+
+    def say(self, words: str) -> None:
+        """One line."""
+        self.console.print(words, highlight=False, markup=False, soft_wrap=True)
+
+    def due(self) -> list[Module]:
+        """Modules that can be judged: they run, and a call fits in half of the device's memory."""
+        known = self.report.content["modules"]
+        return [module for module in self.modules if known.get(module.name, {"fits": True})["fits"]]
+
+
+def candidate_source(work: Work, module: Module, kind: str, referee: Referee | None) -> str | None:
+    """The text of a candidate; None where there is none of this kind.
+
+    Raises:
+        ProposalFailed: the compiler has none for this module.
+    """
+    text = module.source
+    if kind == "own":
+        return twin(TaskSource(module.name, text)).source
+    if kind == "model":
+        path = work.candidates / f"{module.name}.py" if work.candidates else None
+        return path.read_text(encoding="utf-8") if path is not None and path.exists() else None
+    if kind == "default":
+        mode = next(mode for mode in modes(work.device) if mode.label == "compile default")
+        return mode_source(mode, text, module.name)
+    if kind == "graph":
+        return cuda_graph.cuda_graph_source(text, module.name) if work.device == "cuda" else None
+    made = work.folder / "extracted" / f"{module.name}.py"
+    if not made.exists():
+        if referee is None:
+            return None
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(extracted(work.device, module, referee), encoding="utf-8")
+    return made.read_text(encoding="utf-8")
+
+
+def extracted(device: str, module: Module, referee: Referee) -> str:
+    """The kernels that the compiler generates, as a candidate file.
+
+    Raises:
+        ProposalFailed: see there.
+    """
+    description = referee.describe(TaskSource(module.name, module.source))
+    if not description.get("ok"):
+        raise ProposalFailed(f"the task was not described: {description.get('reason')}")
+    task = TaskSource(module.name, description.get("source") or module.source)
+    way = (CUDA_EXTRACTIONS if device == "cuda" else CPU_EXTRACTIONS)[0]
+    captured = capture(referee, task, description.get("dims") or {}, device, way.settings, way.request)
+    if not captured.variants:
+        raise ProposalFailed(captured.reason)
+    return standalone_source(captured, task.source, task.name, device)
