@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evaluator.oracle.numbers import is_inexact, to_float64
+from evaluator.roles.arena import carrier
 from evaluator.roles.chain import Chain, Windows, mask_words
 from evaluator.roles.frames import TensorMeta
 
@@ -47,10 +48,17 @@ class Mixed(NamedTuple):
 
 @dataclass
 class TensorInput:
-    """One tensor argument: its description and the referee's private draws of it (flat, in the carrier dtype)."""
+    """One tensor argument: its description and the referee's private draws of it.
+
+    Attributes:
+        meta: what it looks like.
+        draws: flat, in the carrier dtype, on the host; or flat bytes on a GPU, of large tensors a part that is used again and again.
+        same: whether ``get_inputs`` gives the same values each time; None leaves it to a comparison of the draws.
+    """
 
     meta: TensorMeta
-    draws: list[Array]
+    draws: list[Any]
+    same: bool | None = None
     rollable: bool = False
     signed: bool = False
     #: Whether the chain replaces every element; see :meth:`ShapeInputs.renew_small`.
@@ -61,15 +69,16 @@ class TensorInput:
         if not self.meta.contiguous:
             self.draws = _without_gaps(self.draws, self.meta)
         first = self.draws[0]
-        self._addresses = np.array([draw.ctypes.data for draw in self.draws], dtype=np.uint64)
-        if first.size < 2:
+        if not self.on_device:
+            self._addresses = np.array([draw.ctypes.data for draw in self.draws], dtype=np.uint64)
+        if self.size < 2:
             return
-        sample = first[: 1 << 16]
+        sample = self._taken(first, slice(0, 1 << 16))
         if is_inexact(self.meta.dtype):
             values = to_float64(sample, self.meta.dtype)
             self.rollable = bool(np.isfinite(values).all() and (values != values[0]).any())
             self.signed = self.rollable and bool((values.real < 0).any() and (values.real > 0).any())
-        elif all(np.array_equal(draw, first) for draw in self.draws[1:]):
+        elif self._is_same():
             # A table, positions, a causal mask: what is the same in every draw is part of the task.
             return
         elif self.meta.dtype == "bool":
@@ -78,13 +87,50 @@ class TensorInput:
             # Unsigned numbers wrap around, so compare instead of subtracting.
             self.rollable = bool((sample[1:] < sample[:-1]).any() and (sample[1:] > sample[:-1]).any())
         if self.rollable:
-            places = np.random.default_rng(secrets.randbits(128)).integers(0, first.size, _POOL_ELEMENTS)
-            self.pool = self.draws[secrets.randbelow(len(self.draws))][places]
+            places = np.random.default_rng(secrets.randbits(128)).integers(
+                0, self.source_size, _POOL_ELEMENTS
+            )
+            self.pool = self._taken(self.draws[secrets.randbelow(len(self.draws))], places)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the draws lie on a GPU."""
+        return not isinstance(self.draws[0], np.ndarray)
+
+    @property
+    def size(self) -> int:
+        """Elements of its span of memory."""
+        return self.meta.span_bytes // self.meta.item_bytes
+
+    @property
+    def source_size(self) -> int:
+        """Elements of each draw."""
+        return len(self.draws[0]) // (self.meta.item_bytes if self.on_device else 1)
+
+    def _taken(self, draw: Any, places: Any) -> Array:
+        """Some elements of a draw, on the host, in the carrier dtype."""
+        if not self.on_device:
+            taken: Array = draw[places]
+            return taken
+        import torch
+
+        rows = draw.view(-1, self.meta.item_bytes)
+        if isinstance(places, np.ndarray):
+            places = torch.from_numpy(places).to(draw.device)
+        return np.asarray(rows[places].cpu().numpy().reshape(-1).view(carrier(self.meta.dtype)))
+
+    def _is_same(self) -> bool:
+        if self.same is not None:
+            return self.same
+        first = self.draws[0]
+        if not self.on_device:
+            return all(np.array_equal(draw, first) for draw in self.draws[1:])
+        return all(bool((draw == first).all()) for draw in self.draws[1:])
 
     @property
     def refresh_stride(self) -> int:
         """Every how many elements the chain replaces one: all where :attr:`renewed`, else at most about 2048 places per call."""
-        return 1 if self.renewed else max(61, self.draws[0].size // 2048) | 1
+        return 1 if self.renewed else max(61, self.size // 2048) | 1
 
     def draw(self, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
         """Contents never used before, as indices of draws and offsets in elements, one of either per content.
@@ -96,7 +142,7 @@ class TensorInput:
         draws = generator.integers(0, len(self.draws), count)
         if not self.rollable:
             return draws, np.zeros(count, dtype=np.int64)
-        offsets = generator.integers(0, self.draws[0].size, count)
+        offsets = generator.integers(0, self.source_size, count)
         row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
         if row > 1:
             offsets += offsets % row == 0
@@ -117,7 +163,7 @@ class TensorInput:
         one = self.draw(count, generator)
         if not self.rollable:
             return Mixed(*one)
-        words = mask_words(self.draws[0].nbytes)
+        words = mask_words(self.meta.span_bytes)
         if draw_bits is not None:
             masks = draw_bits(count, words)
         else:
@@ -138,7 +184,7 @@ class TensorInput:
 
     def rebuild_mixed(self, chain: Chain, drawn: Mixed, index: int) -> Array:
         """One content of :meth:`draw_mixed`, in private memory."""
-        content = np.empty_like(self.draws[0])
+        content: Array = np.empty_like(self.draws[0])
         self.write_all(chain, content.ctypes.data, content.nbytes, drawn.only(index))
         return content
 
@@ -147,8 +193,12 @@ class TensorInput:
         return np.roll(self.draws[draw], -offset)
 
 
-def _without_gaps(draws: list[Array], meta: TensorMeta) -> list[Array]:
+def _without_gaps(draws: list[Any], meta: TensorMeta) -> list[Any]:
     """Spans in which memory between the elements of a strided tensor holds legal values, too: rolling moves them in."""
+    if meta.span_bytes == meta.elements * meta.item_bytes:
+        return draws  # a permuted tensor has none
+    if not isinstance(draws[0], np.ndarray):
+        return [_without_gaps_on_device(draw, meta) for draw in draws]
     used = np.zeros(draws[0].size, dtype=bool)
     logical(used, meta)[...] = True
     gaps = np.flatnonzero(~used)
@@ -161,6 +211,18 @@ def _without_gaps(draws: list[Array], meta: TensorMeta) -> list[Array]:
         draw[gaps] = generator.choice(draw[used], gaps.size)
         filled.append(draw)
     return filled
+
+
+def _without_gaps_on_device(draw: Any, meta: TensorMeta) -> Any:
+    import torch
+
+    rows = draw.view(-1, meta.item_bytes)
+    used = torch.zeros(len(rows), dtype=torch.bool, device=draw.device)
+    used.as_strided(meta.shape, meta.strides).fill_(True)
+    gaps, legal = (~used).nonzero().flatten(), used.nonzero().flatten()
+    if gaps.numel() and legal.numel():
+        rows[gaps] = rows[legal[torch.randint(legal.numel(), gaps.shape, device=draw.device)]]
+    return draw
 
 
 def logical(span: Array, meta: TensorMeta) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import numpy as np
 
@@ -35,3 +36,29 @@ def redraw(name: str, values: Array, dtype: str, *, parameter: bool) -> Array:
     else:
         return values
     return from_float64(new, dtype)
+
+
+def redraw_on_device(name: str, values: Any, dtype: str, *, parameter: bool) -> Any:
+    """The same for an entry that lies on a GPU, flat bytes."""
+    import torch
+
+    if not is_inexact(dtype) or not values.numel():
+        return values
+    old = values.view(getattr(torch, dtype))
+    wide = torch.complex64 if old.is_complex() else torch.float32
+    generator = torch.Generator(device=values.device).manual_seed(secrets.randbits(63))
+    new = torch.empty(old.shape, dtype=wide, device=values.device)
+    if name.endswith("running_var"):
+        new.uniform_(0.5, 1.5, generator=generator).mul_(max(float(old.to(wide).mean().real), 1e-3))
+    elif name.endswith("running_mean"):
+        new.normal_(0.0, 0.25, generator=generator).add_(float(old.to(wide).mean().real))
+    elif parameter and bool(torch.isfinite(old.to(wide)).all()):
+        widened = old.to(wide)
+        mean = complex(widened.mean()) if old.is_complex() else float(widened.mean())
+        spread = float(widened.std(unbiased=False)) if widened.numel() > 1 else 0.0
+        del widened
+        spread = spread if spread > 1e-6 * max(abs(mean), 1e-6) else 0.25
+        new.normal_(0.0, 1.0, generator=generator).mul_(spread).add_(mean)
+    else:
+        return values
+    return new.to(old.dtype).view(torch.uint8)

@@ -18,6 +18,9 @@ class CpuDevice:
     count = 1
     #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
     baseline_modes = ("eager", "compile_default", "compile_max_autotune")
+    compiled_modes = ("compile_default", "compile_max_autotune", "compile_autocast")
+    slow_modes = ("compile_max_autotune",)
+    graph_modes = ()
     autocast_modes = ("eager_autocast", "compile_autocast")
     input_cap_bytes = 32 << 20
     memory_bytes = 0

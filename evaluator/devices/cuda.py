@@ -34,6 +34,14 @@ class CudaDevice:
         "compile_reduce_overhead",
         "cuda_graph",
     )
+    compiled_modes = (
+        "compile_default",
+        "compile_max_autotune",
+        "compile_reduce_overhead",
+        "compile_autocast",
+    )
+    slow_modes = ("compile_max_autotune", "compile_reduce_overhead")
+    graph_modes = ("compile_reduce_overhead", "cuda_graph")
     autocast_modes = ("eager_autocast", "compile_autocast")
     block_target_us = 2000.0
 

@@ -33,15 +33,17 @@ class BaselineStore:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def _path(self, environment: dict[str, Any], task_sha256: str, dims: Any) -> Path:
-        parts = json.dumps([environment, task_sha256, dims], sort_keys=True, default=str)
+    def _path(
+        self, environment: dict[str, Any], task_sha256: str, dims: Any, names: Sequence[str] = ()
+    ) -> Path:
+        parts = json.dumps([environment, task_sha256, dims, sorted(names)], sort_keys=True, default=str)
         return self._folder / f"{hashlib.sha256(parts.encode()).hexdigest()[:40]}.json"
 
     def get(
         self, environment: dict[str, Any], task_sha256: str, dims: Any, names: Sequence[str]
     ) -> dict[str, tuple[float, str]] | None:
         """Microseconds per call and reason of failure of each of the baselines ``names``; None if not all are known."""
-        path = self._path(environment, task_sha256, dims)
+        path = self._path(environment, task_sha256, dims, names)
         try:
             if time.time() - path.stat().st_mtime > _MAX_AGE_S:
                 return None
@@ -57,7 +59,7 @@ class BaselineStore:
         self, environment: dict[str, Any], task_sha256: str, dims: Any, times: dict[str, tuple[float, str]]
     ) -> None:
         """Keeps a ranking in place of an earlier one."""
-        path = self._path(environment, task_sha256, dims)
+        path = self._path(environment, task_sha256, dims, list(times))
         rows = [{"name": name, "median_us": us, "failure": why} for name, (us, why) in times.items()]
         keep_json(path, rows)
 

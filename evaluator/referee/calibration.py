@@ -9,7 +9,7 @@ from evaluator.errors import RoleFailure
 from evaluator.referee import measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import twin
-from evaluator.referee.correctness import Outcome, Rejected, cases
+from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.pairs import Pair, Timed
 from evaluator.referee.task_session import Progress, TaskSession
@@ -63,7 +63,7 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
     try:
         with Pair(session, reference) as pair:
             pair.open([shape], [timed.outcome])
-            pair.check(timed, cases(session, shape, []))
+            pair.check_more(timed)
             pair.measure(timed, effort, captured=False)
     except Rejected as rejected:
         if any(finding.rule == LATE_STOP for finding in rejected.findings):

@@ -426,8 +426,7 @@ class CandidateRun:
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
         process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
-        memory = self.session.memory_of_others() if process.memory is None and self.fleet.gpu else None
-        side = self.fleet.side(process, shape.key, shape.inputs, memory)
+        side = self.fleet.side(process, shape.key, shape.inputs, self.session.memory_of_others())
         try:
             side.open(_CALL_SECONDS)
         except BaseException:

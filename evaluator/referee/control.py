@@ -122,7 +122,8 @@ class Control:
 
     def _ready(self, shape: OpenShape, baseline: Baseline) -> Side:
         compiled = baseline.mode not in _UNCOMPILED
-        if compiled and not self._compiled:
+        # A process more would need the memory of a large shape once more; its calls take so long that the process's age does not matter.
+        if shape.large or (compiled and not self._compiled):
             return shape.side
         side = self.start(baseline.threads).open(shape)
         side.fill(1)

@@ -7,7 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,18 @@ class RefereeCore:
                 session.close()
             while len(self._sessions) >= self._most_sessions:
                 self._sessions.popitem(last=False)[1].close()
-            session = TaskSession(self.fleet, task, expires_at)
+            with self._memory_in_words():
+                session = TaskSession(self.fleet, task, expires_at)
         self._sessions[task.sha256] = session
         return session
+
+    def _memory_in_words(self) -> AbstractContextManager[None]:
+        """A GPU without memory for the referee's own work is a failure like others, and no fault of its code."""
+        if self.fleet.keeper is None:
+            return nullcontext()
+        from evaluator.referee.lent_memory import as_device_full
+
+        return as_device_full()
 
     def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
         """What lint says of the task, from what is kept if it has run here before, and the file that would be judged."""
@@ -118,7 +127,8 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            report = lint(session, device, inferred=inferred)
+            with self._memory_in_words():
+                report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
         except RoleFailure as failure:
             report = refusal(task, device, failure)
@@ -154,8 +164,11 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            description = describe(session, traffic)
+            with self._memory_in_words():
+                description = describe(session, traffic)
             session.process.expires_at = math.inf
+            if self.fleet.gpu:
+                session.compile_in_background(description["shapes"])
             return description
         except RoleFailure as failure:
             self._drop(task)
@@ -218,10 +231,8 @@ class RefereeCore:
         # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
         if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
             self._drop(request.task)
-        if evaluation.again == "wider" and self.fleet.room.widen(request.task.sha256):
-            return self._judge(_rest(request, verdict), progress, alone=alone)
         # Without any time left a second look would only say timeout, which would be the candidate's fault.
-        if evaluation.again == "alone" and not alone and verdict.elapsed_s < request.deadline_s:
+        if evaluation.again and not alone and verdict.elapsed_s < request.deadline_s:
             self._close_idle(in_use=0)
             return self._judge(_rest(request, verdict), progress, alone=True)
         return as_json(verdict)

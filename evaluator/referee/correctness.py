@@ -74,7 +74,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
     made = [make_case(session, shape, name, findings) for name in names]
     elements = sum(meta.elements for meta in made[0].metas) + sum(
-        tensor.draws[0].size for tensor in shape.inputs.tensors
+        tensor.size for tensor in shape.inputs.tensors
     )
     if elements <= _CACHED_ELEMENTS:
         shape.checks["cases"] = made
@@ -164,7 +164,8 @@ def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> t
     block = side.call([content.contents], deadline_s, poison=1 + secrets.randbelow(254), keep=True)
     paused_s = side.process.paused_s - paused_s
     outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9 - paused_s
-    spans = _checked_outputs(side, block, content)
+    check_form(side, block, content)
+    spans = side.outputs(block, 0)
     if not side.holds(0, content.contents):
         raise Rejected(
             "contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape)
@@ -265,7 +266,12 @@ def _constant(values: Array) -> bool:
     return bool(space(values).size(values) > 1 and (values == values.reshape(-1)[0]).all())
 
 
-def _checked_outputs(side: Side, block: Block, case: Content) -> list[Array]:
+def check_form(side: Side, block: Block, case: Content) -> None:
+    """Whether the outputs of a call have the number, containers, dtypes, shapes, strides and memory that they must have.
+
+    Raises:
+        Rejected: they do not.
+    """
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
         sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}"
@@ -280,7 +286,6 @@ def _checked_outputs(side: Side, block: Block, case: Content) -> list[Array]:
     if side.aliased(block) - case.aliased:
         sentence = "it returns a view of its input's memory instead of a fresh tensor"
         raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
-    return side.outputs(block, 0)
 
 
 def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:

@@ -29,11 +29,7 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         split: [] if split == "held_out" else session.drawn.draw(split, traffic=known) for split in SPLITS
     }
     shapes = {split: [one.dims for one in part] for split, part in drawn.items()}
-    usual = defaults(session.space)
-    # A file's own sizes may be too much for this device: then it is described at the first that is not.
-    if shapes["visible"] and not session.drawn.fitting([usual], session.fleet.input_cap_bytes):
-        usual = shapes["visible"][0]
-    shape = session.open(usual)
+    shape = session.open(defaults(session.space))
     return {
         "ok": True,
         "verdict": None,

@@ -7,7 +7,7 @@ import secrets
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from evaluator.content import distributions
-from evaluator.content.pools import Array, Mixed
-from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
+from evaluator.content.pools import Mixed
+from evaluator.errors import ProtocolViolation, RoleReported
 from evaluator.referee.block import Block
 from evaluator.referee.keeper import Keeper, upload
-from evaluator.referee.lent_memory import ProcessMemory
+from evaluator.referee.lent_memory import ProcessMemory, Region
 from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import NO_STATE, Drawn, Side
@@ -34,6 +34,8 @@ _EXCHANGE_SECONDS = 60.0
 #: For so long a replay may go on while its process is stopped.
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
+#: Elements of which float64 copies are made at a time.
+_PIECE_ELEMENTS = 1 << 25
 #: Owner of slots in which contents of more than one shape may lie.
 _NOBODY = 0
 
@@ -53,7 +55,7 @@ class DeviceSide(Side):
         size: MemorySize,
     ) -> None:
         self._keeper = keeper
-        #: What the process gets if it has no memory yet.
+        #: What the process must have.
         self._size = size
         self._nulls_ns: dict[tuple[int, bool, bool], deque[int]] = {}
         super().__init__(process, key, inputs, chain)
@@ -61,45 +63,50 @@ class DeviceSide(Side):
     # -- memory ------------------------------------------------------------------------------------------------
 
     def _memory(self) -> ProcessMemory:
-        """What this process shares with us over all shapes, made when its first one is opened."""
+        """What this process shares with us over all shapes."""
+        assert isinstance(self.process.memory, ProcessMemory)
+        return self.process.memory
+
+    def _lend(self, size: MemorySize) -> None:
+        """Gives the process memory of at least this size, in place of what it has if that is smaller."""
         process = self.process
-        if process.memory is None:
-            process.memory, request = self._keeper.process_memory(self._size)
-            process.memory.ended = process.watch_end()
-            code = self._keeper.code()
-            memory = process.memory
-            descriptors = (
-                memory.outputs.descriptor,
-                memory.inputs.descriptor,
-                code,
-                memory.gate.descriptor,
-            )
-            try:
-                process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
-            finally:
-                os.close(code)
-        assert isinstance(process.memory, ProcessMemory)
-        return process.memory
+        if process.memory is not None:
+            if process.memory.size.holds(size):
+                return
+            size = size.or_larger(process.memory.size)
+            process.request(runner.EXCHANGE, {"leave": True}, _EXCHANGE_SECONDS)
+            before, process.memory = process.memory, None
+            before.gate.close()
+            before.free()
+        process.memory, request = self._keeper.process_memory(size)
+        process.memory.ended = process.watch_end()
+        code = self._keeper.code()
+        memory = process.memory
+        descriptors = (memory.outputs.descriptor, memory.inputs.descriptor, code, memory.gate.descriptor)
+        try:
+            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+        finally:
+            os.close(code)
 
     def _count_slots(self) -> int:
         """As many as fit: rotating over them leaves nothing of an input in the L2 cache when its turn comes again."""
-        count = self._memory().size.slots(slot_bytes(self.inputs.tensors))
-        if count == 0:
-            sentence = f"{runner.TOO_SMALL} for the inputs of one call"
-            raise RoleFailure("out_of_memory", sentence, role="reference")
-        return count
+        self._lend(self._size)
+        return self._memory().size.slots(slot_bytes(self.inputs.tensors))
 
     def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
         self._region = self._keeper.region(fixed_bytes)
-        #: Slots of all shapes lie over each other: contents are written anew before every block.
-        self._slots = self._memory().inputs
         assert slots_bytes <= self._slots.length_bytes
+
+    @property
+    def _slots(self) -> Region:
+        """Slots of all shapes lie over each other: contents are written anew before every block."""
+        return self._memory().inputs
 
     def _shared(self) -> tuple[int, int]:
         return self._region.descriptor, self._region.length_bytes
 
-    def _put(self, offset: int, values: Array) -> None:
-        source = upload(values)
+    def _put(self, offset: int, values: Any) -> None:
+        source = values if isinstance(values, torch.Tensor) else upload(values)
         self._region.bytes[offset : offset + source.numel()].copy_(source)
         self._keeper.wait()
 
@@ -211,6 +218,48 @@ class DeviceSide(Side):
         self._keeper.wait()
         return copies
 
+    # -- in pieces, see :mod:`evaluator.referee.large` ----------------------------------------------------------
+
+    def slot(self, index: int) -> list[torch.Tensor]:
+        """The memory of a slot's tensors, flat bytes."""
+        return [self._span(index, position) for position in range(len(self.inputs.tensors))]
+
+    def claimed(self, block: Block, call: int) -> list[torch.Tensor]:
+        """The memory in which the outputs of a call lie, flat bytes; what it holds changes with the process's next call."""
+        report = block.report
+        return [
+            self._claimed(address, meta)
+            for meta, address in zip(report.metas, report.addresses[call], strict=True)
+        ]
+
+    def take_slot(self, other: DeviceSide) -> None:
+        """Writes the first slot of another process into this one's."""
+        self._note(1)
+        for target, source in zip(self.slot(0), other.slot(0), strict=True):
+            target.copy_(source)
+        self._keeper.wait()
+
+    def rebuild(self, drawn: Drawn, states: Sequence[int]) -> None:
+        """Writes what was drawn for the first slot of another process, refreshed in each of these states in turn."""
+        self._note(1)
+        targets = self.slot(0)
+        of_slot = [one.only(0) for one in drawn]
+        pairs = [(tensor, t.data_ptr()) for tensor, t in zip(self.inputs.tensors, targets, strict=True)]
+        self._keeper.fill(pairs, 0, of_slot)
+        self._keeper.refresh(self._refresh_rows(targets), states)
+        self._keeper.wait()
+
+    def poison(self) -> None:
+        """Fills the memory of the outputs with NaN, so that what is not written cannot look right."""
+        self._memory().outputs.bytes.fill_(0xFF)
+        self._keeper.wait()
+
+    def call_slot(self, deadline_s: float, *, strict: bool = False) -> Block:
+        """One call, off the clock, on what the first slot holds; earlier outputs are forgotten."""
+        self.process.freeze()
+        readiness = self._readiness(None, None, None, keep=False, token=0, calls=1)
+        return self.block(1, deadline_s, strict=strict, readiness=readiness)
+
     def fill_from(self, distribution: str) -> None:
         """Writes fresh contents of a named distribution into the first slot."""
         self.fill(1, mixed=False)
@@ -220,9 +269,10 @@ class DeviceSide(Side):
                 elements = self._span(0, position).view(getattr(torch, meta.dtype))
                 elements = elements.as_strided(meta.shape, meta.strides)
                 wide = torch.complex128 if elements.is_complex() else torch.float64
-                rows = elements.to(wide).reshape(-1, meta.shape[-1])
-                values = distributions.transformed(distribution, rows, meta.dtype, _DeviceDraws())
-                elements.copy_(values.reshape(meta.shape))
+                for part in _pieces(elements):
+                    rows = part.to(wide).reshape(-1, meta.shape[-1])
+                    values = distributions.transformed(distribution, rows, meta.dtype, _DeviceDraws())
+                    part.copy_(values.reshape(part.shape))
         self._keeper.wait()
 
     def write(self, index: int, contents: list[Any]) -> None:
@@ -246,7 +296,6 @@ class DeviceSide(Side):
 
     def refreshed(self, drawn: Drawn, index: int, states: Sequence[int]) -> list[Any]:
         """What a slot must hold after the chain has refreshed it in each of these states in turn; on the device."""
-        rows = []
         contents = [
             torch.empty(tensor.meta.span_bytes, dtype=torch.uint8, device="cuda")
             for tensor in self.inputs.tensors
@@ -257,22 +306,23 @@ class DeviceSide(Side):
             for tensor, content in zip(self.inputs.tensors, contents, strict=True)
         ]
         self._keeper.fill(targets, 0, of_slot)
-        for position, (tensor, content) in enumerate(zip(self.inputs.tensors, contents, strict=True)):
-            if tensor.rollable:
-                pool = self._region.pointer + self._pool_offsets[position]
-                item_bytes = tensor.pool.itemsize
-                rows.append(
-                    (
-                        content.data_ptr(),
-                        pool,
-                        item_bytes,
-                        content.numel() // item_bytes,
-                        tensor.pool.size,
-                        tensor.refresh_stride,
-                    )
-                )
-        self._keeper.refresh(rows, states)
+        self._keeper.refresh(self._refresh_rows(contents), states)
         return contents
+
+    def _refresh_rows(self, contents: list[torch.Tensor]) -> list[tuple[int, int, int, int, int, int]]:
+        """What the chain replaces in contents that lie somewhere as flat bytes."""
+        return [
+            (
+                content.data_ptr(),
+                self._region.pointer + self._pool_offsets[position],
+                tensor.pool.itemsize,
+                content.numel() // tensor.pool.itemsize,
+                tensor.pool.size,
+                tensor.refresh_stride,
+            )
+            for position, (tensor, content) in enumerate(zip(self.inputs.tensors, contents, strict=True))
+            if tensor.rollable
+        ]
 
     # -- the harness's own time ----------------------------------------------------------------------------------
 
@@ -310,7 +360,7 @@ class DeviceSide(Side):
             same_slot,
             count,
             tuple(meta.span_bytes for meta in metas),
-            tuple((t.pool.itemsize, t.draws[0].size, t.pool.size, t.refresh_stride) for t in refreshed),
+            tuple((t.pool.itemsize, t.size, t.pool.size, t.refresh_stride) for t in refreshed),
         )
         if like not in self._keeper.links_us:
             slots = [0] * count if same_slot else range(count)
@@ -320,7 +370,7 @@ class DeviceSide(Side):
                         self._slots.pointer + self._slot_offset(index, position),
                         self._region.pointer + self._pool_offsets[position],
                         tensor.pool.itemsize,
-                        tensor.draws[0].size,
+                        tensor.size,
                         tensor.pool.size,
                         tensor.refresh_stride,
                     )
@@ -364,7 +414,7 @@ class DeviceSide(Side):
         # A report describes outputs once, for all calls.
         together = all(block.report.metas == earlier[0].report.metas for block in earlier)
         needed_bytes = sum(meta.span_bytes + (1 << 10) for block in earlier for meta in block.report.metas)
-        together &= needed_bytes <= self._memory().size.outputs_bytes - self._memory().pool_bytes
+        together &= needed_bytes <= self._memory().size.copies_bytes
         later = []
         for asked in [calls] if together and calls else [[call] for call in calls]:
             request = {"shape": self.key, "calls": asked}
@@ -386,7 +436,7 @@ class DeviceSide(Side):
 
     def _oracle_room_bytes(self) -> int:
         """See :meth:`Side.most_kinds`: what the exchange has for copies, less what is lost between them."""
-        return self._memory().size.outputs_bytes // 4
+        return self._memory().size.copies_bytes * 3 // 4
 
     def aliased(self, block: Block) -> frozenset[int]:
         """Which outputs of the block's first call lie in the memory of the inputs."""
@@ -412,6 +462,16 @@ class DeviceSide(Side):
             self._claims_wrongly()
         pointers = offsets + np.where(in_slots, np.uint64(self._slots.pointer), np.uint64(outputs.pointer))
         return self._keeper.broken(pointers, lengths_bytes, [block.first_state, *block.report.states])
+
+
+def _pieces(elements: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Parts of a tensor along its first dimensions, each of so many elements that its float64 copies fit beside everything else."""
+    if elements.numel() <= _PIECE_ELEMENTS or elements.dim() < 2:
+        yield elements
+        return
+    rows = max(1, len(elements) * _PIECE_ELEMENTS // elements.numel())
+    for part in elements.split(rows):
+        yield from _pieces(part[0]) if len(part) == 1 else (part,)
 
 
 class _DeviceDraws:

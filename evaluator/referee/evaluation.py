@@ -13,7 +13,7 @@ import torch
 
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
-from evaluator.referee import calibration, energy, measure, pairs
+from evaluator.referee import calibration, energy, large, measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
@@ -63,6 +63,11 @@ class Request:
     #: With ``confirm``: joules per call are measured, too, at some shapes; a minute each.
     energy: bool = False
 
+    @property
+    def thorough(self) -> bool:
+        """Whether every baseline counts; a first look compares with those that are quick to compile."""
+        return self.effort == "confirm" or not {"validation", "held_out"}.isdisjoint(self.splits)
+
 
 class Evaluation:
     """Runs one :class:`Request` and words the verdict; never raises for what a role does."""
@@ -73,8 +78,8 @@ class Evaluation:
         self.fleet = fleet
         #: No other evaluation computes on the device meanwhile.
         self._alone = alone
-        #: Memory ran out, and is to be tried again: ``wider`` with all that a task may have, ``alone`` with the device for itself.
-        self.again = ""
+        #: Memory ran out, and is to be tried again with the device for itself.
+        self.again = False
         self.session = session
         self.request = request
         self.progress = progress
@@ -125,7 +130,6 @@ class Evaluation:
     def _was_at_fault(self, failure: RoleFailure) -> bool:
         """GPU only: whether a process that ran out of memory or left a baseline without, asked for too much."""
         if runner.TOO_SMALL in failure.sentence:
-            self.again = "wider" if self.session.memory != self.fleet.room.most else ""
             return True
         assert self.fleet.keeper is not None
         self.control.close()
@@ -140,8 +144,8 @@ class Evaluation:
 
     def _no_room(self, reason: str) -> tuple[str, str, str]:
         """The verdict on a candidate for which a GPU that others use, too, had no room."""
-        self.again = "" if self._alone else "alone"
-        sentence = f"the GPU's memory was taken by others: {reason}"
+        self.again = not self._alone
+        sentence = f"the GPU has no memory left for this evaluation now: {reason}; run it again when other work on the GPU has ended"
         self.run_state.findings.append(Finding(NO_ROOM, "info", sentence))
         return "not_judged", sentence, ""
 
@@ -227,7 +231,13 @@ class Evaluation:
 
     def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
         """What the baselines need before the clock."""
-        self.session.compile_baselines(shapes, self.progress, every=self._confirms, between=way.between)
+        self.session.compile_baselines(
+            shapes,
+            self.progress,
+            thorough=self.request.thorough,
+            every=self._confirms,
+            between=way.between,
+        )
 
     def _clocked(self, timed: list[tuple[str, OpenShape]], clock: Stages) -> bool:
         """What needs the device's clock; False if something has to be done first for which nobody should wait: baselines are to
@@ -282,12 +292,18 @@ class Evaluation:
             self.progress("correctness", done, len(unique), f"checking {_words(shape.dims)}")
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
-            check(side, shape, cases(self.session, shape, self.run_state.findings), outcome)
+            if shape.large:
+                large.check(self.session, side, shape, outcome, self.run_state.findings)
+            else:
+                check(side, shape, cases(self.session, shape, self.run_state.findings), outcome)
         again = random.SystemRandom().sample(unique, len(unique)) if len(unique) > 1 else []
         for shape in again:
             self._check_deadline()
             way.between()
             side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
+            if shape.large:
+                large.check(self.session, side, shape, outcome, self.run_state.findings, ("task",))
+                continue
             check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 

@@ -20,6 +20,8 @@ from evaluator.verdict import Finding
 if TYPE_CHECKING:
     from evaluator.referee.task_session import TaskSession
 
+#: First row, end, and the places of the tensors that are cut.
+Rows = tuple[int, int, list[int]]
 _CALL_SECONDS = 60.0
 #: Names of cases whose contents come from the task's own distribution.
 OWN_INPUTS = ("task", "timed")
@@ -72,11 +74,29 @@ def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
     )
 
 
-def case_of(session: TaskSession, shape: OpenShape, result: OwnResult, findings: list[Finding]) -> Case:
-    """Expectations for a content for which the reference's own result is known."""
+def case_of(
+    session: TaskSession,
+    shape: OpenShape,
+    result: OwnResult,
+    findings: list[Finding],
+    *,
+    rows: Rows | None = None,
+    in_slot: bool = False,
+) -> Case:
+    """Expectations for a content for which the reference's own result is known.
+
+    Args:
+        session: of the task.
+        shape: where.
+        result: the reference's own.
+        findings: of the evaluation.
+        rows: which rows of which tensors the result is for, see :meth:`evaluator.referee.side.Side.oracle`; None for all.
+        in_slot: the content lies in the reference's first slot already.
+    """
     name, metas = result.distribution, result.metas
     own = [widen(dense(span, meta), meta.dtype) for span, meta in zip(result.spans, metas, strict=True)]
-    oracle = _ask_oracle(session, shape, result.contents, metas, own, findings)
+    contents = None if in_slot else result.contents
+    oracle = _ask_oracle(session, shape, contents, metas, own, findings, rows)
     # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
     # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
@@ -120,10 +140,11 @@ class _Oracle:
 def _ask_oracle(
     session: TaskSession,
     shape: OpenShape,
-    contents: list[Array],
+    contents: list[Array] | None,
     metas: tuple[TensorMeta, ...],
     own: list[Array],
     findings: list[Finding],
+    rows: Rows | None,
 ) -> _Oracle:
     steps = _steps(shape, metas)
     move = {"steps": steps, "seed": secrets.randbits(62), "sign": 1}
@@ -137,7 +158,7 @@ def _ask_oracle(
         kinds["tiered"] = {"tier": session.precision, "move": None}
     known: dict[str, list[Array]] = {}
     try:
-        for name, values in _answers(shape, contents, kinds, metas):
+        for name, values in _answers(shape, contents, kinds, metas, rows):
             known[name] = values
     except RoleReported as failure:
         what = "the task's oracle" if session.own_oracle else "the reference"
@@ -158,7 +179,11 @@ def _ask_oracle(
 
 
 def _answers(
-    shape: OpenShape, contents: list[Array], kinds: dict[str, dict[str, Any]], metas: tuple[TensorMeta, ...]
+    shape: OpenShape,
+    contents: list[Array] | None,
+    kinds: dict[str, dict[str, Any]],
+    metas: tuple[TensorMeta, ...],
+    rows: Rows | None,
 ) -> Iterator[tuple[str, list[Array]]]:
     """What the oracle says of each kind, in their order, with as few requests as it takes.
 
@@ -169,9 +194,10 @@ def _answers(
     most = side.most_kinds(metas)
     while todo:
         asked = todo[:most]
-        side.write(0, contents)
+        if contents is not None:
+            side.write(0, contents)
         try:
-            answers = side.oracle(0, [kind for _, kind in asked], _CALL_SECONDS * len(asked))
+            answers = side.oracle(0, [kind for _, kind in asked], _CALL_SECONDS * len(asked), rows)
         except RoleReported:
             if len(asked) == 1:
                 raise

@@ -86,10 +86,8 @@ class Fleet:
         #: Where everything else runs; None leaves it to the operating system.
         self.role_cores = cores.beside(device.index, device.count) if self.gpu else None
         self.input_cap_bytes = device.input_cap_bytes
-        #: The same for shapes that somebody names: a call's inputs are there about ten times, and others want memory, too.
-        self.given_cap_bytes = max(
-            device.input_cap_bytes, (device.memory_bytes or device.memory_limit_bytes) // 64
-        )
+        #: The same for shapes that a user names or that stand in the file: what one call takes is looked at when it is opened.
+        self.given_cap_bytes = (device.memory_bytes or device.memory_limit_bytes) // 2
         self.caps = device.caps
         self.limits = Limits(memory_bytes=None if self.gpu else device.memory_limit_bytes)
         self.store = work_dir / "store"
@@ -272,15 +270,13 @@ class Fleet:
             else:
                 self._spare = process
 
-    def side(
-        self, process: RoleProcess, key: int, inputs: ShapeInputs, memory: MemorySize | None = None
-    ) -> Side:
-        """A process's side at one shape, on this device; on a GPU the first one decides on the process's ``memory``."""
+    def side(self, process: RoleProcess, key: int, inputs: ShapeInputs, memory: MemorySize) -> Side:
+        """A process's side at one shape, on this device; on a GPU the process gets ``memory``, if it does not have as much."""
         if self.keeper is None:
             return Side(process, key, inputs, self.chain)
         from evaluator.referee.device_side import DeviceSide
 
-        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory or self.room.usual)
+        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory)
 
     def pin(self, process: RoleProcess) -> None:
         """On a GPU machine: the process shares the referee's core from now on."""

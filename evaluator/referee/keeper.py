@@ -102,10 +102,10 @@ class Keeper(Lender):
     # -- contents ----------------------------------------------------------------------------------------------
 
     def _on_device(self, tensor: TensorInput) -> torch.Tensor:
-        """The addresses of an input's draws on the device."""
+        """The addresses of an input's draws on the device, brought there where they were drawn on the host."""
         known = self._draws.get(id(tensor))
         if known is None:
-            draws = [upload(draw) for draw in tensor.draws]
+            draws = [draw if tensor.on_device else upload(draw) for draw in tensor.draws]
             addresses = torch.tensor([draw.data_ptr() for draw in draws], device="cuda")
             known = self._draws[id(tensor)] = (tensor, draws, addresses)
         return known[2]
@@ -130,11 +130,18 @@ class Keeper(Lender):
         numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to("cuda")
         stream = torch.cuda.current_stream().cuda_stream
         for (tensor, target), one, rows in zip(targets, drawn, numbers, strict=True):
-            source = tensor.draws[0]
-            if source.size:
+            if tensor.size:
                 addresses = self._on_device(tensor)
                 device_chain.fill(
-                    target, stride_bytes, addresses, rows, one.masks, source.size, source.itemsize, stream
+                    target,
+                    stride_bytes,
+                    addresses,
+                    rows,
+                    one.masks,
+                    tensor.size,
+                    tensor.source_size,
+                    tensor.meta.item_bytes,
+                    stream,
                 )
 
     def draw_bits(self, rows: int, words: int) -> torch.Tensor:

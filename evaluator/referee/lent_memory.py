@@ -7,18 +7,20 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from evaluator.errors import DeviceFull
-from evaluator.referee.memory_size import POOL_SHARE, MemorySize
+from evaluator.referee.memory_size import MemorySize
 from evaluator.roles import device_memory
 from evaluator.roles.gate import Gate
 
-_SPARE_MEMORIES = 1
+#: What is kept of ended processes; large pieces are given back at once.
+_SPARE_MEMORIES, _MOST_SPARE_BYTES = 1, 2 << 30
 #: How long memory is waited for that others are about to give back: that of a killed process comes with the end of its context.
 _WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
@@ -74,7 +76,7 @@ class ProcessMemory:
     @property
     def pool_bytes(self) -> int:
         """How much of the outputs' memory, from its start, is that of torch's pool."""
-        return device_memory.rounded(int(self.size.outputs_bytes * POOL_SHARE))
+        return device_memory.rounded(self.size.pool_bytes)
 
     def close(self) -> None:
         """Gives it back; the process has been killed."""
@@ -89,12 +91,37 @@ class ProcessMemory:
         self.outputs.close()
 
     def can_serve(self, size: MemorySize) -> bool:
-        """Whether it has the right size, see :meth:`MemorySize.serves`."""
-        return MemorySize(self.inputs.length_bytes, self.outputs.length_bytes).serves(size)
+        """Whether memory of this size can be used where another one is wanted, without keeping much more than that."""
+        inputs_bytes, outputs_bytes = self.inputs.length_bytes, self.outputs.length_bytes
+        enough = inputs_bytes >= size.inputs_bytes and outputs_bytes >= _outputs_bytes(size)
+        return enough and inputs_bytes + outputs_bytes <= 2 * size.total_bytes
 
     def is_free(self) -> bool:
         """Whether every process is gone that could hold it."""
         return bool(select.select([self.ended], [], [], 0)[0])
+
+
+@contextmanager
+def as_device_full() -> Iterator[None]:
+    """Says in words that the referee's own work found no memory on the device.
+
+    Raises:
+        DeviceFull: it found none.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        words = str(error).partition(". GPU")[0].partition("\n")[0][:200]
+        raise DeviceFull("not_judged", f"the referee's own work needs memory: {words}") from None
+
+
+def _gib(length_bytes: int) -> str:
+    return f"{length_bytes / (1 << 30):.1f} GiB"
+
+
+def _outputs_bytes(size: MemorySize) -> int:
+    """Of the exchange, whose pool ends where the driver's pieces do."""
+    return device_memory.rounded(size.pool_bytes) + size.copies_bytes
 
 
 class Lender:
@@ -139,7 +166,11 @@ class Lender:
                 return device_memory.create(length_bytes)
             except device_memory.Exhausted:
                 if time.monotonic() > ends_at:
-                    sentence = f"the GPU has no {length_bytes >> 20} MiB left for a process to be judged in"
+                    free_bytes, total_bytes = self.free_bytes()
+                    sentence = (
+                        f"it needs {_gib(length_bytes)} more for a process, and {_gib(free_bytes)} of the GPU's "
+                        f"{_gib(total_bytes)} are free"
+                    )
                     raise DeviceFull("not_judged", sentence) from None
             if ends_at == math.inf:
                 ends_at = time.monotonic() + _WAIT_SECONDS
@@ -172,7 +203,7 @@ class Lender:
         if memory is None:
             inputs = self.region(size.inputs_bytes)
             try:
-                memory = ProcessMemory(inputs, self.region(size.outputs_bytes), self, size)
+                memory = ProcessMemory(inputs, self.region(_outputs_bytes(size)), self, size)
             except BaseException:
                 inputs.close()
                 raise
@@ -186,7 +217,8 @@ class Lender:
     def take_back(self, memory: ProcessMemory) -> None:
         """Keeps the memory of a process that has been killed, for another: making it anew takes 0.15 s (H200)."""
         with self._guard:
-            if memory.ended >= 0 and len(self._spare) < _SPARE_MEMORIES:
+            small = memory.size.total_bytes <= _MOST_SPARE_BYTES
+            if small and memory.ended >= 0 and len(self._spare) < _SPARE_MEMORIES:
                 self._spare.append(memory)
                 return
         memory.free()

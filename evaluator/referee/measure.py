@@ -109,6 +109,8 @@ _MIN_CALLS = 4
 #: extension in C may take 0.3, and nobody honest may be accused.
 _LEAST_SHARE, _LEAST_PAIRS = 0.75, 9
 _CALL_SECONDS = 60.0
+#: Two blocks (log) of a side that has warmed up, and pairs of blocks after which it counts as warm in any case.
+_SETTLED, _MOST_UNSETTLED = 0.03, 5
 #: Quads of a GPU in which blocks are run that compute nothing.
 _NULLS = 6
 
@@ -206,6 +208,7 @@ def _measure(
         session.fleet.pin(process)
     if calls is None:
         calls = _calls(session, shape, checker, rivals[0], effort)
+    _settle(checker, rivals[0], calls)
     checker.hold()
     most = calls if captured else side.most_calls(shape.output_metas)
     candidate_first = bool(secrets.randbelow(2))
@@ -311,6 +314,18 @@ def _calls(
     each_us = min(guess_us(short.elapsed_ns, long.elapsed_ns, many), max(baseline.median_us, 1.0))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
     return max(min(_MIN_CALLS, most), min(calls, most * 4 // 5))
+
+
+def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:
+    """Blocks of both sides in turn until each has taken as long as the one before: what still compiles, tunes, loads or wakes up in
+    early calls is no part of a figure."""
+    baseline, rival = first
+    before: list[int] = []
+    for _ in range(_MOST_UNSETTLED):
+        now = [checker.run(calls).elapsed_ns, checker.run_rival(rival, baseline, calls).elapsed_ns]
+        if before and all(abs(math.log(a / b)) <= _SETTLED for a, b in zip(now, before, strict=True)):
+            return
+        before = now
 
 
 def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) -> None:

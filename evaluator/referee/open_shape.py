@@ -35,11 +35,18 @@ class OpenShape:
     aliased: frozenset[int] = frozenset()
     baselines: list[Baseline] = field(default_factory=list)
     checks: dict[str, Any] = field(default_factory=dict)
+    #: Whether the modes that take long to compile are among its baselines.
+    thorough: bool = False
     ranked: bool = False
     #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
     remembered: bool = False
     #: What an earlier referee measured did not hold, and is not asked for again.
     distrusted: bool = False
+
+    @property
+    def large(self) -> bool:
+        """Whether it is looked at in pieces, see :mod:`evaluator.referee.large`."""
+        return self.side.gpu and self.inputs.needs.large
 
     @property
     def contenders(self) -> list[Baseline]:

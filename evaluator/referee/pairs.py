@@ -20,10 +20,11 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Any
 
+from evaluator.referee import large
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome, check, make_case, usable
+from evaluator.referee.correctness import Outcome, cases, check, make_case, usable
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import Baseline, OpenShape
@@ -158,6 +159,9 @@ class Pair:
                 # Who opens first gets memory that was used before: a place of its own in the caches, for as long as the pair lives.
                 self._near(shape)
             side = self._run.open(shape)
+            if shape.large:
+                large.check(self._session, side, shape, outcome, [], ("task",))
+                continue
             # The bounds of timed outputs come from a case of the task's own.
             names = usable(self._session, shape)
             name = secrets.choice(names) if outcome.bounds else names[0]
@@ -165,9 +169,11 @@ class Pair:
             self._near(shape)
             self._control.rivals(shape)
 
-    def check(self, timed: Timed, todo: list[Case]) -> None:
-        """Checks more calls of the candidate."""
-        check(self._run.open(timed.shape), timed.shape, todo, timed.outcome)
+    def check_more(self, timed: Timed) -> None:
+        """Checks more calls of the candidate, as many as when it is judged."""
+        side, shape = self._run.open(timed.shape), timed.shape
+        if not shape.large:
+            check(side, shape, cases(self._session, shape, []), timed.outcome)
 
     def measure(self, timed: Timed, effort: Effort, *, captured: bool) -> None:
         """Adds this pair's timings at a shape, of what is not settled there."""

@@ -1,4 +1,4 @@
-"""Device memory that runs out: how much a task's processes get, and whose fault it is when there is not enough."""
+"""Device memory that runs out: what a process may count on, and whether the reference or the candidate took too much."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evaluator.devices import Device
-from evaluator.referee.memory_size import MemorySize, usual
+from evaluator.errors import RoleFailure
+from evaluator.referee.memory_size import MemorySize, ShapeNeeds, usual
 from evaluator.roles.process import RoleProcess
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: What a process may count on, of all memory of a GPU. Who finds less has not asked for too much.
 _PART = 1 / 4
+#: Four contexts, with the code of their kernels.
+_CONTEXTS_BYTES = 3 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 
 
@@ -29,14 +32,27 @@ class Room:
     """
 
     def __init__(self, device: Device, referees: int) -> None:
-        self.most = MemorySize(device.share_bytes, device.share_bytes)
-        self.usual = usual(device.memory_bytes, device.share_bytes, referees)
+        self.usual: MemorySize = usual(device.memory_bytes, device.share_bytes, referees)
+        #: For the reference and a candidate side by side; the rest is for the contexts of processes.
+        self.budget_bytes = device.memory_bytes - _CONTEXTS_BYTES
         self._shared = referees > 1
-        self._wide: set[str] = set()
 
-    def of(self, task_sha256: str) -> MemorySize:
-        """What the reference's process of a task gets, and no other process of it more."""
-        return self.most if task_sha256 in self._wide else self.usual
+    def check(self, needs: ShapeNeeds, where: str) -> None:
+        """Refuses a shape at which reference and candidate do not fit on the device side by side.
+
+        Raises:
+            RoleFailure: ``task_rejected``, with what it takes.
+        """
+        if not needs.fits(self.budget_bytes):
+            taken_gib, half_gib = (
+                value / (1 << 30) for value in (needs.slot_bytes + needs.peak_bytes, self.budget_bytes / 2)
+            )
+            raise RoleFailure(
+                "task_rejected",
+                f"at {where} one call takes {taken_gib:.1f} GiB, and reference and candidate need as much side by side on a GPU that "
+                f"has {half_gib:.1f} GiB for each: use smaller sizes, or a GPU with more memory",
+                role="reference",
+            )
 
     def can_tell(self, *, alone: bool) -> bool:
         """Whether what is free once a process is gone says what it could have had.
@@ -46,13 +62,6 @@ class Room:
                 gave back would be taken for what there had been.
         """
         return alone or not self._shared
-
-    def widen(self, task_sha256: str) -> bool:
-        """From the next session on the task gets all that there is for one; False if it has had that."""
-        if self.of(task_sha256) == self.most:
-            return False
-        self._wide.add(task_sha256)
-        return True
 
 
 def had_its_part(lender: Lender, ended: list[RoleProcess]) -> bool:

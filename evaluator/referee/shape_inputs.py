@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.content.pools import Array, TensorInput
+from evaluator.content.pools import TensorInput
 from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.memory_size import ShapeNeeds, slot_bytes
 from evaluator.roles.frames import TensorMeta
 
 #: Inputs are small that have at most so many elements, and one to so many of the weights.
@@ -25,11 +26,14 @@ class PlainInput:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One entry of a state dict with its values, flat in the carrier dtype: drawn anew, or `kept` as the module made them."""
+    """One entry of a state dict with its values, drawn anew or `kept` as the module made them.
+
+    They are flat, in the carrier dtype on the host or as bytes on a GPU.
+    """
 
     name: str
     meta: TensorMeta
-    values: Array
+    values: Any
     kept: bool = False
 
 
@@ -43,6 +47,11 @@ class CallPlan:
     gradients: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
 
+    @property
+    def plain(self) -> bool:
+        """Whether a call is nothing but the module's forward."""
+        return not self.backward and not self.buffers
+
 
 @dataclass(frozen=True)
 class ShapeInputs:
@@ -54,6 +63,8 @@ class ShapeInputs:
         state: the weights.
         upstream: gradients of the outputs, where a call is forward and backward; tensors like the inputs.
         call: what a call is.
+        peak_bytes: that one call of the reference takes on a GPU beside inputs and weights, as its process says; 0 on a CPU.
+        outputs_bytes: of these, what it returns.
     """
 
     init: list[Any]
@@ -61,6 +72,8 @@ class ShapeInputs:
     state: list[StateEntry]
     upstream: tuple[TensorInput, ...] = ()
     call: CallPlan = field(default_factory=CallPlan)
+    peak_bytes: int = 0
+    outputs_bytes: int = 0
 
     @property
     def given(self) -> list[TensorInput]:
@@ -96,10 +109,16 @@ class ShapeInputs:
         What few elements change can be computed ahead, many calls at once, and put right afterwards; that gains where a
         call is mostly reading weights, and there the inputs are small enough to be replaced on the clock.
         """
-        weights = sum(entry.values.size for entry in self.state)
+        weights = sum(entry.meta.elements for entry in self.state)
         for tensor in self.tensors:
-            size = tensor.draws[0].size
-            tensor.renewed = tensor.rollable and size <= min(weights // _WEIGHTS_A_VALUE, _MOST_RENEWED[gpu])
+            tensor.renewed = tensor.rollable and tensor.size <= min(
+                weights // _WEIGHTS_A_VALUE, _MOST_RENEWED[gpu]
+            )
+
+    @property
+    def needs(self) -> ShapeNeeds:
+        """What one call takes of a GPU's memory."""
+        return ShapeNeeds(slot_bytes(self.tensors), self.outputs_bytes or self.peak_bytes, self.peak_bytes)
 
     @property
     def input_bytes(self) -> int:

@@ -60,8 +60,13 @@ class Side(KeptCalls):
         self._chain = chain
         tensors = inputs.tensors
         self.slot_count = self._count_slots()
+        #: A shape that is open in this process and calls the same module.
+        self._like = next(
+            (known for known, other in process.modules.items() if other.state is inputs.state), None
+        )
         layouter = Layouter()
-        self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in inputs.state]
+        self._state = inputs.state if self._like is None else []
+        self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in self._state]
         self._pool_offsets = [
             layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
         ]
@@ -106,7 +111,7 @@ class Side(KeptCalls):
     def open(self, deadline_s: float) -> float:
         """Loads the weights and binds the slots; returns the seconds that constructing the module took."""
         state = []
-        for entry, offset in zip(self.inputs.state, self._state_offsets, strict=True):
+        for entry, offset in zip(self._state, self._state_offsets, strict=True):
             self._put(offset, entry.values)
             state.append({"name": entry.name, "offset": offset, "meta": meta_json(entry.meta)})
         descriptor, length_bytes = self._shared()
@@ -115,6 +120,7 @@ class Side(KeptCalls):
             "state": state,
             "arena_bytes": length_bytes,
             "call": asdict(self.inputs.call),
+            "like": self._like,
         }
         started = time.perf_counter()
         self.process.request(runner.IMPORT, request, deadline_s, (descriptor,))
@@ -129,6 +135,7 @@ class Side(KeptCalls):
             "slot_bytes": self._slot_bytes,
         }
         self.process.request(runner.BIND, binding, deadline_s)
+        self.process.modules[self.key] = self.inputs
         return setup_s
 
     # -- contents ----------------------------------------------------------------------------------------------
@@ -148,7 +155,7 @@ class Side(KeptCalls):
         """Writes fresh contents of a named distribution into the first slot."""
         contents = []
         for tensor in self.inputs.tensors:
-            content = np.empty(tensor.draws[0].size, dtype=tensor.draws[0].dtype)
+            content = np.empty_like(tensor.draws[0])
             distributions.fill(distribution, tensor, content)
             contents.append(content)
         self.write(0, contents)
@@ -340,6 +347,7 @@ class Side(KeptCalls):
             "strict": strict,
             "ready": readiness,
             "same_slot": same_slot,
+            "pooled": self.inputs.needs.large,
         }
         sequence = process.send(runner.BLOCK, request)
         started = time.perf_counter_ns()
@@ -367,13 +375,20 @@ class Side(KeptCalls):
         spans = [meta.span_bytes for meta in block.report.metas]
         return inside(self.process.pid, list(zip(block.report.addresses[0], spans, strict=True)), NAME)
 
-    def oracle(self, index: int, kinds: list[dict[str, Any]], deadline_s: float) -> list[list[Any]]:
+    def oracle(
+        self,
+        index: int,
+        kinds: list[dict[str, Any]],
+        deadline_s: float,
+        rows: tuple[int, int, list[int]] | None = None,
+    ) -> list[list[Any]]:
         """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.
 
         Kinds say ``tier``, below ``fp32`` to have the operands of products rounded as in it, and ``move``, None or the fields of
-        :class:`evaluator.roles.exact.Move`; the deadline is for all of them.
+        :class:`evaluator.roles.exact.Move`; the deadline is for all of them. With ``rows`` (first, end, places among the tensors) only
+        these rows of these tensors are looked at.
         """
-        request = {"shape": self.key, "slot": index, "kinds": kinds}
+        request = {"shape": self.key, "slot": index, "kinds": kinds, "rows": rows}
         report = self._report(self.process.request(runner.ORACLE, request, deadline_s), len(kinds))
         self.process.freeze()
         return [
@@ -440,6 +455,7 @@ class Side(KeptCalls):
 
     def close(self, *, collect: bool = True) -> None:
         """Forgets the shape on both ends; what is left in cycles only with ``collect``, which takes it 0.2 s."""
+        self.process.modules.pop(self.key, None)
         if not self.process.dead:
             self.process.request(runner.CLOSE, {"shape": self.key, "collect": collect}, 30.0)
         self.release()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,13 +12,15 @@ from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
+from evaluator.referee.compile_ahead import CompileAhead, Work, work_for
 from evaluator.referee.drawn_shapes import DrawnShapes
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.kept_files import take
-from evaluator.referee.memory_size import MemorySize, ShapeNeeds, of_shapes, slot_bytes
+from evaluator.referee.memory_size import MemorySize, of_compiler, of_reference, of_shapes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
 from evaluator.referee.shape_caps import ShapeCaps
+from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
 from evaluator.roles import compiled_files, frames, runner
@@ -37,6 +38,8 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
+#: What a call takes of a device, in multiples of its inputs, where nobody has measured it; and a context.
+_CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
 
 
 class TaskSession:
@@ -51,9 +54,7 @@ class TaskSession:
         self.task = task
         self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
-        #: On a GPU: what its process shares with the referee.
-        self.memory = fleet.room.of(task.sha256)
-        self.process = self._start()
+        self.process = self.start_process()
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
@@ -81,7 +82,7 @@ class TaskSession:
         except BaseException:
             self.close()
             raise
-        self.compiled: set[tuple[Any, ...]] = set()
+        self.ahead = CompileAhead(self, fleet.device.memory_bytes)
         self.unavailable: dict[str, str] = {}
         if self.precision == "fp8":
             self.unavailable["autocast to float8"] = "torch has none; autocast to bfloat16 stands in for it"
@@ -89,7 +90,7 @@ class TaskSession:
         self.aa: dict[str, Any] | None = None
         self._expires_at = math.inf
 
-    def _start(self, server: str = "reference") -> RoleProcess:
+    def start_process(self, server: str = "reference") -> RoleProcess:
         """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
         process = self.fleet.server(server).fork(
             role="reference",
@@ -99,7 +100,7 @@ class TaskSession:
             may_compile=True,
         )
         process.expires_at = self._expires_at
-        files = self._files_of_others() if server == "reference" else b""
+        files = self._files_of_others()
         source = self.task.source.encode("utf-8", "surrogatepass")
         texts = tuple(sealed_text(content) for content in (source, b"", b"", files))
         try:
@@ -164,17 +165,12 @@ class TaskSession:
 
     def memory_of_others(self) -> MemorySize:
         """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""
-        needs = [
-            ShapeNeeds(
-                slot_bytes(shape.inputs.tensors),
-                sum(meta.span_bytes for meta in shape.output_metas),
-                shape.side.most_calls(shape.output_metas),
-            )
-            for shape in self.shapes.values()
-        ]
-        return of_shapes(needs, self.memory)
+        shapes = self.shapes.values()
+        needs = [(shape.inputs.needs, shape.side.most_calls(shape.output_metas)) for shape in shapes]
+        return of_shapes(needs, self.fleet.room.budget_bytes)
 
-    def _open_in(self, process: RoleProcess, dims: Dims, key: int) -> OpenShape:
+    def _open_in(self, process: RoleProcess, dims: Dims, key: int, *, lean: bool = False) -> OpenShape:
+        """Opens a shape in a process of the reference; ``lean``: it gets memory for single calls only, to compile baselines."""
         request = {
             "shape": key,
             "dims": dims,
@@ -188,16 +184,35 @@ class TaskSession:
         answer = process.request_json(runner.BUILD, request, _BUILD_SECONDS)
         try:
             inputs = read_inputs(
-                process, answer, training=self.training, backward=self.direction == "forward_backward"
+                process,
+                answer,
+                self.fleet.keeper,
+                training=self.training,
+                backward=self.direction == "forward_backward",
             )
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
         inputs.renew_small(self.fleet.gpu)
-        side = self.fleet.side(process, key, inputs, self.memory)
+        side = self.fleet.side(process, key, inputs, self._memory(inputs, dims, lean=lean))
         side.open(_BUILD_SECONDS)
         side.fill(1)
+        if lean:
+            return OpenShape(dims, key, inputs, side)
         block = side.block(1, _CALL_SECONDS)
         return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block))
+
+    def _memory(self, inputs: ShapeInputs, dims: Dims, *, lean: bool) -> MemorySize:
+        """On a GPU: what a process of the reference needs at a shape.
+
+        Raises:
+            RoleFailure: ``task_rejected``: there is no room for that beside a candidate.
+        """
+        room, needs = self.fleet.room, inputs.needs
+        if self.fleet.gpu:
+            room.check(needs, _words(dims))
+        if lean:
+            return of_compiler(needs)
+        return of_reference(needs, room.usual, room.budget_bytes)
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
@@ -206,6 +221,7 @@ class TaskSession:
         shapes: list[OpenShape],
         progress: Progress,
         *,
+        thorough: bool = True,
         every: bool = False,
         between: Callable[[], None] = lambda: None,
     ) -> None:
@@ -213,22 +229,72 @@ class TaskSession:
 
         Where an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is asked for.
         ``between`` is called after each that is loaded.
+
+        Args:
+            shapes: where.
+            progress: told what is done.
+            thorough: with the modes that take long to compile, too; a first look does without them.
+            every: see above.
+            between: see above.
         """
-        todo = [shape for shape in shapes if not shape.baselines or (every and shape.remembered)]
+        todo = [
+            shape
+            for shape in shapes
+            if not shape.baselines or (every and shape.remembered) or (thorough and not shape.thorough)
+        ]
         for shape in todo:
+            shape.thorough = shape.thorough or thorough
             shape.baselines = [] if every or shape.distrusted else self._recall(shape)
             shape.remembered = bool(shape.baselines)
             shape.ranked = False
         unknown = [shape for shape in todo if not shape.remembered]
-        self._compile_ahead([s for s in unknown if freeze_dims(s.dims) not in self.compiled], progress)
+        modes = self.fleet.device.compiled_modes
+        work = [work_for(shape, self._wanted(shape), modes) for shape in unknown]
+
+        def tell(done: int, total: int) -> None:
+            progress("baselines", done, total, f"compiled {done} of {total} baselines")
+
+        if work:
+            self.process.freeze()
+            self.ahead.finish(work, tell, between)
         for shape in todo:
             self._load_baselines(shape, between)
         if todo and self.fleet.shares_stores:
             self._keep_files()
 
+    def every_baseline(self, shape: OpenShape) -> list[Baseline]:
+        """Every way to run the reference at a shape, without times."""
+        baselines = self.fleet.baselines(self.precision)
+        # A graph pays for copies of its inputs and outputs, which at these sizes take longer than any launch.
+        return [b for b in baselines if not (shape.large and b.mode in self.fleet.device.graph_modes)]
+
+    def _wanted(self, shape: OpenShape) -> list[Baseline]:
+        """Those that count at a shape now."""
+        slow = () if shape.thorough else self.fleet.device.slow_modes
+        return [baseline for baseline in self.every_baseline(shape) if baseline.mode not in slow]
+
+    def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
+        """Opens a shape in a process that only compiles for it."""
+        return self._open_in(process, dims, 1, lean=True)
+
+    def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
+        """Begins with what a job will ask for: the quick modes at visible shapes, then all modes at those that it chooses by."""
+        device = self.fleet.device
+        todo = []
+        for split, modes in (("visible", device.slow_modes), ("validation", ())):
+            shapes = splits.get(split) or []
+            for dims, size in zip(shapes, self.caps.sizes(shapes) if shapes else [], strict=True):
+                names = [
+                    b.name
+                    for b in self.fleet.baselines(self.precision)
+                    if b.mode in device.compiled_modes and b.mode not in modes
+                ]
+                todo.append(Work(dims, tuple(names), _CALL_COSTS * (size or 0) + _CONTEXT_BYTES))
+        self.ahead.begin(todo)
+
     def _recall(self, shape: OpenShape) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""
-        baselines = self.fleet.baselines(self.precision)
+        baselines = self._wanted(shape)
         names = [baseline.name for baseline in baselines]
         times = self.fleet.baseline_store.get(
             self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
@@ -265,41 +331,6 @@ class TaskSession:
             shape.ranked = True
         return all(shape.ranked for shape in shapes)
 
-    def _compile_ahead(self, shapes: list[OpenShape], progress: Progress) -> None:
-        """Fills the task's compile cache in parallel; failures show again, and are recorded, when baselines load."""
-        if not shapes:
-            return
-        self.fleet.build_headers()
-        done = 0
-        workers = min(self.fleet.compile_workers, len(shapes))
-
-        def work(part: list[OpenShape]) -> None:
-            nonlocal done
-            process = self._start("compile")
-            try:
-                for key, shape in enumerate(part):
-                    progress("baselines", done, len(shapes), f"compiling baselines for {_words(shape.dims)}")
-                    opened = self._open_in(process, shape.dims, key + 1)
-                    process.thaw()
-                    for baseline in self.fleet.baselines(self.precision):
-                        self._prepare(opened, baseline)
-                    opened.side.close()
-                    done += 1
-            except RoleFailure:
-                # Compiled in the reference process instead, where a failure names its baseline.
-                return
-            finally:
-                process.close()
-
-        if self.fleet.gpu:
-            return
-        # A fork server dies with the thread that started it, so make sure here that it runs.
-        self.fleet.server("compile")
-        with ThreadPoolExecutor(workers) as pool:
-            for _ in pool.map(work, [shapes[index::workers] for index in range(workers)]):
-                continue
-        self.compiled.update(freeze_dims(shape.dims) for shape in shapes)
-
     def prepare(self, side: Side, baseline: Baseline) -> None:
         """Makes a baseline ready to be called at a shape; compiles it if need be."""
         side.own()
@@ -322,7 +353,7 @@ class TaskSession:
 
     def _load_baselines(self, shape: OpenShape, between: Callable[[], None] = lambda: None) -> None:
         if not shape.remembered:
-            shape.baselines = self.fleet.baselines(self.precision)
+            shape.baselines = self._wanted(shape)
         wanted = shape.contenders if shape.remembered else shape.baselines
         for baseline in wanted:
             self._prepare(shape, baseline)
@@ -388,7 +419,9 @@ class TaskSession:
         return side.null_ns(calls, metas, _CALL_SECONDS, captured=captured, again=again, same_slot=same_slot)
 
     def close(self) -> None:
-        """Ends the reference process."""
+        """Ends the reference process, and those that compile."""
+        if hasattr(self, "ahead"):
+            self.ahead.close()
         self.process.close()
         for shape in self.shapes.values():
             shape.side.release()

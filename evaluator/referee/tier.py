@@ -26,6 +26,10 @@ def drop_wrong(session: TaskSession, shape: OpenShape, baselines: list[Baseline]
     todo = [b for b in baselines if b.mode in session.fleet.device.autocast_modes and not b.failure]
     if not todo:
         return
+    if shape.large:
+        for baseline in todo:
+            baseline.failure = f"{BEYOND}results of this size are not compared for it"
+        return
     side = shape.side
     side.fill(1)
     case = case_of(session, shape, own_result(shape, "task", side.contents(0)), [])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.oracle.compare import compare, contract, dense
+from evaluator.referee import large
 from evaluator.referee.block import Block
 from evaluator.referee.correctness import Outcome, Rejected, wrong
 from evaluator.referee.expectation import Case, case_of, own_result
@@ -116,6 +117,12 @@ class Checker:
         self._note(side, block)
         self._watch.after(side)
         self._check_contract(block)
+        if self.shape.large:
+            self._checked_links(side, block)
+            self.clocks.after_block(mine=True)
+            self._inspect()
+            large.verify(self.session, self.shape, side, block, self.outcome)
+            return block
         taken = self._taken(side, block)
         self.clocks.after_block(mine=True)
         self._inspect()
@@ -133,7 +140,7 @@ class Checker:
 
     def hold(self) -> None:
         """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written."""
-        if not self.captured:
+        if not self.captured and not self.shape.large:
             most = most_held(self.side, self.shape.output_metas)
             self._holding = Holding(self.side, self.shape, most)
 
@@ -207,7 +214,10 @@ class Checker:
         self._watch.after(rival)
         # As after the candidate's: how long a device has been idle decides how fast its clock is, and what has run since what its
         # caches hold.
-        self._taken(rival, block)
+        if self.shape.large:
+            large.mimic(self.shape)
+        else:
+            self._taken(rival, block)
         self.clocks.after_block(mine=False)
         self._inspect()
         self.settle()
@@ -246,11 +256,7 @@ class Checker:
             if taken.broken_links or not all(
                 side.follows(outputs, states[at], states[at + 1]) for at, outputs in links
             ):
-                sentence = (
-                    "in a timed block the chain between its calls does not follow from its outputs: they were not computed "
-                    "one after the other"
-                )
-                raise Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))
+                raise _broken()
         contents, final = self._rebuilt(taken, states)
         if not side.same(taken.held, final):
             sentence = "in a timed block it changed its inputs or skipped their refresh"
@@ -260,6 +266,11 @@ class Checker:
         most = min(_PENDING, shape.side.slot_count, shape.side.most_kinds(shape.output_metas))
         if len(self._pending) == most or self.pending_bytes > self.most_bytes:
             self.compare_pending()
+
+    @staticmethod
+    def _checked_links(side: Side, block: Block) -> None:
+        if side.chained and broken_links(side, block):
+            raise _broken()
 
     @property
     def pending_bytes(self) -> int:
@@ -312,3 +323,8 @@ class Checker:
             if not comparison.ok:
                 rejected = wrong(self.shape, case, comparison, values, self.earlier)
                 raise Rejected(rejected.word, "in a timed call: " + rejected.sentence, rejected.findings)
+
+
+def _broken() -> Rejected:
+    sentence = "in a timed block the chain between its calls does not follow from its outputs: they were not computed one after the other"
+    return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))

@@ -64,6 +64,8 @@ def measure_warm(
 
 def _why_not(shape: OpenShape, side: Side, outcome: Outcome) -> str:
     """In words, why a call on the same slot would not have to be computed anew; empty where it would."""
+    if shape.large:
+        return "its tensors fit into no cache"
     if not side.chained:
         return "no input may be changed from call to call, so that every call on one buffer would return the same"
     reference = shape.side

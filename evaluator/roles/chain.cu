@@ -187,7 +187,7 @@ extern "C" __global__ void kw_fill(unsigned char *target, unsigned long long str
                                    const unsigned long long *draws, const unsigned long long *rolls,
                                    const unsigned long long *others, const unsigned long long *other_rolls,
                                    const unsigned long long *masks, unsigned long long words, unsigned long long count,
-                                   unsigned long long item_bytes) {
+                                   unsigned long long source_count, unsigned long long item_bytes) {
     unsigned char *to = target + blockIdx.y * stride_bytes;
     const unsigned char *one = (const unsigned char *)sources[draws[blockIdx.y]];
     const unsigned char *other = (const unsigned char *)sources[others[blockIdx.y]];
@@ -198,7 +198,8 @@ extern "C" __global__ void kw_fill(unsigned char *target, unsigned long long str
         const unsigned long long chunk = i * item_bytes / CHUNK_BYTES;
         const bool from_other = mask && (mask[chunk / 64] >> (chunk % 64) & 1);
         unsigned long long source = i + (from_other ? other_roll : roll);
-        if (source >= count) source -= count;
+        /* A source may be a part of a large draw, which is then used again and again. */
+        if (source >= source_count) source = source < 2 * source_count ? source - source_count : source % source_count;
         copy_item(to + i * item_bytes, (from_other ? other : one) + source * item_bytes, item_bytes);
     }
 }

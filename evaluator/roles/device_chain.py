@@ -258,6 +258,7 @@ def fill(
     numbers: torch.Tensor,
     masks: torch.Tensor | None,
     items: int,
+    source_items: int,
     item_bytes: int,
     stream: int,
 ) -> None:
@@ -270,6 +271,7 @@ def fill(
         numbers: int64, four rows of one number per content: which of them, offset in items, and the same of what is mixed in.
         masks: words of one bit a chunk, int64, a row per content; None to mix nothing.
         items: items of each.
+        source_items: items of each source, which begins again where it ends.
         item_bytes: bytes of one.
         stream: address of the stream.
     """
@@ -284,6 +286,7 @@ def fill(
             0 if masks is None else masks.data_ptr(),
             0 if masks is None else masks.shape[1],
             items,
+            source_items,
             item_bytes,
         )
     )

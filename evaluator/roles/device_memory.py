@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 _GRANULE_BYTES = 2 << 20
+#: Of tensors that lie one after the other in shared memory.
+ALIGNMENT = 512
 _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3
 _FILE_DESCRIPTOR = 1
 _OUT_OF_MEMORY = 2

@@ -158,21 +158,21 @@ def outputs(
     """What a call must return, as exactly as it is known.
 
     Args:
-        shape: the open shape; its widened model is kept there.
+        shape: the open shape; the widened model of its configuration is kept there.
         arguments: of the call, as the module gets them.
         own: the task's ``oracle(model, *inputs)``. It gets the model and the inputs in their own dtypes.
         tier: ``fp32`` for the exact result; else operands of products are rounded as in this tier.
         move: moves the inputs.
     """
     bits = TIER_BITS.get(tier)
-    if shape.exact_model is None:
-        shape.exact_model = copy.deepcopy(shape.model)
-        initial = shape.initial
+    exact = shape.exact
+    if exact.model is None:
+        exact.model = copy.deepcopy(shape.model)
+        exact.initial = shape.initial
         if own is None:
-            shape.exact_model._apply(_widened)
-            initial = [_widened(tensor) for tensor in initial]
-        shape.exact_initial = initial
-    model: nn.Module = shape.exact_model
+            exact.model._apply(_widened)
+            exact.initial = [_widened(tensor) for tensor in exact.initial]
+    model: nn.Module = exact.model
     forward: Any = model
     if own is not None:
         task_oracle = own
@@ -181,7 +181,7 @@ def outputs(
             return task_oracle(model, *inputs)
 
     arguments = _prepared(arguments, move, widen=own is None)
-    call = calls.make(forward, model, shape.spec, shape.exact_initial)
+    call = calls.make(forward, model, shape.spec, exact.initial)
     default = torch.get_default_dtype()
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

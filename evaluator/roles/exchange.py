@@ -8,6 +8,7 @@ input, one's own allocation) is copied to its upper part, at the expense of who 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -43,7 +44,8 @@ class Exchange:
 
     def __init__(self, descriptor: int, length_bytes: int, pool_bytes: int, library: str | None) -> None:
         torch.cuda.synchronize()
-        self._address = device_memory.attach(device_memory.adopt(descriptor), length_bytes)
+        self._handle = device_memory.adopt(descriptor)
+        self._address = device_memory.attach(self._handle, length_bytes)
         os.close(descriptor)
         self._bytes = device_memory.as_bytes(self._address, length_bytes)
         self._length_bytes = length_bytes
@@ -62,6 +64,14 @@ class Exchange:
                 library, "kw_pool_alloc", "kw_pool_free"
             )
             self._pool = torch.cuda.MemPool(self._allocator.allocator())
+
+    def close(self) -> None:
+        """Gives the memory back; no tensor lies in it any more."""
+        self._pool = None
+        gc.collect()
+        torch.cuda.empty_cache()
+        del self._bytes
+        device_memory.detach(self._address, self._handle, self._length_bytes)
 
     @property
     def pool_id(self) -> Any:

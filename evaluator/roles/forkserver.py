@@ -13,6 +13,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from evaluator.roles import interpreted, wire
@@ -68,10 +70,9 @@ def _is_gone(channel: socket.socket) -> bool:
         return False
 
 
-_PRELOADED = ("numpy", "torch", "evaluator.roles.module_host")
-#: Seconds to import in every child that compiles. Not where there is a GPU: importing them asks the CUDA runtime for
-#: its devices, after which no forked child can use it.
-_PRELOADED_ON_CPU = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.cpp_extension")
+#: The compiler takes 6 s to import (H200), which every child that compiles would pay.
+_PRELOADED = ("numpy", "torch", "evaluator.roles.module_host", "torch._dynamo", "torch._inductor.compile_fx")
+_PRELOADED_BY_DEVICE = {True: ("triton",), False: ("torch.utils.cpp_extension",)}
 
 
 def _preload(settings: dict[str, Any]) -> None:
@@ -81,12 +82,37 @@ def _preload(settings: dict[str, Any]) -> None:
 
     if settings["interprets_triton"]:
         os.environ[interpreted.VARIABLE] = "1"
-    for name in (*_PRELOADED, *(("triton",) if settings["gpu"] else _PRELOADED_ON_CPU)):
-        importlib.import_module(name)
+    with _without_devices():
+        for name in (*_PRELOADED, *_PRELOADED_BY_DEVICE[settings["gpu"]]):
+            importlib.import_module(name)
     if settings["gpu"]:
         _hash_triton()
     chain.load(settings["chain_library"])
     landmarks.common(settings["gpu"])
+
+
+@contextmanager
+def _without_devices() -> Iterator[None]:
+    """Meanwhile torch finds no GPU: a process that has asked the CUDA runtime for its devices cannot fork children that use one.
+
+    The compiler asks while it is imported, and torch keeps the answer.
+    """
+    import torch
+
+    counted = getattr(torch._C, "_cuda_getDeviceCount", None)  # a build for the CPU has none
+    if counted is None:
+        yield
+        return
+    torch._C._cuda_getDeviceCount = lambda: 0
+    try:
+        yield
+    finally:
+        torch._C._cuda_getDeviceCount = counted
+        torch.cuda._cached_device_count = None
+        kept = sys.modules.get("torch.utils._triton")
+        for function in vars(kept).values() if kept is not None else ():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
 
 
 def _hash_triton() -> None:

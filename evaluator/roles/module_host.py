@@ -27,6 +27,8 @@ from evaluator.roles import (
     torch_cpp,
     variants,
 )
+from evaluator.roles.drawing import Drawn, draw, measured, on_device
+from evaluator.roles.exchange import span_elements
 from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta
 from evaluator.roles.runner import ContractError
 from evaluator.roles.turns import Turns
@@ -47,7 +49,7 @@ class ModuleHost(Turns):
         self.cpp = torch_cpp.Extensions(recording=settings["may_compile"] and self.role == "candidate")
         self.reference: ModuleType | None = None
         self._reference_text = b""
-        self._draws: list[list[Any]] = []
+        self._drawn: Drawn | None = None
         self._state: dict[str, torch.Tensor] = {}
         torch.set_num_threads(settings["threads"])
         torch.set_grad_enabled(False)
@@ -209,7 +211,10 @@ class ModuleHost(Turns):
     # -- building ----------------------------------------------------------------------------------------------
 
     def build(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Opens a shape. The reference draws its inputs and answers with descriptions; a candidate only builds."""
+        """Opens a shape. The reference draws its inputs and answers with descriptions; a candidate only builds.
+
+        On a GPU the reference draws and builds there: what weighs gigabytes takes seconds on the host.
+        """
         shape = Shape()
         self.shapes[request["shape"]] = shape
         assert self.module is not None
@@ -222,26 +227,27 @@ class ModuleHost(Turns):
         dims = request["dims"]
         init = self.module.get_init_inputs(**{name: dims[name] for name in request["init_dims"]})
         shape.inputs = list(init)
-        with torch.enable_grad():
-            shape.model = self._class_of(self.module, _REFERENCE)(*init)
+        encoded = [encode_value(value) for value in init]
+        shape.configuration = json.dumps(encoded)
+        like = next(
+            (
+                key
+                for key, other in self.shapes.items()
+                if other is not shape and other.configuration == shape.configuration and other.forwards
+            ),
+            None,
+        )
         redraw = getattr(self.module, "redraw", None)
-        if callable(redraw):
-            redraw(shape.model, torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little")))
-        draws: list[list[Any]] = []
-        for _ in range(request["draws"]):
-            torch.manual_seed(int.from_bytes(os.urandom(7), "little"))
-            inputs = self.module.get_inputs(**{name: dims[name] for name in request["input_dims"]})
-            if not isinstance(inputs, (list, tuple)):
-                raise ContractError("get_inputs() must return a list")
-            if draws and len(inputs) != len(draws[0]):
-                raise ContractError("get_inputs() returns different numbers of inputs from call to call")
-            draws.append(list(inputs))
-        # The referee copies these out of our memory; they stay alive until the next shape is built.
-        self._draws = draws
-        described = [_described([inputs[position] for inputs in draws]) for position in range(len(draws[0]))]
+        if like is not None:
+            shape.share(self.shapes[like])
+        else:
+            shape.model = self._new_reference(init, redraw)
+        assert shape.model is not None
+        given = {name: dims[name] for name in request["input_dims"]}
+        self._drawn = drawn = draw(self.module.get_inputs, given, request["draws"], self.device)
         parameters = dict(shape.model.named_parameters(remove_duplicate=False))
         trained = {name for name, tensor in shape.model.named_parameters() if tensor.requires_grad}
-        self._state = shape.model.state_dict()
+        self._state = shape.model.state_dict() if like is None else {}
         state = [
             {
                 "name": name,
@@ -252,16 +258,71 @@ class ModuleHost(Turns):
             }
             for name, tensor in self._state.items()
         ]
+        upstream, outputs_bytes = [], 0
+        with measured(self.device) as peak:
+            if request["backward"]:
+                upstream = self._upstream(shape.model, drawn.spare or drawn.first, request["training"])
+            elif self.device.type == "cuda":
+                outputs_bytes = self._call_once(shape.model, drawn.spare, request["training"])
+        drawn.spare = []
         answer = {
-            "init": [encode_value(value) for value in init],
-            "inputs": described,
+            "init": encoded,
+            "like": like,
+            "inputs": drawn.described,
             "state": state,
             "redrawn": callable(redraw),
-            "upstream": self._upstream(shape.model, draws[0], request["training"])
-            if request["backward"]
-            else [],
+            "upstream": upstream,
+            "peak_bytes": peak.bytes,
+            "outputs_bytes": outputs_bytes,
         }
         return json.dumps(answer).encode()
+
+    def _new_reference(self, init: list[Any], redraw: Any) -> nn.Module:
+        """The reference's module, constructed where it will run if it can be; a task's own ``redraw`` draws on the host."""
+        assert self.module is not None
+        new_class = self._class_of(self.module, _REFERENCE)
+        with torch.enable_grad():
+            if callable(redraw):
+                model = new_class(*init)
+                redraw(model, torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little")))
+                return model
+            return on_device(self.device, lambda: new_class(*init))
+
+    def _call_once(self, model: nn.Module, inputs: list[Any], training: bool) -> int:
+        """GPU only: one call, whose peak of memory is read; returns bytes of its outputs. Buffers are put back as they were."""
+        kept = {name: buffer.clone() for name, buffer in model.named_buffers()} if training else {}
+        model.train(training).to(self.device)
+        with torch.no_grad():
+            outputs = blocks.flatten(model(*inputs))
+            for name, buffer in model.named_buffers():
+                if name in kept:
+                    buffer.copy_(kept[name])
+        return sum(span_elements(tensor) * tensor.element_size() for tensor in outputs)
+
+    def hand_over(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """GPU only: copies what was drawn, then the state, to memory that the referee keeps (two descriptors); forgets both."""
+        torch.cuda.current_stream().synchronize()
+        assert self._drawn is not None
+        state = [(t, span_elements(t) * t.element_size()) for t in self._state.values()]
+        for descriptor, length_bytes, part in zip(
+            descriptors, request["bytes"], (self._drawn.tensors, state), strict=True
+        ):
+            if length_bytes:
+                handle = device_memory.adopt(descriptor)
+                address = device_memory.attach(handle, length_bytes)
+                memory, at = device_memory.as_bytes(address, length_bytes), 0
+                for tensor, kept_bytes in part:
+                    span = tensor.detach().as_strided((kept_bytes // tensor.element_size(),), (1,))
+                    if kept_bytes:
+                        memory[at : at + kept_bytes].view(tensor.dtype).copy_(span)
+                    at += -(-kept_bytes // device_memory.ALIGNMENT) * device_memory.ALIGNMENT
+                torch.cuda.synchronize()
+                del memory
+                device_memory.detach(address, handle, length_bytes)
+            os.close(descriptor)
+        self._drawn, self._state = None, {}
+        torch.cuda.empty_cache()
+        return b""
 
     def _upstream(self, model: nn.Module, inputs: list[Any], training: bool) -> list[dict[str, Any]]:
         """Which outputs carry a gradient, found by one forward of a copy, and what their upstream gradients look like."""
@@ -287,7 +348,7 @@ class ModuleHost(Turns):
         """Maps the shape's arena and loads the re-drawn weights from it; the candidate's class is constructed here."""
         shape = self.shapes[request["shape"]]
         if self.device.type == "cuda":
-            # Somebody must have made a context for the driver's own functions.
+            # The driver's own functions need a context.
             torch.cuda.init()
             torch.cuda.current_stream().synchronize()
             address = device_memory.attach(device_memory.adopt(descriptors[0]), request["arena_bytes"])
@@ -296,6 +357,10 @@ class ModuleHost(Turns):
         else:
             with os.fdopen(descriptors[0], "rb") as file:
                 shape.arena = mmap.mmap(file.fileno(), request["arena_bytes"])
+        if request["like"] is not None:
+            if self.role == "candidate":
+                shape.share(self.shapes[request["like"]])
+            return b""
         state = {
             entry["name"]: shape.view(entry["offset"], read_meta(entry["meta"])).clone()
             for entry in request["state"]
@@ -320,13 +385,14 @@ class ModuleHost(Turns):
         if convert is not None:
             if self.reference is None:
                 self.reference = self._import(self._reference_text, "task")
-            reference = self._class_of(self.reference, _REFERENCE)(*init)
+            reference_class = self._class_of(self.reference, _REFERENCE)
+            reference = on_device(self.device, lambda: reference_class(*init))
             reference.load_state_dict(state)
             model = convert(reference.train(training).to(self.device))
             if not isinstance(model, nn.Module):
                 raise ContractError("from_reference() must return a torch.nn.Module")
             return model
-        model = new_class(*init)
+        model = on_device(self.device, lambda: new_class(*init))
         try:
             model.load_state_dict(state, strict=True)
         except RuntimeError as error:
@@ -357,26 +423,10 @@ class ModuleHost(Turns):
     def close(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Forgets a shape and gives its memory back."""
         self.shapes.pop(request["shape"], None)
-        self._draws, self._state, self._exact_outputs = [], {}, []
+        self._drawn, self._state, self._exact_outputs = None, {}, []
         if request["collect"]:
             gc.collect()
         return b""
-
-
-def _described(draws: list[Any]) -> dict[str, Any]:
-    """One argument of ``forward``: its encoded form, and the tensors in it with their addresses in every draw."""
-    tensors: list[dict[str, Any]] = []
-    for number, value in enumerate(draws):
-        found: list[torch.Tensor] = []
-        encoded = encode_value(value, found)
-        metas = [meta_json(meta_of(tensor)) for tensor in found]
-        if number == 0:
-            form, tensors = encoded, [{"meta": meta, "addresses": []} for meta in metas]
-        if metas != [entry["meta"] for entry in tensors]:
-            raise ContractError("get_inputs() returns different shapes or dtypes from call to call")
-        for entry, tensor in zip(tensors, found, strict=True):
-            entry["addresses"].append(tensor.data_ptr())
-    return {"value": form, "tensors": tensors}
 
 
 def _fields_of(name: str, dim: Any) -> dict[str, Any]:

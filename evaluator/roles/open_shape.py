@@ -36,8 +36,19 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.layout
 
 
+class Exact:
+    """The float64 twin of a module, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self.model: nn.Module | None = None
+        self.initial: list[torch.Tensor] = []
+
+
 class Shape:
-    """One open shape: a model instance, its arena and the arguments bound to each slot."""
+    """One open shape: a module, its arena and the arguments bound to each slot.
+
+    Shapes of one configuration share a module, as calls of one program do, and so its weights are there once.
+    """
 
     def __init__(self) -> None:
         #: What the referee shares: host memory, or bytes on the device.
@@ -54,8 +65,16 @@ class Shape:
         self.captured: dict[str, blocks.Captured] = {}
         self.spec = calls.CallSpec()
         self.initial: list[torch.Tensor] = []
-        self.exact_model: nn.Module | None = None
-        self.exact_initial: list[torch.Tensor] = []
+        self.exact = Exact()
+        #: Reference only: the encoded arguments of the constructor, and what ``get_inputs`` drew, until it is handed over.
+        self.configuration = ""
+        self.draws: list[list[torch.Tensor]] = []
+
+    def share(self, other: Shape) -> None:
+        """Calls the module of another shape from now on."""
+        self.model, self.exact = other.model, other.exact
+        self.spec, self.initial = other.spec, other.initial
+        self.forwards = {"eager": other.forwards["eager"]}
 
     def view(self, offset: int, meta: frames.TensorMeta) -> torch.Tensor:
         """A tensor over the arena's bytes."""

@@ -83,6 +83,8 @@ class RoleProcess:
         self.paused_s = 0.0
         #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
         self.pinned = False
+        #: By number of the shapes that are open in it: their :class:`evaluator.referee.shape_inputs.ShapeInputs`.
+        self.modules: dict[int, Any] = {}
         self._threads = Threads(0)
         self.drain = OutputDrain(output, self.kill)
         for line in (channel, control):

@@ -39,12 +39,16 @@ from evaluator.roles import frames, wire
     LANDMARKS,
     INSPECT,
     COSTS,
-) = range(1, 25)
+    HAND_OVER,
+) = range(1, 26)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
 #: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
 LEAST = "least"
+
+#: In place of a precision tier: the module's own result.
+OWN_RESULT = "own"
 
 #: In the message of an error that more shared memory would mend.
 TOO_SMALL = "the memory shared with the referee is too small"
@@ -102,6 +106,7 @@ def _operations(
         DESCRIBE: host.describe,
         SIZES: host.sizes,
         BUILD: host.build,
+        HAND_OVER: host.hand_over,
         IMPORT: host.import_state,
         BIND: host.bind,
         READY: host.ready,

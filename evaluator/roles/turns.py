@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch._C._dynamo import guards
+from torch.utils._pytree import tree_map
 
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.gate import Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
-from evaluator.roles.runner import LEAST, NULL, TOO_SMALL, ContractError
+from evaluator.roles.runner import LEAST, NULL, OWN_RESULT, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
@@ -85,6 +86,7 @@ class Turns:
         self._timed: tuple[Shape, bool] | None = None
         #: GPU only: where the slots of all shapes lie.
         self._slots: torch.Tensor | None = None
+        self._slots_place = (0, 0, 0)
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Learns where the arguments of every slot lie in the arena; only the first slot is made."""
@@ -138,20 +140,45 @@ class Turns:
         return b""
 
     def exchange(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """GPU only: takes the memory in which the referee will read this process's outputs, and the gate."""
+        """GPU only: takes the memory in which the referee will read this process's outputs, and the gate.
+
+        It may come again with larger pieces; before that, a request to ``leave`` has what lies in the old ones forgotten.
+        """
+        if request.get("leave"):
+            self._leave_exchange()
+            return b""
         self.wake(request, [])
         with os.fdopen(descriptors[2], "rb") as code:
             code.seek(0)
-            device_chain.load(code.read())
-        device_chain.block_states()
+            if self._gate is None:
+                device_chain.load(code.read())
+                device_chain.block_states()
         self._gate = Gated(descriptors[3])
         self._exchange = Exchange(
             descriptors[0], request["outputs_bytes"], request["pool_bytes"], request["library"]
         )
-        address = device_memory.attach(device_memory.adopt(descriptors[1]), request["inputs_bytes"])
+        handle = device_memory.adopt(descriptors[1])
+        address = device_memory.attach(handle, request["inputs_bytes"])
         os.close(descriptors[1])
         self._slots = device_memory.as_bytes(address, request["inputs_bytes"])
+        self._slots_place = (address, handle, request["inputs_bytes"])
         return b""
+
+    def _leave_exchange(self) -> None:
+        """Gives the shared memory back that larger pieces will replace."""
+        assert self._exchange is not None
+        torch.cuda.synchronize()
+        for shape in self.shapes.values():
+            # Slots are made anew when they are needed.
+            shape.slots, shape.outputs, shape.held = [], [], {}
+            shape.captured.clear()
+            for made in (NULL, LEAST):
+                shape.forwards.pop(made, None)
+        self._exact_outputs, self._timed, self._slots = [], None, None
+        gc.collect()
+        self._exchange.close()
+        device_memory.detach(*self._slots_place)
+        self._exchange = None
 
     def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """What must not be on the clock: forgets the outputs of the last block, sets threads and poison, warms up.
@@ -160,6 +187,7 @@ class Turns:
         next block is the variant's CUDA graph, which waits behind the gate from now on.
         """
         shape = self.shapes[request["shape"]]
+        self._make_slots(shape, 1)
         threads = request["threads"]
         if threads and torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
@@ -271,11 +299,14 @@ class Turns:
         if not chained:
             forward = _recording(forward, results)
         strict = request["strict"] and self.device.type == "cuda"
-        with self._pool(timed=chained), variants.full_precision() if strict else nullcontext():
+        with (
+            self._pool(timed=chained or request["pooled"]),
+            variants.full_precision() if strict else nullcontext(),
+        ):
             outputs, states = blocks.run(
                 forward, slots, self.chain, request["state"], chained, self.device, self._gate
             )
-        if chained:
+        if chained or request["pooled"]:
             self._check_room()
         shape.outputs = shape.outputs + outputs
         structure = blocks.structure(results[0]).encode() if results else b""
@@ -332,9 +363,16 @@ class Turns:
         return _report(rows, addresses, [0] * len(rows))
 
     def oracle(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: results of a slot's inputs as exactly as they are known, one row for each kind; answers where."""
+        """Reference only: results of a slot's inputs as exactly as they are known, one row for each kind; answers where.
+
+        With ``rows`` (first, end, tensors) only these rows of the named tensors among the arguments are used. The kind ``own`` is the
+        module's own result, in full precision.
+        """
         shape = self.shapes[request["shape"]]
-        arguments = shape.slots[request["slot"]].arguments
+        self._make_slots(shape, request["slot"] + 1)
+        arguments = list(shape.slots[request["slot"]].arguments)
+        if request["rows"]:
+            arguments = _only_rows(arguments, *request["rows"])
         own = getattr(self.module, "oracle", None)
         own = own if callable(own) else None
         if self._exchange is not None:
@@ -342,11 +380,19 @@ class Turns:
         rows: list[list[torch.Tensor]] = []
         for kind in request["kinds"]:
             move = exact.Move(**kind["move"]) if kind["move"] else None
-            rows.append([self._kept(t) for t in exact.outputs(shape, arguments, own, kind["tier"], move)])
+            if kind["tier"] == OWN_RESULT:
+                with torch.no_grad(), variants.full_precision() if self._exchange else nullcontext():
+                    results = blocks.flatten(shape.forwards["eager"](*arguments))
+            else:
+                results = exact.outputs(shape, arguments, own, kind["tier"], move)
+            rows.append([self._kept(tensor) for tensor in results])
+            del results
             if [form_of(tensor) for tensor in rows[-1]] != [form_of(tensor) for tensor in rows[0]]:
                 raise ContractError("the oracle's outputs differ in shape or dtype")
         if self._exchange is not None:
             torch.cuda.synchronize()
+            # In float64 a module takes twice its memory, which others need now.
+            torch.cuda.empty_cache()
         self._exact_outputs = rows
         return _report(rows, self._located(rows)[0], [0] * len(rows))
 
@@ -357,6 +403,7 @@ class Turns:
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
         shape = self.shapes[request["shape"]]
+        self._make_slots(shape, 1)
         torch.set_num_threads(request["threads"])
         autocast = getattr(torch, request["autocast"]) if request["autocast"] else None
         variants.prepare(
@@ -368,6 +415,18 @@ class Turns:
         if self._slots is None:
             return shape.view(offset, meta)
         return typed(self._slots, offset - slots_from, meta)
+
+
+def _only_rows(arguments: list[Any], first: int, end: int, tensors: list[int]) -> list[Any]:
+    """The arguments with some rows of the tensors at these places (counted as :func:`blocks.tensors_in` orders them)."""
+    counter = iter(range(len(blocks.tensors_in(arguments))))
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value[first:end] if next(counter) in tensors else value
+
+    return list(tree_map(cut, arguments))
 
 
 def _report(

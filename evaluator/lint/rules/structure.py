@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from evaluator.lint.findings import LintFinding
 from evaluator.lint.probe import Probe
 from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.shape_inputs import StateEntry
 
 _SHOWN = 3
 
@@ -54,9 +57,16 @@ def _constant_buffers(probe: Probe) -> list[str]:
     return [
         entry.name[:80]
         for entry in probe.shape.inputs.state
-        if entry.kept and is_inexact(entry.meta.dtype) and entry.values.size
-        if bool((entry.values == entry.values[0]).all())
+        if entry.kept and is_inexact(entry.meta.dtype) and entry.meta.elements and _is_one_number(entry)
     ]
+
+
+def _is_one_number(entry: StateEntry) -> bool:
+    """Whether all elements of an entry are the same, bit by bit."""
+    rows = (
+        entry.values if isinstance(entry.values, np.ndarray) else entry.values.view(-1, entry.meta.item_bytes)
+    )
+    return bool((rows == rows[0]).all())
 
 
 def _everywhere(probes: Sequence[Probe], key: str) -> list[str]:

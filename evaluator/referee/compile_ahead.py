@@ -1,0 +1,266 @@
+"""Baselines of a task compiled ahead, in processes of their own, several at once: what compilers make stays in the task's folder.
+
+A compiler takes 2 to 15 s for a module's default mode and 30 to 40 s to tune (H200), and 1 s to load what another process has left
+behind. So every shape is compiled by a process that does nothing else, over the cores of the host, and the session's process
+loads the results. Some work is wanted now, and some is done in the background: the expensive modes at shapes that a job will choose by.
+
+Whoever times has the device for itself. While work is under way the device's lock is held shared; as soon as another program waits
+for it, all compiling processes are stopped until that is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluator.errors import RoleFailure
+from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
+from evaluator.roles.process import RoleProcess
+from evaluator.shapes.space import Dims
+
+if TYPE_CHECKING:
+    from evaluator.referee.task_session import TaskSession
+    from evaluator.timing.exclusive import Hold
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS, _STOP_SECONDS = 0.05, 5.0
+#: Of a device's memory, all compiling processes together: inputs, twice what a call takes (autotuning has contents of its own), a context.
+_MEMORY_SHARE, _CONTEXT_BYTES = 0.4, 1 << 30
+
+
+@dataclass(frozen=True)
+class Work:
+    """The baselines of one shape that one process compiles.
+
+    Attributes:
+        dims: the shape.
+        baselines: the ones that need a compiler.
+        needs_bytes: of the device's memory.
+    """
+
+    dims: Dims
+    baselines: tuple[str, ...]
+    needs_bytes: int = 0
+
+    @property
+    def keys(self) -> list[tuple[Any, ...]]:
+        """What is done when it is done."""
+        return [(freeze_dims(self.dims), name) for name in self.baselines]
+
+
+class CompileAhead:
+    """The compiling processes of one session.
+
+    Args:
+        session: of the task; opens shapes in processes.
+        budget_bytes: of the device's memory for all of them; 0 on a CPU, where memory is not looked at.
+    """
+
+    def __init__(self, session: TaskSession, budget_bytes: int) -> None:
+        self._session = session
+        self._budget_bytes = int(_MEMORY_SHARE * budget_bytes)
+        self._guard = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._running: dict[int, Work] = {}
+        self._done: set[tuple[Any, ...]] = set()
+        self._processes: dict[int, RoleProcess] = {}
+        self._stopped: set[int] = set()
+        self._may_go = threading.Event()
+        self._may_go.set()
+        self._closing = False
+        self._supervisor: threading.Thread | None = None
+
+    # -- asking --------------------------------------------------------------------------------------------------
+
+    def begin(self, work: Iterable[Work]) -> None:
+        """Compiles in the background, after all that was asked for before."""
+        self._add(work, first=False)
+
+    def finish(
+        self,
+        work: Sequence[Work],
+        progress: Callable[[int, int], None],
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Compiles now, and returns when all of it is done.
+
+        What goes wrong shows again, and is recorded, when the baseline is loaded.
+
+        Args:
+            work: what is wanted.
+            progress: told how many of all are done, from time to time.
+            between: called all the while; others may get the device in it.
+        """
+        self._add(work, first=True)
+        keys = [key for one in work for key in one.keys]
+        told = -1
+        while True:
+            with self._guard:
+                left = self._left(keys)
+                if left:
+                    self._guard.wait(_LOOK_SECONDS)
+            if len(keys) - left != told:
+                told = len(keys) - left
+                progress(told, len(keys))
+            if not left:
+                return
+            between()
+
+    def _left(self, keys: list[tuple[Any, ...]]) -> int:
+        """How many of these somebody still works on, or will."""
+        open_keys = {key for one in (*self._waiting, *self._running.values()) for key in one.keys}
+        return sum(key in open_keys for key in keys)
+
+    def _add(self, work: Iterable[Work], *, first: bool) -> None:
+        with self._guard:
+            known = self._done | {key for one in self._running.values() for key in one.keys}
+            for one in work:
+                names = tuple(
+                    name
+                    for name, key in zip(one.baselines, one.keys, strict=True)
+                    if key not in known and (first or key not in {k for w in self._waiting for k in w.keys})
+                )
+                if not names or (self._budget_bytes and one.needs_bytes > self._budget_bytes):
+                    continue  # too large for a process beside all others: the session's compiles it when it is loaded
+                if first:
+                    self._waiting = deque(
+                        w for w in self._waiting if w.dims != one.dims or set(w.baselines) - set(names)
+                    )
+                    self._waiting.appendleft(Work(one.dims, names, one.needs_bytes))
+                else:
+                    self._waiting.append(Work(one.dims, names, one.needs_bytes))
+            idle = self._supervisor is None or not self._supervisor.is_alive()
+            if not self._waiting or not idle or self._closing:
+                return
+            # A fork server dies with the thread that started it, so make sure here that it runs.
+            self._session.fleet.server(self._role)
+            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+            self._supervisor.start()
+
+    @property
+    def _role(self) -> str:
+        """On a GPU compilers look at the device, and tune on it."""
+        return "reference" if self._session.fleet.gpu else "compile"
+
+    # -- the threads ---------------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Starts processes as long as there is work, and stops them while the device is wanted."""
+        fleet = self._session.fleet
+        fleet.build_headers()
+        with fleet.device_lock.shared() as hold:
+            while True:
+                with self._guard:
+                    while (one := self._next()) is not None:
+                        number = max(self._running, default=0) + 1
+                        self._running[number] = one
+                        threading.Thread(target=self._work, args=(number, one), daemon=True).start()
+                    if self._closing or not (self._running or self._waiting):
+                        # Under the guard: who adds work from now on starts another thread.
+                        self._supervisor = None
+                        return
+                    self._guard.wait(_LOOK_SECONDS)
+                if hold.wanted():
+                    self._give_way(hold)
+
+    def _next(self) -> Work | None:
+        fleet = self._session.fleet
+        if self._closing or not self._waiting or len(self._running) >= fleet.compile_workers:
+            return None
+        used_bytes = sum(one.needs_bytes for one in self._running.values())
+        if (
+            self._budget_bytes
+            and self._running
+            and used_bytes + self._waiting[0].needs_bytes > self._budget_bytes
+        ):
+            return None
+        return self._waiting.popleft()
+
+    def _give_way(self, hold: Hold) -> None:
+        self._may_go.clear()
+        try:
+            until = time.monotonic() + _STOP_SECONDS
+            with self._guard:
+                while len(self._stopped) < len(self._processes) and time.monotonic() < until:
+                    self._guard.wait(_LOOK_SECONDS)
+            hold.give_way()
+        finally:
+            self._may_go.set()
+
+    def _work(self, number: int, work: Work) -> None:
+        process: RoleProcess | None = None
+        try:
+            process = self._session.start_process(self._role)
+            process.meanwhile = lambda waited_for: self._pause(number, waited_for)
+            with self._guard:
+                self._processes[number] = process
+            self._compile(number, process, work)
+        except Exception as failure:  # noqa: BLE001 - a fault of the reference's shows again when the session's process compiles
+            _log.info("compiling ahead came to nothing: %s", failure)
+        finally:
+            if process is not None:
+                process.close()
+            with self._guard:
+                self._running.pop(number)
+                self._processes.pop(number, None)
+                self._stopped.discard(number)
+                self._done.update(work.keys)
+                self._guard.notify_all()
+
+    def _compile(self, number: int, process: RoleProcess, work: Work) -> None:
+        session = self._session
+        opened = session.open_lean(process, work.dims)
+        try:
+            for baseline in session.every_baseline(opened):
+                if baseline.name in work.baselines and not self._closing:
+                    self._pause(number, process)
+                    try:
+                        session.prepare(opened.side, baseline)
+                    except RoleFailure:
+                        if process.dead:
+                            return
+        finally:
+            opened.side.release()
+
+    def _pause(self, number: int, process: RoleProcess) -> float:
+        """Stops the process while the device is wanted; returns for how many seconds."""
+        if self._may_go.is_set() or process.dead:
+            return 0.0
+        began = time.monotonic()
+        process.freeze()
+        others = process.stop_others()
+        with self._guard:
+            self._stopped.add(number)
+            self._guard.notify_all()
+        self._may_go.wait()
+        with self._guard:
+            self._stopped.discard(number)
+        process.thaw()
+        if others:
+            process.continue_others()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        """Ends all processes."""
+        with self._guard:
+            self._closing = True
+            self._waiting.clear()
+            processes = list(self._processes.values())
+            supervisor = self._supervisor
+        for process in processes:
+            process.kill()
+        self._may_go.set()
+        if supervisor is not None:
+            supervisor.join()
+
+
+def work_for(shape: OpenShape, baselines: Iterable[Baseline], modes: Iterable[str]) -> Work:
+    """The work of a shape that is open: those of its baselines that need a compiler."""
+    needs = shape.inputs.needs
+    names = tuple(baseline.name for baseline in baselines if baseline.mode in modes)
+    return Work(shape.dims, names, needs.slot_bytes + 2 * needs.peak_bytes + _CONTEXT_BYTES)

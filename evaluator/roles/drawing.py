@@ -1,0 +1,153 @@
+"""Draws a task's inputs, on the device where there is one, and says how much memory one call takes.
+
+Runs in the reference's process. Each tensor is drawn a few times, so that the referee can mix contents that were never used before;
+what weighs gigabytes is kept once, and whether another draw is the same is said here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._pytree import tree_map
+
+from evaluator.roles.blocks import tensors_in
+from evaluator.roles.exchange import span_elements
+from evaluator.roles.open_shape import meta_json, meta_of
+from evaluator.roles.runner import ContractError
+from evaluator.roles.values import encode_value
+
+#: Inputs of more bytes are drawn once, and of larger floating tensors a part is kept, from which contents are mixed.
+_HEAVY_BYTES, _KEPT_BYTES = 1 << 30, 256 << 20
+_Made = TypeVar("_Made")
+
+
+@dataclass
+class Drawn:
+    """What was drawn at one shape.
+
+    Attributes:
+        described: per argument of ``forward`` its encoded form and its tensors, each with the addresses of its draws (on the
+            host) and whether all draws are the same.
+        tensors: every draw of every tensor, in the order in which they are described, each with the bytes of it that are kept.
+        first: the arguments of the first draw.
+        spare: GPU only: one more draw, to call the module with, which may change its inputs.
+    """
+
+    described: list[dict[str, Any]]
+    tensors: list[tuple[torch.Tensor, int]]
+    first: list[Any]
+    spare: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Peak:
+    """Bytes of the device that a call took beside what was there before."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def measured(device: torch.device) -> Iterator[Peak]:
+    """Reads the peak of the device's memory over the body; 0 on a CPU."""
+    peak = Peak()
+    if device.type != "cuda":
+        yield peak
+        return
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    yield peak
+    torch.cuda.synchronize()
+    peak.bytes = torch.cuda.max_memory_allocated() - before
+    torch.cuda.empty_cache()
+
+
+def on_device(device: torch.device, make: Callable[[], _Made]) -> _Made:
+    """What ``make`` makes, its tensors on the device; on the host where the code cannot do that (it asks numpy, say)."""
+    if device.type == "cuda":
+        try:
+            with device:
+                return make()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            torch.cuda.empty_cache()
+    return make()
+
+
+def draw(get_inputs: Callable[..., Any], given: dict[str, Any], draws: int, device: torch.device) -> Drawn:
+    """Draws all inputs ``draws`` times, once where they are heavy, and once more to call the module with.
+
+    Raises:
+        ContractError: ``get_inputs`` does not return a list of the same form each time.
+    """
+    kept = [_once(get_inputs, given, device)]
+    heavy = device.type == "cuda" and sum(t.nbytes for t in tensors_in(kept[0])) > _HEAVY_BYTES
+    for _ in range(0 if heavy else draws - 1):
+        kept.append(_once(get_inputs, given, device))
+    spare = _once(get_inputs, given, device) if device.type == "cuda" else []
+    every = [*kept, spare] if heavy else kept
+    if any(len(inputs) != len(kept[0]) for inputs in every):
+        raise ContractError("get_inputs() returns different numbers of inputs from call to call")
+    described, tensors = [], []
+    for position in range(len(kept[0])):
+        one, found = _described([inputs[position] for inputs in every], len(kept))
+        described.append(one)
+        tensors += found
+    return Drawn(described, tensors, kept[0], spare)
+
+
+def _once(get_inputs: Callable[..., Any], given: dict[str, Any], device: torch.device) -> list[Any]:
+    torch.manual_seed(int.from_bytes(os.urandom(7), "little"))
+    inputs = on_device(device, lambda: get_inputs(**given))
+    if not isinstance(inputs, (list, tuple)):
+        raise ContractError("get_inputs() must return a list")
+    if device.type == "cuda":
+        inputs = tree_map(
+            lambda value: value.to(device) if isinstance(value, torch.Tensor) else value, inputs
+        )
+    return list(inputs)
+
+
+def _described(values: list[Any], kept: int) -> tuple[dict[str, Any], list[tuple[torch.Tensor, int]]]:
+    """One argument of ``forward`` in all draws, and its tensors in those that are kept: draw by draw of the first, then of the next."""
+    rows: list[list[torch.Tensor]] = []
+    forms, metas = [], []
+    for value in values:
+        found: list[torch.Tensor] = []
+        forms.append(encode_value(value, found))
+        rows.append(found)
+        metas.append([meta_json(meta_of(tensor)) for tensor in found])
+    if any(one != metas[0] for one in metas[1:]):
+        raise ContractError("get_inputs() returns different shapes or dtypes from call to call")
+    tensors: list[dict[str, Any]] = [
+        {
+            "meta": meta,
+            "addresses": [row[number].data_ptr() for row in rows[:kept]],
+            "kept_bytes": _kept_bytes(rows[0][number], meta),
+            "same": all(torch.equal(row[number], rows[0][number]) for row in rows[1:])
+            if _exact(meta)
+            else None,
+        }
+        for number, meta in enumerate(metas[0])
+    ]
+    return {"value": forms[0], "tensors": tensors}, [
+        (row[number], tensors[number]["kept_bytes"]) for number in range(len(metas[0])) for row in rows[:kept]
+    ]
+
+
+def _kept_bytes(tensor: torch.Tensor, meta: dict[str, Any]) -> int:
+    """How much of a draw the referee gets: from the start of its span, all of what is small, exact or full of gaps."""
+    span_bytes = span_elements(tensor) * tensor.element_size()
+    is_part = span_bytes > 2 * _KEPT_BYTES and not _exact(meta) and span_bytes == tensor.nbytes
+    return _KEPT_BYTES if is_part and tensor.is_cuda else span_bytes
+
+
+def _exact(meta: dict[str, Any]) -> bool:
+    """Whether a tensor holds integers or booleans: only there does it matter that all draws are the same."""
+    return not meta["dtype"].startswith(("float", "bfloat", "complex"))
