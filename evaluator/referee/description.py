@@ -10,12 +10,12 @@ from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import as_fields, defaults
 from evaluator.shapes.traffic import parse_traffic
 
-#: Validation shapes more, for portfolios: with the four of the split as many as a dispatcher is promised to be built from.
+#: Validation shapes more, for portfolios: with those of the split at least as many as a dispatcher is promised to be built from.
 _FURTHER = 28
 
 
 def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
-    """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults (or near).
+    """The shape space and the shapes of every split but the held-out one, with descriptors at its own size.
 
     Args:
         session: of the task.
@@ -29,11 +29,7 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         split: [] if split == "held_out" else session.drawn.draw(split, traffic=known) for split in SPLITS
     }
     shapes = {split: [one.dims for one in part] for split, part in drawn.items()}
-    usual = defaults(session.space)
-    # A file's own sizes may be too much for this device: then it is described at the first that is not.
-    if shapes["visible"] and not session.drawn.fitting([usual], session.fleet.input_cap_bytes):
-        usual = shapes["visible"][0]
-    shape = session.open(usual)
+    shape = session.open(defaults(session.space))
     return {
         "ok": True,
         "verdict": None,
