@@ -383,9 +383,10 @@ class Evaluation:
     def _results(self) -> list[ShapeResult]:
         """What was measured, with what each shape stands for."""
         chosen = self._chosen
+        found = sorted(self.run_state.results, key=lambda r: (SPLITS.index(r.split), str(r.dims)))
         return [
             replace(r, weight=chosen.traffic.weight(r.dims), stratum=chosen.stratum(r.split, r.dims))
-            for r in self.run_state.results
+            for r in found
         ]
 
     def _reason(self) -> str:
@@ -404,9 +405,7 @@ class Evaluation:
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:
         run, request = self.run_state, self.request
         accepted = word == "accepted"
-        results = (
-            sorted(self._results(), key=lambda r: (SPLITS.index(r.split), str(r.dims))) if accepted else []
-        )
+        results = self._results() if accepted else []
         if not accepted:
             run.results = []
         if self.session.unavailable:
