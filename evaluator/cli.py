@@ -19,6 +19,7 @@ from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import by_size
 
 app = typer.Typer(
     help="The referee: checks a candidate against its task at many shapes and times it against the best baseline.",
@@ -205,8 +206,8 @@ def headline(summary: dict[str, Any]) -> str:
             f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it), whose calls together run "
             f"{traffic['time_speedup']:.2f}x as fast"
         )
-    strata = [f"{name} {figures['geomean_speedup']:.2f}x" for name, figures in summary["by_stratum"].items()]
-    return words + f"; by size: {', '.join(strata)}"
+    strata = by_size(summary)
+    return words + (f"; by size: {strata}" if strata else "")
 
 
 def _print_energy(console: Console, verdict: dict[str, Any]) -> None:

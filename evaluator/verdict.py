@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -139,6 +140,16 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.verdict not in WORDS:
             raise ValueError(f"unknown verdict word {self.verdict!r}")
+
+
+def by_size(summary: Mapping[str, Any]) -> str:
+    """What stands beside a headline: the geometric mean of each stratum that was timed; empty where there is one or none."""
+    found = [
+        f"{stratum} {figures['geomean_speedup']:.2f}x"
+        for stratum, figures in (summary.get("by_stratum") or {}).items()
+        if figures.get("geomean_speedup") is not None
+    ]
+    return ", ".join(found) if len(found) > 1 else ""
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:

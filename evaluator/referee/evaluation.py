@@ -382,12 +382,9 @@ class Evaluation:
 
     def _results(self) -> list[ShapeResult]:
         """What was measured, with what each shape stands for."""
-        chosen = self._chosen
-        found = sorted(self.run_state.results, key=lambda r: (SPLITS.index(r.split), str(r.dims)))
-        return [
-            replace(r, weight=chosen.traffic.weight(r.dims), stratum=chosen.stratum(r.split, r.dims))
-            for r in found
-        ]
+        weight, stratum = self._chosen.traffic.weight, self._chosen.stratum
+        found = self.run_state.results
+        return [replace(r, weight=weight(r.dims), stratum=stratum(r.split, r.dims)) for r in found]
 
     def _reason(self) -> str:
         summary = summary_of(self._results(), self._chosen.traffic)
@@ -426,7 +423,7 @@ class Evaluation:
             effort=request.effort,
             splits=tuple(request.splits),
             environment={**self.fleet.environment(), "ceilings": self.fleet.ceilings_digest()},
-            shapes=tuple(results),
+            shapes=tuple(sorted(results, key=lambda r: (SPLITS.index(r.split), str(r.dims)))),
             summary=summary_of(results, self._chosen.traffic),
             timing={
                 **facts(request.effort),
