@@ -23,6 +23,7 @@ from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import JobStore
+from evaluator.verdict import by_size
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -274,8 +275,10 @@ def _sentence(
         return f"{what} was accepted; its speed was not measured"
     ci95 = summary.get("geomean_ci95")
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
-    count = sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
+    count = summary.get("shapes") or sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
     text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} held-out shapes"
+    if strata := by_size(summary):
+        text += f" ({strata})"
     traffic = summary.get("traffic")
     if traffic:
         text += (

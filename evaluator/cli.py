@@ -19,6 +19,7 @@ from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import by_size
 
 app = typer.Typer(
     help="The referee: checks a candidate against its task at many shapes and times it against the best baseline.",
@@ -183,15 +184,7 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
             shape["decision"],
         )
     console.print(table)
-    traffic = verdict["summary"].get("traffic")
-    if traffic:
-        low, high = traffic["geomean_ci95"]
-        console.print(
-            f"weighted by traffic: {traffic['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}] over {traffic['shapes']} shapes "
-            f"({traffic['share']:.0%} of it); its calls together run {traffic['time_speedup']:.2f}x as fast",
-            markup=False,
-            highlight=False,
-        )
+    console.print(headline(verdict["summary"]), markup=False, highlight=False)
     _print_energy(console, verdict)
     environment = verdict["environment"]
     aa = verdict["timing"]["aa"]
@@ -202,6 +195,19 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
         else "A/A not measured",
         markup=False,
     )
+
+
+def headline(summary: dict[str, Any]) -> str:
+    """The figure by which candidates are ranked, with what it is over, and the strata beside it."""
+    low, high = summary["geomean_ci95"]
+    words = f"{summary['geomean_speedup']:.2f}x [{low:.2f}, {high:.2f}]"
+    if traffic := summary.get("traffic"):
+        words += (
+            f" weighted by traffic, over {traffic['shapes']} shapes ({traffic['share']:.0%} of it), whose calls together run "
+            f"{traffic['time_speedup']:.2f}x as fast"
+        )
+    strata = by_size(summary)
+    return words + (f"; by size: {strata}" if strata else "")
 
 
 def _print_energy(console: Console, verdict: dict[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
 #: Bump when a change makes old and new figures incomparable.
-HARNESS_VERSION = "7"
+HARNESS_VERSION = "8"
 
 WORDS = (
     "accepted", "incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "cheating",
@@ -21,6 +22,9 @@ LABELS = (
 )  # fmt: skip
 #: Rule of a finding: a GPU had no memory left, so that another time there may be a verdict.
 NO_ROOM = "no_device_memory"
+#: Strata of a summary's headline, those of one line with the same weight; the first line of which any was timed counts. Traffic
+#: with weights comes before them all.
+HEADLINE = (("own", "near"), ("given",))
 DECISIONS = ("faster", "same", "slower", "undecided")
 
 
@@ -72,8 +76,9 @@ class ShapeResult:
     cycles: dict[str, Any] | None = None
     #: Of this shape in the traffic that the task or the request names; None where it names others.
     weight: float | None = None
-    #: Why the shape was drawn (``base``, ``neighbour``, ``traffic``, ``prime``...); None where somebody asked for it.
-    stratum: str | None = None
+    #: What the shape stands for: ``own``, ``near``, ``small``, ``traffic`` or, where the request names it, ``given``; an untimed
+    #: adversarial shape has the name of its kind (``prime``...).
+    stratum: str = "given"
 
 
 def _now() -> str:
@@ -101,6 +106,9 @@ class KernelShare:
 class Verdict:
     """See design section 3; field names are the JSON's.
 
+    ``summary`` has ``geomean_speedup`` with ``geomean_ci95``, ``worst_speedup``, ``p5_speedup``, ``share_slower``,
+    ``share_faster`` and ``shapes`` of the headline (:data:`HEADLINE`), the same in ``by_split``, and of each stratum alone in
+    ``by_stratum``; ``traffic`` where the headline is weighted by it; ``overfit_index``.
     ``measured_at`` is when it was reached (UTC); ``reused`` says that it was not reached now but kept from then.
     """
 
@@ -132,6 +140,16 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.verdict not in WORDS:
             raise ValueError(f"unknown verdict word {self.verdict!r}")
+
+
+def by_size(summary: Mapping[str, Any]) -> str:
+    """What stands beside a headline: the geometric mean of each stratum that was timed; empty where there is one or none."""
+    found = [
+        f"{stratum} {figures['geomean_speedup']:.2f}x"
+        for stratum, figures in (summary.get("by_stratum") or {}).items()
+        if figures.get("geomean_speedup") is not None
+    ]
+    return ", ".join(found) if len(found) > 1 else ""
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
@@ -173,7 +191,13 @@ def without_measurement(
         splits=tuple(splits),
         environment=environment,
         shapes=(),
-        summary={**summarize([], []), "traffic": None, "overfit_index": None, "by_split": {}},
+        summary={
+            **summarize([], []),
+            "traffic": None,
+            "overfit_index": None,
+            "by_stratum": {},
+            "by_split": {},
+        },
         timing={"protocol": "none", "quads": 0, "pairs": 0, "aa": None, "throttle": None},
         setup_s=None,
         first_call_s=None,

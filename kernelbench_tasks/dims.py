@@ -22,18 +22,20 @@ class Dim:
         min: Smallest legal size, at least 0.
         max: Largest legal size, inclusive.
         multiple_of: Every legal size is a multiple of this (1 means any size).
-        default: The size used when nobody asks for another; the legal size nearest to the middle of the range on a
-            logarithmic scale when left out.
+        default: The size used on a CPU when nothing else is asked for; the legal size nearest to the middle of the range on
+            a logarithmic scale when left out.
+        gpu: The same on a GPU; `default` when left out.
 
     Raises:
         TypeError: A value is not an integer (booleans are refused too).
-        ValueError: The range is empty, negative, or does not contain the default.
+        ValueError: The range is empty, negative, or does not contain one of the defaults.
     """
 
     min: int
     max: int
     multiple_of: int = 1
     default: int | None = None
+    gpu: int | None = None
 
     def __post_init__(self) -> None:
         for field in ("min", "max", "multiple_of"):
@@ -50,6 +52,11 @@ class Dim:
         _require_int("default", self.default)
         if self.default not in self:
             raise ValueError(f"default {self.default} is not a legal size of {self!r}")
+        if self.gpu is None:
+            object.__setattr__(self, "gpu", self.default)
+        _require_int("gpu", self.gpu)
+        if self.gpu not in self:
+            raise ValueError(f"gpu={self.gpu} is not a legal size of {self!r}")
 
     @property
     def smallest(self) -> int:

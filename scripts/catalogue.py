@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 # Catalogue of tasks
 
 Written by `make catalogue` from the files in `kernelbench_tasks/`; edit those. {tasks} tasks, {backward} of them with gradients as a part of
-what is judged. Sizes are inclusive; the referee draws shapes from them. `kernelwright optimize NAME` takes the names.
+what is judged. Sizes are inclusive; the task's own size, at which and near which it is timed, stands in brackets. `kernelwright optimize NAME` takes the names.
 """
 
 
@@ -111,7 +111,10 @@ def _range(dim: Dim | Choice) -> str:
     if isinstance(dim, Choice):
         return " or ".join(str(value) for value in dim.values)
     words = f"{dim.min} to {dim.max}" if dim.min != dim.max else f"{dim.min}"
-    return words + (f" in steps of {dim.multiple_of}" if dim.multiple_of > 1 else "")
+    words += f" in steps of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+    return words + (
+        f" ({dim.default}, on a GPU {dim.gpu})" if dim.gpu != dim.default else f" ({dim.default})"
+    )
 
 
 if __name__ == "__main__":

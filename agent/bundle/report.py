@@ -14,6 +14,7 @@ from agent.bundle.evidence import BundleContents, evidence
 from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
 from agent.performance.measured import REFERENCE, predictability, runtimes
+from evaluator.verdict import by_size
 
 _ROW_PX = 22
 _LEFT_PX, _WIDTH_PX = 260, 560
@@ -105,6 +106,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["by_size"] = by_size
     environment.filters["dims"] = _dims
     environment.filters["figure"] = _figure
     environment.filters["percent"] = lambda share: f"{100 * share:.1f} %"

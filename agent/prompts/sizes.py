@@ -23,6 +23,11 @@ def shape_words(dims: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in dims.items())
 
 
+def timed_words(dims: Mapping[str, Any], stratum: object) -> str:
+    """The same of a shape that is timed, with what it stands for, where that is known."""
+    return shape_words(dims) + (f" ({stratum})" if stratum in ("own", "near", "small", "traffic") else "")
+
+
 def listed(lines: Iterable[str]) -> str:
     """Lines as a list in Markdown."""
     return "\n".join(f"- {line}" for line in lines)

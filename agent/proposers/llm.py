@@ -14,7 +14,7 @@ from typing import Any
 from agent.candidates import Candidate
 from agent.errors import AnswersAwaited, ProposalFailed, ProviderError
 from agent.prompts import fill
-from agent.prompts.sizes import listed, shape_words, space_text
+from agent.prompts.sizes import listed, shape_words, space_text, timed_words
 from agent.proposers.base import ProposalContext
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Provider, Reply
@@ -351,6 +351,7 @@ def opening(
     candidates with their speeds, from the slower to the faster, and answers in parts.
     """
     visible = (context.description.get("shapes") or {}).get("visible") or []
+    strata = (context.description.get("strata") or {}).get("visible") or [None] * len(visible)
     device_name = DEVICES.get(context.device, context.device)
     notes = fill("device_cuda" if context.device == "cuda" else "device_cpu")
     # `rl` trains with neither a profile nor lessons in the prompt.
@@ -362,7 +363,10 @@ def opening(
         device_name=device_name,
         task_source=context.task.source,
         dims=space_text(context.description.get("dims") or {}) or "Only the shapes that `get_inputs` makes.",
-        shapes=listed(f"{shape_words(dims)}{times.get(shape_words(dims), '')}" for dims in visible)
+        shapes=listed(
+            timed_words(dims, stratum) + times.get(shape_words(dims), "")
+            for dims, stratum in zip(visible, strata, strict=True)
+        )
         or "- as given",
         device_notes="\n".join([notes, *filter(None, more)]),
         **more_of,
@@ -385,7 +389,7 @@ def after_verdict(verdict: dict[str, Any] | None) -> str:
         speed = (verdict.get("summary") or {}).get("geomean_speedup") or 0.0
         aim = "It is not faster yet. Make it faster." if speed < _ENOUGH else "Make it faster still."
         shapes = listed(
-            f"{shape_words(row['dims'])}: {row['speedup']:.2f}x ({row['candidate_us']:.1f} us against "
+            f"{timed_words(row['dims'], row.get('stratum'))}: {row['speedup']:.2f}x ({row['candidate_us']:.1f} us against "
             f"{row['baseline_us']:.1f} us, {row.get('best_baseline')})"
             for row in visible_rows(verdict)
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent.candidates import Candidate
 from agent.knowledge.retrieval import bottleneck_of
 from agent.prompts import fill
+from agent.prompts.sizes import timed_words
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Reply
 from agent.strategy import critic, mismatch, starting
@@ -241,7 +242,7 @@ class Conversation:
 
 def _measured(verdict: Mapping[str, Any]) -> list[str]:
     return [
-        f"{', '.join(f'{name}={value}' for name, value in row['dims'].items())}: {row['speedup']:.2f}x "
+        f"{timed_words(row['dims'], row.get('stratum'))}: {row['speedup']:.2f}x "
         f"({row['candidate_us']:.1f} us against {row['baseline_us']:.1f} us, {row.get('best_baseline')})"
         for row in visible_rows(verdict)
     ]

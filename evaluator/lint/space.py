@@ -42,7 +42,7 @@ def typical(session: TaskSession) -> list[Dims]:
             return distinct
     fitting = session.drawn.fitting(distinct, CAP_BYTES)
     if not fitting:
-        fitting = session.drawn.sample("visible", CAP_BYTES)[:2] or session.drawn.sample("visible")[:1]
+        fitting = session.drawn.sample("adversarial", CAP_BYTES)[:2] or session.drawn.sample("visible")[:1]
     if not fitting:
         raise RoleFailure(
             "out_of_memory", "no shape of the task stays within this device's share of memory and time"

@@ -10,12 +10,12 @@ from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import as_fields, defaults
 from evaluator.shapes.traffic import parse_traffic
 
-#: Validation shapes more, for portfolios: with the four of the split as many as a dispatcher is promised to be built from.
+#: Validation shapes more, for portfolios: with those of the split at least as many as a dispatcher is promised to be built from.
 _FURTHER = 28
 
 
 def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str, Any]:
-    """The shape space and the shapes of every split but the held-out one, with descriptors at the defaults (or near).
+    """The shape space and the shapes of every split but the held-out one, with descriptors at its own size.
 
     Args:
         session: of the task.

@@ -16,6 +16,10 @@ from evaluator.shapes.sampler import COUNTS, SPLITS, Sampler
 from evaluator.shapes.space import Dims, Space, check_shape
 from evaluator.shapes.traffic import Traffic, parse_traffic
 
+#: Inputs of an adversarial shape, at most (or twice the cache), and its share of what a call may take: it is repeated with
+#: several contents and in float64.
+_CHECKED_CAP_BYTES, _CHECKED_SHARE = 64 << 20, 1 / 4
+
 
 class DrawnShapes:
     """The shapes of one task that are drawn.
@@ -26,14 +30,24 @@ class DrawnShapes:
         sha256: of its text, which is the seed of every split but the held-out one.
         caps: what of its shapes is small and quick enough.
         traffic: of its own file.
+        varying: the dimensions that vary in timed shapes.
     """
 
-    def __init__(self, fleet: Fleet, space: Space, sha256: str, caps: ShapeCaps, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        space: Space,
+        sha256: str,
+        caps: ShapeCaps,
+        traffic: Traffic,
+        varying: Sequence[str],
+    ) -> None:
         self._fleet = fleet
         self._space = space
         self._sha256 = sha256
         self._caps = caps
         self._traffic = traffic
+        self._varying = varying
         self._samplers: dict[int, Sampler] = {}
 
     def sample(self, split: str, cap_bytes: int | None = None, traffic: Traffic | None = None) -> list[Dims]:
@@ -49,35 +63,43 @@ class DrawnShapes:
     ) -> list[Drawn]:
         """Shapes of a split, of inputs below ``cap_bytes`` or the fleet's own cap. Held-out ones are drawn anew each time.
 
-        What is searched and chosen by begins with the shapes of the traffic (the task's own if none is given). Held-out shapes
-        stay away from it, and from shapes that somebody else chose by.
+        Where there is traffic (the task's own if none is given), it takes the place of the task's own size in every timed split,
+        and a few near shapes stand beside it. Held-out ones stay away from it, and from shapes that somebody else chose by.
         """
         traffic = traffic or self._traffic
         given = [dims for dims, _ in traffic.rows]
         drawn = self.sampler(cap_bytes).draw(split, secret=secrets.token_hex(16), exempt=[*given, *chosen_by])
-        if split not in ("visible", "validation"):
+        if split == "adversarial" or not given:
             return drawn
-        cap = cap_bytes or self._fleet.input_cap_bytes
-        # Somebody really has these, however long they take.
-        shapes = traffic.before(
-            [one.dims for one in drawn], COUNTS[split], lambda shapes: self._caps.small(shapes, cap)
-        )
-        strata = {freeze_dims(one.dims): one.stratum for one in drawn}
-        return [Drawn(dims, "traffic" if dims in given else strata[freeze_dims(dims)]) for dims in shapes]
+        cap = cap_bytes or self._fleet.given_cap_bytes
+        # The user's program has these, however long they take.
+        near = [one.dims for one in drawn if one.stratum == "near"]
+        shapes = traffic.before(near, COUNTS[split], lambda shapes: self._caps.small(shapes, cap))
+        found = [Drawn(dims, "traffic" if dims in given else "near") for dims in shapes]
+        return found if any(one.stratum == "traffic" for one in found) else drawn
 
     def sampler(self, cap_bytes: int | None = None) -> Sampler:
         """What draws shapes of inputs below ``cap_bytes`` or the fleet's own cap."""
         cap = cap_bytes or self._fleet.input_cap_bytes
         if cap not in self._samplers:
-            limits = Limits(
-                fit=lambda shapes: self._caps.fit(shapes, cap),
-                sizes=self._caps.sizes,
-                cap_bytes=cap,
-                cache_bytes=self._fleet.cache_bytes,
-                processors=self._fleet.processors,
+            checked = min(cap, max(_CHECKED_CAP_BYTES, 2 * self._fleet.cache_bytes))
+            self._samplers[cap] = Sampler(
+                self._space,
+                self._sha256,
+                self._limits(cap, 1.0),
+                self._limits(checked, _CHECKED_SHARE),
+                self._varying,
             )
-            self._samplers[cap] = Sampler(self._space, self._sha256, limits)
         return self._samplers[cap]
+
+    def _limits(self, cap_bytes: int, share: float) -> Limits:
+        return Limits(
+            fit=lambda shapes: self._caps.fit(shapes, cap_bytes, share),
+            sizes=self._caps.sizes,
+            cap_bytes=cap_bytes,
+            cache_bytes=self._fleet.cache_bytes,
+            processors=self._fleet.processors,
+        )
 
     def fitting(self, shapes: list[Dims], cap_bytes: int, share: float = 1.0) -> list[Dims]:
         """Those whose inputs stay below ``cap_bytes`` and whose calls stay within a share of the device's caps."""
@@ -144,7 +166,7 @@ class Chosen:
     Attributes:
         traffic: by which they are weighted.
         shapes: by split.
-        strata: by split and shape, of those that were drawn.
+        strata: by split and shape, of those that were drawn; others were given.
         remarks: what is to be said of how they were drawn.
     """
 
@@ -153,6 +175,6 @@ class Chosen:
     strata: dict[tuple[str, tuple[tuple[str, Any], ...]], str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
-    def stratum(self, split: str, dims: Dims) -> str | None:
-        """For what a shape stands; None if somebody gave it."""
-        return self.strata.get((split, freeze_dims(dims)))
+    def stratum(self, split: str, dims: Dims) -> str:
+        """For what a shape stands."""
+        return self.strata.get((split, freeze_dims(dims)), "given")

@@ -32,7 +32,7 @@ from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
-from evaluator.verdict import NO_ROOM, Finding, Verdict
+from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 
 _UNTIMED = ("adversarial",)
 #: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
@@ -396,8 +396,14 @@ class Evaluation:
 
     # -- words -------------------------------------------------------------------------------------------------
 
+    def _results(self) -> list[ShapeResult]:
+        """What was measured, with what each shape stands for."""
+        weight, stratum = self._chosen.traffic.weight, self._chosen.stratum
+        found = self.run_state.results
+        return [replace(r, weight=weight(r.dims), stratum=stratum(r.split, r.dims)) for r in found]
+
     def _reason(self) -> str:
-        summary = summary_of(self.run_state.results, self._chosen.traffic)
+        summary = summary_of(self._results(), self._chosen.traffic)
         if summary["geomean_speedup"] is None:
             shapes = len(self.run_state.outcomes)
             if self.candidate.interpreted:
@@ -412,15 +418,7 @@ class Evaluation:
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:
         run, request = self.run_state, self.request
         accepted = word == "accepted"
-        results = sorted(run.results, key=lambda r: (SPLITS.index(r.split), str(r.dims))) if accepted else []
-        results = [
-            replace(
-                result,
-                weight=self._chosen.traffic.weight(result.dims),
-                stratum=self._chosen.stratum(result.split, result.dims),
-            )
-            for result in results
-        ]
+        results = self._results() if accepted else []
         if not accepted:
             run.results = []
         if self.session.unavailable:
@@ -441,8 +439,8 @@ class Evaluation:
             effort=request.effort,
             splits=tuple(request.splits),
             environment={**self.fleet.environment(), "ceilings": self.fleet.ceilings_digest()},
-            shapes=tuple(results),
-            summary=summary_of(self.run_state.results, self._chosen.traffic),
+            shapes=tuple(sorted(results, key=lambda r: (SPLITS.index(r.split), str(r.dims)))),
+            summary=summary_of(results, self._chosen.traffic),
             timing={
                 **facts(request.effort),
                 "quads": min((len(r.log_ratios) for r in results if r.timed), default=0),

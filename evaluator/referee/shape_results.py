@@ -9,8 +9,12 @@ from evaluator.referee import measure, pairs
 from evaluator.referee.correctness import Outcome
 from evaluator.referee.open_shape import OpenShape
 from evaluator.shapes.traffic import Traffic
-from evaluator.timing.statistics import summarize, summarize_traffic
-from evaluator.verdict import ShapeResult
+from evaluator.timing.statistics import summarize, time_speedup
+from evaluator.verdict import HEADLINE, ShapeResult
+
+#: Strata whose shapes stand for others that might have been drawn.
+_DRAWN = ("near", "small")
+_ORDER = ("own", "near", "small", "traffic", "given", "visible", "validation", "held_out")
 
 
 def timed_result(split: str, shape: OpenShape, outcome: Outcome, timing: measure.Timing) -> ShapeResult:
@@ -51,26 +55,73 @@ def captured_fields(at: pairs.Timed) -> dict[str, Any]:
 
 
 def summary_of(results: Sequence[ShapeResult], traffic: Traffic) -> dict[str, Any]:
-    """A verdict's ``summary``: over all timed shapes, by split, and weighted by the traffic where it names some of them."""
+    """A verdict's ``summary``: the headline, over all timed shapes and by split, and figures by stratum.
+
+    The headline is what the user's traffic says, weighted, where some of it was timed; else the task's own size and sizes near
+    it, each with half of the weight; else the shapes that were given.
+
+    Args:
+        results: with their strata.
+        traffic: by which shapes are weighted.
+    """
     timed = [result for result in results if result.timed]
     by_split = {
-        split: _summary([r for r in timed if r.split == split], traffic) for split in {r.split for r in timed}
+        split: _headline([r for r in timed if r.split == split], traffic) for split in _order(timed, "split")
+    }
+    by_stratum = {
+        stratum: _figures({stratum: [r for r in timed if r.stratum == stratum]})
+        for stratum in _order(timed, "stratum")
     }
     overfit = None
     if "visible" in by_split and "held_out" in by_split:
         overfit = by_split["visible"]["geomean_speedup"] / by_split["held_out"]["geomean_speedup"]
-    return {**_summary(timed, traffic), "overfit_index": overfit, "by_split": by_split}
+    return {
+        **_headline(timed, traffic),
+        "overfit_index": overfit,
+        "by_stratum": by_stratum,
+        "by_split": by_split,
+    }
 
 
-def _summary(results: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
-    ratios = [r.log_ratios for r in results]
-    estimates = [pairs.estimate(r.log_ratios, r.pairs) for r in results]
-    figures = summarize(ratios, [r.decision or "undecided" for r in results], estimates)
-    weights = [traffic.weight(r.dims) or 0.0 for r in results]
-    if not any(weights):
-        return {**figures, "traffic": None}
-    weighted = summarize_traffic(ratios, [r.baseline_us or 0.0 for r in results], weights, estimates)
-    return {**figures, "traffic": {**weighted, "share": traffic.share([r.dims for r in results])}}
+def _order(timed: list[ShapeResult], field: str) -> list[str]:
+    found = {str(getattr(result, field)) for result in timed}
+    return sorted(found, key=lambda word: (_ORDER.index(word) if word in _ORDER else len(_ORDER), word))
+
+
+def _headline(timed: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
+    weighted = [(r, weight) for r in timed if (weight := traffic.weight(r.dims))]
+    if weighted:
+        rows, weights = [r for r, _ in weighted], [weight for _, weight in weighted]
+        figures = _figures({"traffic": rows}, weights)
+        speedups = [r.speedup or 1.0 for r in rows]
+        of_traffic = {
+            "geomean_speedup": figures["geomean_speedup"],
+            "geomean_ci95": figures["geomean_ci95"],
+            "time_speedup": time_speedup([r.baseline_us or 0.0 for r in rows], speedups, weights),
+            "shapes": len({str(r.dims) for r in rows}),
+            "share": traffic.share([r.dims for r in rows]),
+        }
+        return {**figures, "traffic": of_traffic}
+    groups: dict[str, list[ShapeResult]] = {}
+    for result in timed:
+        groups.setdefault(str(result.stratum), []).append(result)
+    for names in HEADLINE:
+        if chosen := {name: groups[name] for name in names if name in groups}:
+            groups = chosen
+            break
+    return {**_figures(groups), "traffic": None}
+
+
+def _figures(groups: dict[str, list[ShapeResult]], weights: Sequence[float] | None = None) -> dict[str, Any]:
+    """Figures over strata that count alike, each divided evenly over its shapes unless ``weights`` says otherwise."""
+    rows = [result for group in groups.values() for result in group]
+    return summarize(
+        [r.log_ratios for r in rows],
+        [r.decision or "undecided" for r in rows],
+        [pairs.estimate(r.log_ratios, r.pairs) for r in rows],
+        shares=weights or [1 / len(group) for group in groups.values() for _ in group],
+        drawn=[name in _DRAWN for name, group in groups.items() for _ in group],
+    )
 
 
 def facts(effort: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Submissions:
         source = task.source
         if found.ok:
             found = replace(found, space=overridden(found, space))
-            source = declared(found.source, found.space)
+            source = declared(found.source, found, space)
         elif space:
             raise RoleFailure("task_rejected", f"no size of the task can be varied: {found.reason}")
         inferred = {name: value for name, value in found.as_json().items() if name != "source"}

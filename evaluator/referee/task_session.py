@@ -27,7 +27,7 @@ from evaluator.roles import compiled_files, frames, runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
-from evaluator.shapes.space import Dims, Space, parse_space
+from evaluator.shapes.space import Dims, Space, parse_space, varying
 from evaluator.shapes.traffic import parse_traffic
 from evaluator.sources import TaskSource
 
@@ -70,7 +70,8 @@ class TaskSession:
                 self.process, self.space, self._input_dims, self._init_dims, fleet.caps,
                 backward=self.direction == "forward_backward",
             )  # fmt: skip
-            self.drawn = DrawnShapes(fleet, self.space, task.sha256, self.caps, self.traffic)
+            free = varying(self.space, self._init_dims, _names(answer.get("varies"), self.space))
+            self.drawn = DrawnShapes(fleet, self.space, task.sha256, self.caps, self.traffic, free)
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
                     "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"

@@ -59,8 +59,9 @@ def of_call(
         most_operations: after so many the count ends, and the call has as many.
 
     Returns:
-        ``held_bytes`` (weights, inputs, outputs and the largest of what lies between), ``written_bytes``, ``flops``,
-        ``operations`` and ``outputs`` (elements of all of them).
+        ``held_bytes`` (weights, inputs, outputs and the largest of what lies between), ``moved_bytes`` (weights, inputs and
+        outputs, which any way to compute it moves), ``written_bytes``, ``flops``, ``operations`` and ``outputs`` (elements of all
+        of them).
     """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -77,8 +78,10 @@ def of_call(
     except Exception:
         # Code that reads values, or that numpy feeds; the sampler then goes by the inputs alone.
         return None
+    moved = state + _bytes(given) + _bytes(outputs)
     return {
-        "held_bytes": state + _bytes(given) + _bytes(outputs) + count.largest_bytes,
+        "held_bytes": moved + count.largest_bytes,
+        "moved_bytes": moved,
         "written_bytes": count.written_bytes,
         "flops": count.flops,
         "operations": count.operations,

@@ -145,7 +145,8 @@ class ModuleHost(Turns):
         declared = getattr(self.module, "DIMS", {})
         if not isinstance(declared, Mapping):
             raise ContractError(f"DIMS must be a dictionary of dimensions by name, not {declared!r}"[:300])
-        dims = {str(name): _fields_of(str(name), dim) for name, dim in declared.items()}
+        gpu = self.device.type == "cuda"
+        dims = {str(name): _fields_of(str(name), dim, gpu=gpu) for name, dim in declared.items()}
         for function in ("get_inputs", "get_init_inputs"):
             if not callable(getattr(self.module, function, None)):
                 raise ContractError(f"the file defines no function {function}()")
@@ -154,6 +155,7 @@ class ModuleHost(Turns):
             "direction": str(getattr(self.module, "DIRECTION", "forward")),
             "training": bool(getattr(self.module, "TRAINING", False)),
             "precision": str(getattr(self.module, "PRECISION", "fp32")),
+            "varies": [str(name) for name in getattr(self.module, "VARIES", ())],
             "traffic": [list(row) for row in getattr(self.module, "TRAFFIC", ())],
             "oracle": callable(getattr(self.module, "oracle", None)),
             "input_dims": self._accepted("get_inputs", dims),
@@ -429,12 +431,13 @@ class ModuleHost(Turns):
         return b""
 
 
-def _fields_of(name: str, dim: Any) -> dict[str, Any]:
-    """What a dimension of DIMS says of itself."""
+def _fields_of(name: str, dim: Any, *, gpu: bool) -> dict[str, Any]:
+    """What a dimension of DIMS says of itself, with its own size on this kind of device as the default."""
     try:
         if isinstance(getattr(dim, "values", None), tuple):
             return {"choices": list(dim.values), "default": dim.default}
-        return {field: getattr(dim, field) for field in ("min", "max", "multiple_of", "default")}
+        fields = {field: getattr(dim, field) for field in ("min", "max", "multiple_of", "default")}
+        return {**fields, "default": getattr(dim, "gpu", dim.default)} if gpu else fields
     except AttributeError:
         sentence = f"DIMS[{name!r}] must be a Dim or a Choice of kernelbench_tasks, not {dim!r}"
         raise ContractError(sentence[:300]) from None

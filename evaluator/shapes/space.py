@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +85,32 @@ def as_fields(space: Space) -> dict[str, dict[str, Any]]:
 
 
 def defaults(space: Space) -> Dims:
-    """The default shape."""
+    """The task's own shape: every dimension at its default for this kind of device."""
     return {name: dim.default for name, dim in space.items()}
+
+
+def varying(space: Space, configuration: Collection[str], named: Collection[str] = ()) -> list[str]:
+    """The dimensions that timed shapes may have at other sizes than their own.
+
+    A module is deployed with one configuration, so what `get_init_inputs` takes stays as it is in the file: its range in
+    `DIMS` says what is legal, and only correctness is looked at there (stratum `adversarial`). It varies where the user names
+    it (`space` of a request, `VARIES` of a file; shapes and traffic that the user gives are taken as they are), and in a
+    task of which no size varies at run time.
+
+    Args:
+        space: of the task.
+        configuration: what its `get_init_inputs` takes.
+        named: what its user wants varied, too.
+    """
+    free = [
+        name
+        for name, dim in space.items()
+        if isinstance(dim, ChoiceDim) or -(-dim.low // dim.multiple_of) < dim.high // dim.multiple_of
+    ]
+    found = [name for name in free if name not in configuration or name in named]
+    if any(isinstance(space[name], IntegerDim) for name in found):
+        return found
+    return [name for name in free if name in found or isinstance(space[name], IntegerDim)]
 
 
 def check_shape(space: Space, dims: Any) -> Dims:

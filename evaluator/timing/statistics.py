@@ -1,4 +1,4 @@
-"""Ratios and their intervals: within a pair of processes, over several pairs, and the geometric mean over shapes.
+"""Ratios and their intervals: within a pair of processes, over several pairs, and the weighted geometric mean over shapes.
 
 One pair of processes is off by 1 to 2 % for as long as it lives (addresses, pages, order of hashes), which its quads cannot
 show. So whoever has several pairs takes the interval over pairs: repeat at the highest level that varies (T. Kalibera and
@@ -101,48 +101,16 @@ def t975(degrees: int) -> float:
     return _T975[degrees - 1] if degrees <= len(_T975) else _T975_MANY
 
 
-def summarize_traffic(
-    per_shape: Sequence[Sequence[float]],
-    baseline_us: Sequence[float],
-    weights: Sequence[float],
-    estimates: Sequence[PairEstimate | None],
-) -> dict[str, Any]:
-    """Summary of shapes that are known to be called so often.
-
-    They are no sample of others: the interval holds for these shapes at these weights, so none is left out of a resample.
+def time_speedup(baseline_us: Sequence[float], speedups: Sequence[float], weights: Sequence[float]) -> float:
+    """The baseline's time for all calls over the candidate's, where each shape is called so often.
 
     Args:
-        per_shape: log ratios of each timed shape.
-        baseline_us: what the best baseline takes there.
-        weights: how often each is called; 0 leaves it out. At least one is above 0.
-        estimates: as in :func:`summarize`.
-
-    Returns:
-        ``geomean_speedup`` and ``geomean_ci95``, weighted; ``time_speedup``, the baseline's time for all of these calls over the
-        candidate's; ``shapes``.
+        baseline_us: what the best baseline takes at each shape.
+        speedups: of the candidate there.
+        weights: how often each shape is called; at least one is above 0.
     """
-    generator = _generator()
-    shares = np.asarray(weights, dtype=np.float64) / math.fsum(weights)
-    middles = np.zeros(len(per_shape))
-    drawn = np.zeros((_RESAMPLES, len(per_shape)))
-    for index, (ratios, estimate) in enumerate(zip(per_shape, estimates, strict=True)):
-        values = np.asarray(ratios, dtype=np.float64)
-        if estimate is None:
-            middles[index] = np.median(values)
-            chosen = generator.integers(0, values.size, (_RESAMPLES, values.size))
-            drawn[:, index] = np.median(values[chosen], axis=1)
-        else:
-            middles[index] = estimate.log_ratio
-            errors = generator.standard_t(estimate.degrees, _RESAMPLES)
-            drawn[:, index] = estimate.log_ratio + estimate.standard_error * errors
-    low, high = np.exp(np.quantile(drawn @ shares, [0.025, 0.975]))
-    spent = shares * np.asarray(baseline_us)
-    return {
-        "geomean_speedup": float(np.exp(middles @ shares)),
-        "geomean_ci95": [float(low), float(high)],
-        "time_speedup": float(spent.sum() / (spent / np.exp(middles)).sum()),
-        "shapes": int((shares > 0).sum()),
-    }
+    spent = np.asarray(weights, dtype=np.float64) * np.asarray(baseline_us)
+    return float(spent.sum() / (spent / np.asarray(speedups)).sum())
 
 
 def decide(low: float, high: float) -> str:
@@ -156,20 +124,9 @@ def decide(low: float, high: float) -> str:
     return "undecided"
 
 
-def summarize(
-    per_shape: Sequence[Sequence[float]],
-    decisions: Sequence[str],
-    estimates: Sequence[PairEstimate | None] = (),
-) -> dict[str, Any]:
-    """Summary over shapes; two levels (shapes, then pairs or else quads) for the geometric mean's interval.
-
-    Args:
-        per_shape: log ratios of each timed shape.
-        decisions: decision of each timed shape.
-        estimates: for each timed shape what several pairs say; None where there was one.
-    """
-    if not per_shape:
-        keys = (
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(
+        (
             "geomean_speedup",
             "geomean_ci95",
             "p5_speedup",
@@ -177,35 +134,75 @@ def summarize(
             "share_slower",
             "share_faster",
         )
-        return dict.fromkeys(keys) | {"shapes": 0}
-    generator = _generator()
-    arrays = [np.asarray(values, dtype=np.float64) for values in per_shape]
-    estimates = estimates or [None] * len(arrays)
-    middles = np.array(
-        [
-            np.median(values) if estimate is None else estimate.log_ratio
-            for values, estimate in zip(arrays, estimates, strict=True)
-        ]
-    )
-    # A shape drawn k times in one resample gets k draws of its own: as many columns as there are shapes.
-    chosen = generator.integers(0, len(arrays), (_RESAMPLES, len(arrays)))
-    picked = np.empty(chosen.shape)
-    for index, (values, estimate) in enumerate(zip(arrays, estimates, strict=True)):
-        mine = chosen == index
-        if estimate is None:
-            draws = generator.integers(0, values.size, (int(mine.sum()), values.size))
-            picked[mine] = np.median(values[draws], axis=1)
-        else:
-            # Three pairs resampled would be too narrow; their interval is Student's, and so are these draws.
-            errors = generator.standard_t(estimate.degrees, int(mine.sum()))
-            picked[mine] = estimate.log_ratio + estimate.standard_error * errors
-    low, high = np.exp(np.quantile(picked.mean(axis=1), [0.025, 0.975]))
+    ),
+    "shapes": 0,
+}
+
+
+def summarize(
+    per_shape: Sequence[Sequence[float]],
+    decisions: Sequence[str],
+    estimates: Sequence[PairEstimate | None] = (),
+    *,
+    shares: Sequence[float] | None = None,
+    drawn: Sequence[bool] | None = None,
+) -> dict[str, Any]:
+    """Summary over shapes.
+
+    The interval of the geometric mean has two levels: each shape's own noise (pairs, or else quads), and, for shapes that were
+    drawn and stand for others, which ones were drawn. A shape that was not drawn (the task's own, a user's) stands for itself
+    and is in every resample.
+
+    Args:
+        per_shape: log ratios of each timed shape.
+        decisions: decision of each timed shape.
+        estimates: for each timed shape what several pairs say; None where there was one.
+        shares: how much each counts in the geometric mean, in proportion; alike if left out. Drawn ones count alike.
+        drawn: which ones stand for others; all if left out.
+    """
+    count = len(per_shape)
+    if not count:
+        return dict(_NOTHING)
+    weights = np.ones(count) if shares is None else np.asarray(shares, dtype=np.float64)
+    weights = weights / weights.sum()
+    stands = np.ones(count, dtype=bool) if drawn is None else np.asarray(drawn, dtype=bool)
+    middles, noisy = _resampled(per_shape, estimates or [None] * count)
+    means = noisy @ weights
+    if stands.sum() > 1:
+        # What the choice of shapes adds. A resample of n varies by (n - 1) / n of what n shapes do.
+        places = np.flatnonzero(stands)
+        picked = middles[_generator().choice(places, (_RESAMPLES, places.size))].mean(axis=1)
+        spread = math.sqrt(places.size / (places.size - 1)) * weights[stands].sum()
+        means = means + spread * (picked - middles[stands].mean())
+    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
     return {
-        "geomean_speedup": float(np.exp(middles.mean())),
+        "geomean_speedup": float(np.exp(middles @ weights)),
         "geomean_ci95": [float(low), float(high)],
         "p5_speedup": float(np.exp(np.quantile(middles, 0.05))),
         "worst_speedup": float(np.exp(middles.min())),
-        "share_slower": sum(decision == "slower" for decision in decisions) / len(decisions),
-        "share_faster": sum(decision == "faster" for decision in decisions) / len(decisions),
-        "shapes": len(arrays),
+        "share_slower": sum(decision == "slower" for decision in decisions) / count,
+        "share_faster": sum(decision == "faster" for decision in decisions) / count,
+        "shapes": count,
     }
+
+
+def _resampled(
+    per_shape: Sequence[Sequence[float]], estimates: Sequence[PairEstimate | None]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The log speedup at each shape, and :data:`_RESAMPLES` rows of what it may be by its noise."""
+    generator = _generator()
+    middles = np.zeros(len(per_shape))
+    noisy = np.zeros((_RESAMPLES, len(per_shape)))
+    for index, (ratios, estimate) in enumerate(zip(per_shape, estimates, strict=True)):
+        if estimate is None:
+            values = np.asarray(ratios, dtype=np.float64)
+            middles[index] = np.median(values)
+            noisy[:, index] = np.median(
+                values[generator.integers(0, values.size, (_RESAMPLES, values.size))], axis=1
+            )
+        else:
+            # Three pairs resampled would be too narrow; their interval is Student's, and so are these draws.
+            errors = generator.standard_t(estimate.degrees, _RESAMPLES)
+            middles[index] = estimate.log_ratio
+            noisy[:, index] = estimate.log_ratio + estimate.standard_error * errors
+    return middles, noisy

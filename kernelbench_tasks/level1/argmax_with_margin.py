@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 4096, default=256), "classes": Dim(8, 131072, default=4096)}
+DIMS = {"rows": Dim(1, 4096, default=256, gpu=4096), "classes": Dim(8, 131072, default=4096, gpu=32000)}
 
 
 class Model(nn.Module):

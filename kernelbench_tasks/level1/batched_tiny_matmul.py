@@ -20,7 +20,7 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 131072, default=16384),
+    "batch": Dim(1, 524288, default=16384, gpu=524288),
     "rows": Dim(1, 16, default=5),
     "inner": Dim(1, 16, default=7),
     "cols": Dim(1, 16, default=3),

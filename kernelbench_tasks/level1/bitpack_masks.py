@@ -17,7 +17,10 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 8192, default=512), "cols": Dim(32, 16384, multiple_of=32, default=2048)}
+DIMS = {
+    "rows": Dim(1, 8192, default=512, gpu=8192),
+    "cols": Dim(32, 16384, multiple_of=32, default=2048, gpu=16384),
+}
 
 
 class Model(nn.Module):

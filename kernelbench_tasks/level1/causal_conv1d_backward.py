@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=2),
-    "channels": Dim(1, 2048, default=128),
-    "length": Dim(2, 4096, default=250),
+    "batch": Dim(1, 16, default=2, gpu=8),
+    "channels": Dim(1, 2048, default=128, gpu=2048),
+    "length": Dim(2, 4096, default=250, gpu=2048),
     "taps": Dim(2, 8, default=4),
 }
 DIRECTION = "forward_backward"

@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 16384, default=512), "channels": Dim(1, 4096, default=256)}
+DIMS = {"rows": Dim(1, 16384, default=512, gpu=8192), "channels": Dim(1, 4096, default=256, gpu=2048)}
 
 
 class Model(nn.Module):

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 1024, default=64),
-    "classes": Dim(8, 151936, default=4096),
+    "rows": Dim(1, 4096, default=64, gpu=4096),
+    "classes": Dim(8, 151936, default=4096, gpu=32000),
     "dtype": Choice("float32", "bfloat16"),
 }
 DIRECTION = "forward_backward"

@@ -19,12 +19,12 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 4, default=2),
-    "channels": Dim(1, 48, default=12),
-    "filters": Dim(1, 48, default=16),
-    "depth": Dim(1, 8, default=3),
-    "height": Dim(8, 96, default=32),
-    "width": Dim(8, 96, default=36),
+    "batch": Dim(1, 4, default=2, gpu=4),
+    "channels": Dim(1, 48, default=12, gpu=32),
+    "filters": Dim(1, 48, default=16, gpu=32),
+    "depth": Dim(1, 16, default=3, gpu=16),
+    "height": Dim(8, 96, default=32, gpu=64),
+    "width": Dim(8, 96, default=36, gpu=64),
     "dilation": Dim(1, 8, default=2),
 }
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "bags": Dim(1, 8192, default=256),
-    "mean_ids": Dim(1, 32, default=8),
-    "entries": Dim(2, 65536, default=1000),
-    "width": Dim(1, 256, default=48),
+    "bags": Dim(1, 8192, default=256, gpu=8192),
+    "mean_ids": Dim(1, 32, default=8, gpu=32),
+    "entries": Dim(2, 262144, default=1000, gpu=262144),
+    "width": Dim(1, 256, default=48, gpu=128),
 }
 DIRECTION = "forward_backward"
 

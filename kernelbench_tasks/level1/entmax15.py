@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 8192, default=256), "cols": Dim(8, 8192, default=1024)}
+DIMS = {"rows": Dim(1, 8192, default=256, gpu=4096), "cols": Dim(8, 8192, default=1024, gpu=8192)}
 
 
 class Model(nn.Module):

@@ -18,8 +18,8 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 4096, default=256),
-    "cols": Dim(16, 16384, multiple_of=16, default=1024),
+    "rows": Dim(1, 4096, default=256, gpu=4096),
+    "cols": Dim(16, 16384, multiple_of=16, default=1024, gpu=8192),
     "dtype": Choice("float32", "bfloat16"),
 }
 BLOCK, LARGEST = 16, 6.0

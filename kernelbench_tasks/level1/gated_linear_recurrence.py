@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=4),
-    "length": Dim(1, 8192, default=512),
-    "channels": Dim(1, 1024, default=256),
+    "batch": Dim(1, 16, default=4, gpu=16),
+    "length": Dim(1, 8192, default=512, gpu=2048),
+    "channels": Dim(1, 1024, default=256, gpu=1024),
 }
 
 

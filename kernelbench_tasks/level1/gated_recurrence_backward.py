@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=2),
-    "length": Dim(2, 2048, default=250),
-    "channels": Dim(1, 512, default=96),
+    "batch": Dim(1, 8, default=2, gpu=8),
+    "length": Dim(2, 2048, default=250, gpu=2048),
+    "channels": Dim(1, 512, default=96, gpu=512),
 }
 DIRECTION = "forward_backward"
 

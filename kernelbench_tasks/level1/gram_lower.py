@@ -19,7 +19,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 8192, default=512), "cols": Dim(1, 1024, default=256)}
+DIMS = {"rows": Dim(1, 8192, default=512, gpu=8192), "cols": Dim(1, 1024, default=256, gpu=1024)}
 
 
 class Model(nn.Module):

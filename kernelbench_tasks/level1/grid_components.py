@@ -5,6 +5,8 @@
 
 Blob detection, cells in microscopy, clusters in percolation and lattice models, islands in maps.
 
+Small by nature: a batch of masks takes a megabyte, and is passed over as often as its longest path takes.
+
 Where time is lost: spreading labels to neighbors until nothing changes takes as many passes over the image as the
 longest path, and after each pass the host waits to know whether to go on. Union-find with atomics needs two or three
 passes and no answer from the host.
@@ -19,7 +21,11 @@ import torch.nn.functional as F
 
 from kernelbench_tasks import Dim
 
-DIMS = {"images": Dim(1, 16, default=2), "height": Dim(2, 256, default=64), "width": Dim(2, 256, default=64)}
+DIMS = {
+    "images": Dim(1, 16, default=2, gpu=16),
+    "height": Dim(2, 256, default=64, gpu=256),
+    "width": Dim(2, 256, default=64, gpu=256),
+}
 
 
 class Model(nn.Module):

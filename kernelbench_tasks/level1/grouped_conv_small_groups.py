@@ -19,11 +19,11 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 32, default=4),
-    "groups": Dim(1, 96, default=24),
+    "batch": Dim(1, 32, default=4, gpu=32),
+    "groups": Dim(1, 96, default=24, gpu=96),
     "per_group": Dim(2, 7, default=5),
-    "height": Dim(3, 96, default=28),
-    "width": Dim(3, 96, default=30),
+    "height": Dim(3, 96, default=28, gpu=56),
+    "width": Dim(3, 96, default=30, gpu=56),
 }
 
 

@@ -19,11 +19,11 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "fields": Dim(1, 8, default=3),
-    "x": Dim(4, 256, default=48),
-    "y": Dim(4, 256, default=52),
-    "z": Dim(4, 256, default=60),
-    "halo": Dim(1, 4, default=2),
+    "fields": Dim(1, 8, default=3, gpu=8),
+    "x": Dim(4, 256, default=48, gpu=256),
+    "y": Dim(4, 256, default=52, gpu=256),
+    "z": Dim(4, 256, default=60, gpu=256),
+    "halo": Dim(1, 4, default=2, gpu=4),
 }
 
 

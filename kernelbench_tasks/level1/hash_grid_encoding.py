@@ -20,9 +20,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "points": Dim(1, 131072, default=4096),
-    "levels": Dim(1, 16, default=8),
-    "log_table": Dim(4, 19, default=14),
+    "points": Dim(1, 524288, default=4096, gpu=524288),
+    "levels": Dim(1, 16, default=8, gpu=16),
+    "log_table": Dim(4, 19, default=14, gpu=19),
 }
 FEATURES, BASE, GROWTH = 2, 8, 1.38
 PRIMES = (1, 2654435761, 805459861)

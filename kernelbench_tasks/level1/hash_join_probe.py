@@ -17,7 +17,10 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"build": Dim(1, 1048576, default=16384), "probe": Dim(2, 1048576, default=65536)}
+DIMS = {
+    "build": Dim(1, 1048576, default=16384, gpu=1048576),
+    "probe": Dim(2, 8388608, default=65536, gpu=8388608),
+}
 
 
 class Model(nn.Module):

@@ -19,11 +19,11 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 32, default=4),
-    "channels": Dim(1, 128, default=24),
-    "height": Dim(5, 128, default=40),
-    "width": Dim(5, 128, default=44),
-    "filters": Dim(1, 128, default=32),
+    "batch": Dim(1, 32, default=4, gpu=32),
+    "channels": Dim(1, 128, default=24, gpu=128),
+    "height": Dim(5, 128, default=40, gpu=56),
+    "width": Dim(5, 128, default=44, gpu=56),
+    "filters": Dim(1, 128, default=32, gpu=128),
     "kernel": Dim(1, 5, default=3),
     "stride": Dim(1, 2, default=1),
 }

@@ -19,8 +19,8 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 16384, default=512),
-    "cols": Dim(4, 8192, default=768),
+    "rows": Dim(1, 16384, default=512, gpu=8192),
+    "cols": Dim(4, 8192, default=768, gpu=4096),
     "dtype": Choice("float32", "bfloat16"),
 }
 DIRECTION = "forward_backward"

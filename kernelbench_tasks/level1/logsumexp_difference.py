@@ -18,9 +18,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=256),
-    "first": Dim(1, 16384, default=1000),
-    "second": Dim(1, 16384, default=300),
+    "rows": Dim(1, 8192, default=256, gpu=8192),
+    "first": Dim(1, 16384, default=1000, gpu=4096),
+    "second": Dim(1, 16384, default=300, gpu=1024),
 }
 
 

@@ -17,9 +17,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 64, default=8),
-    "channels": Dim(1, 256, default=32),
-    "length": Dim(2, 8192, default=500),
+    "batch": Dim(1, 64, default=8, gpu=64),
+    "channels": Dim(1, 256, default=32, gpu=256),
+    "length": Dim(2, 8192, default=500, gpu=2048),
 }
 EPS = 1e-4
 

@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 65536, default=4096), "cols": Dim(3, 512, default=65)}
+DIMS = {"rows": Dim(1, 65536, default=4096, gpu=65536), "cols": Dim(3, 512, default=65, gpu=511)}
 
 
 class Model(nn.Module):

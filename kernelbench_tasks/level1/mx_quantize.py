@@ -17,8 +17,8 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=256),
-    "cols": Dim(32, 16384, multiple_of=32, default=1024),
+    "rows": Dim(1, 8192, default=256, gpu=8192),
+    "cols": Dim(32, 16384, multiple_of=32, default=1024, gpu=4096),
     "dtype": Choice("float32", "bfloat16"),
 }
 BLOCK, LARGEST, LARGEST_EXPONENT = 32, 448.0, 8

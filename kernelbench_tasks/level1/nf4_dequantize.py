@@ -18,8 +18,8 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 4096, default=256),
-    "cols": Dim(64, 16384, multiple_of=64, default=1024),
+    "rows": Dim(1, 4096, default=256, gpu=4096),
+    "cols": Dim(64, 16384, multiple_of=64, default=1024, gpu=11008),
     "dtype": Choice("bfloat16", "float32"),
 }
 BLOCK, BLOCKS_PER_SCALE = 64, 256

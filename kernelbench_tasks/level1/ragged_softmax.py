@@ -17,7 +17,10 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"values": Dim(1, 2097152, default=65536), "segments": Dim(1, 16384, default=512)}
+DIMS = {
+    "values": Dim(1, 16777216, default=65536, gpu=16777216),
+    "segments": Dim(1, 16384, default=512, gpu=16384),
+}
 
 
 class Model(nn.Module):

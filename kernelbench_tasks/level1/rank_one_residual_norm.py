@@ -17,9 +17,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 64, default=8),
-    "rows": Dim(1, 1024, default=384),
-    "cols": Dim(2, 2048, default=512),
+    "batch": Dim(1, 64, default=8, gpu=64),
+    "rows": Dim(1, 1024, default=384, gpu=1024),
+    "cols": Dim(2, 2048, default=512, gpu=1024),
 }
 
 

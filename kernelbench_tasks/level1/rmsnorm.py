@@ -18,8 +18,8 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 16384, default=512),
-    "cols": Dim(8, 8192, default=1024),
+    "rows": Dim(1, 16384, default=512, gpu=8192),
+    "cols": Dim(8, 8192, default=1024, gpu=4096),
     "dtype": Choice("float32"),
 }
 

@@ -17,9 +17,9 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "tokens": Dim(1, 8192, default=256),
-    "heads": Dim(1, 64, default=12),
-    "lanes": Dim(8, 256, multiple_of=8, default=96),
+    "tokens": Dim(1, 8192, default=256, gpu=8192),
+    "heads": Dim(1, 64, default=12, gpu=32),
+    "lanes": Dim(8, 256, multiple_of=8, default=96, gpu=128),
     "dtype": Choice("float32", "bfloat16"),
 }
 POSITIONS = 4096

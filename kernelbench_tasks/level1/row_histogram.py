@@ -18,9 +18,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 2048, default=128),
-    "cols": Dim(8, 65536, default=4096),
-    "bins": Dim(2, 1024, default=128),
+    "rows": Dim(1, 2048, default=128, gpu=2048),
+    "cols": Dim(8, 65536, default=4096, gpu=16384),
+    "bins": Dim(2, 1024, default=128, gpu=256),
 }
 
 

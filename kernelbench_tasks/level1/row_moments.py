@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 16384, default=512), "cols": Dim(8, 16384, default=1024)}
+DIMS = {"rows": Dim(1, 16384, default=512, gpu=8192), "cols": Dim(8, 16384, default=1024, gpu=4096)}
 
 
 class Model(nn.Module):

@@ -16,7 +16,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 4096, default=128), "cols": Dim(2, 16384, default=1024)}
+DIMS = {"rows": Dim(1, 4096, default=128, gpu=4096), "cols": Dim(2, 16384, default=1024, gpu=8192)}
 
 
 class Model(nn.Module):

@@ -17,9 +17,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "segments": Dim(1, 4096, default=256),
-    "mean_rows": Dim(1, 64, default=16),
-    "channels": Dim(1, 512, default=64),
+    "segments": Dim(1, 4096, default=256, gpu=4096),
+    "mean_rows": Dim(1, 64, default=16, gpu=64),
+    "channels": Dim(1, 512, default=64, gpu=128),
 }
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 4096, default=128), "length": Dim(1, 16384, default=1024)}
+DIMS = {"rows": Dim(1, 4096, default=128, gpu=4096), "length": Dim(1, 16384, default=1024, gpu=8192)}
 
 
 class Model(nn.Module):

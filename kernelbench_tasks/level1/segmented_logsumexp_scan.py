@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 2048, default=64), "length": Dim(2, 8192, default=600)}
+DIMS = {"rows": Dim(1, 2048, default=64, gpu=2048), "length": Dim(2, 8192, default=600, gpu=8192)}
 
 
 class Model(nn.Module):

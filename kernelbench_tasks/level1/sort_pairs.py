@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 1024, default=64), "cols": Dim(2, 65536, default=2048)}
+DIMS = {"rows": Dim(1, 1024, default=64, gpu=1024), "cols": Dim(2, 65536, default=2048, gpu=16384)}
 
 
 class Model(nn.Module):

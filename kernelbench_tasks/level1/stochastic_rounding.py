@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 8192, default=512), "cols": Dim(2, 8192, default=1024)}
+DIMS = {"rows": Dim(1, 8192, default=512, gpu=8192), "cols": Dim(2, 8192, default=1024, gpu=4096)}
 MASK = 0xFFFFFFFF
 
 

@@ -18,7 +18,10 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"count": Dim(1, 2048, default=128), "width": Dim(4, 256, multiple_of=4, default=64)}
+DIMS = {
+    "count": Dim(1, 2048, default=128, gpu=2048),
+    "width": Dim(4, 256, multiple_of=4, default=64, gpu=256),
+}
 
 
 class Model(nn.Module):

@@ -17,8 +17,8 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 1048577, default=65537),
-    "cols": Dim(1, 96, default=8),
+    "rows": Dim(1, 1048577, default=65537, gpu=1048576),
+    "cols": Dim(1, 96, default=8, gpu=64),
     "dtype": Choice("float32", "bfloat16"),
 }
 

@@ -18,9 +18,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 2048, default=128),
-    "cols": Dim(64, 65536, default=4096),
-    "k": Dim(1, 64, default=16),
+    "rows": Dim(1, 2048, default=128, gpu=2048),
+    "cols": Dim(64, 65536, default=4096, gpu=32768),
+    "k": Dim(1, 64, default=16, gpu=64),
 }
 
 

@@ -18,7 +18,10 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 4096, default=256), "cols": Dim(4, 8192, multiple_of=4, default=1024)}
+DIMS = {
+    "rows": Dim(1, 4096, default=256, gpu=4096),
+    "cols": Dim(4, 8192, multiple_of=4, default=1024, gpu=8192),
+}
 
 
 class Model(nn.Module):

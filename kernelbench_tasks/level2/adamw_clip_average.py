@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"count": Dim(1, 48, default=24), "width": Dim(4, 512, multiple_of=4, default=96)}
+DIMS = {"count": Dim(1, 48, default=24, gpu=48), "width": Dim(4, 512, multiple_of=4, default=96, gpu=512)}
 RATE, DECAY, BETA1, BETA2, AVERAGE, EPS, STEP = 0.05, 0.1, 0.9, 0.95, 0.99, 1e-8, 20
 
 Tensors = list[torch.Tensor]

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 2, default=2),
-    "heads": Dim(1, 6, default=4),
-    "length": Dim(2, 1024, default=150),
-    "lanes": Dim(8, 64, multiple_of=8, default=32),
-    "reach": Dim(1, 128, default=32),
+    "batch": Dim(1, 8, default=2, gpu=8),
+    "heads": Dim(1, 12, default=4, gpu=12),
+    "length": Dim(2, 1024, default=150, gpu=1024),
+    "lanes": Dim(8, 64, multiple_of=8, default=32, gpu=64),
+    "reach": Dim(1, 128, default=32, gpu=128),
 }
 DIRECTION = "forward_backward"
 

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(2, 32, default=4),
-    "channels": Dim(1, 256, default=32),
-    "height": Dim(2, 96, default=22),
-    "width": Dim(2, 96, default=26),
+    "batch": Dim(2, 32, default=4, gpu=32),
+    "channels": Dim(1, 256, default=32, gpu=256),
+    "height": Dim(2, 96, default=22, gpu=56),
+    "width": Dim(2, 96, default=26, gpu=56),
 }
 DIRECTION = "forward_backward"
 TRAINING = True

@@ -18,9 +18,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(2, 64, default=8),
-    "channels": Dim(1, 256, default=32),
-    "length": Dim(2, 4096, default=200),
+    "batch": Dim(2, 64, default=8, gpu=64),
+    "channels": Dim(1, 256, default=32, gpu=256),
+    "length": Dim(2, 4096, default=200, gpu=2048),
 }
 TRAINING = True
 EPS, MOST_RATIO, MOST_SHIFT, MOMENTUM = 1e-3, 3.0, 3.0, 0.1

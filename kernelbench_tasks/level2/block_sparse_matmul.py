@@ -18,11 +18,11 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 512, default=64),
-    "block_rows": Dim(1, 64, default=16),
-    "block_cols": Dim(2, 64, default=24),
-    "stored": Dim(1, 8, default=4),
-    "block": Dim(8, 32, multiple_of=8, default=16),
+    "rows": Dim(1, 8192, default=64, gpu=8192),
+    "block_rows": Dim(1, 64, default=16, gpu=64),
+    "block_cols": Dim(2, 64, default=24, gpu=64),
+    "stored": Dim(1, 8, default=4, gpu=8),
+    "block": Dim(8, 32, multiple_of=8, default=16, gpu=32),
 }
 
 

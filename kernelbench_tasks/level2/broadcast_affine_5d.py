@@ -17,11 +17,11 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=3),
-    "channels": Dim(1, 64, default=10),
-    "depth": Dim(1, 32, default=7),
-    "height": Dim(1, 128, default=37),
-    "width": Dim(1, 128, default=53),
+    "batch": Dim(1, 8, default=3, gpu=8),
+    "channels": Dim(1, 64, default=10, gpu=64),
+    "depth": Dim(1, 32, default=7, gpu=16),
+    "height": Dim(1, 128, default=37, gpu=64),
+    "width": Dim(1, 128, default=53, gpu=64),
 }
 
 

@@ -20,10 +20,10 @@ from kernelbench_tasks import Choice, Dim
 
 DIMS = {
     "batch": Dim(1, 2, default=1),
-    "key_heads": Dim(1, 2, default=2),
-    "group": Dim(1, 4, default=2),
-    "length": Dim(2, 2048, default=200),
-    "lanes": Dim(16, 128, multiple_of=16, default=64),
+    "key_heads": Dim(1, 8, default=2, gpu=8),
+    "group": Dim(1, 4, default=2, gpu=4),
+    "length": Dim(2, 2048, default=200, gpu=2048),
+    "lanes": Dim(16, 128, multiple_of=16, default=64, gpu=128),
     "dtype": Choice("float32", "bfloat16"),
 }
 DIRECTION = "forward_backward"

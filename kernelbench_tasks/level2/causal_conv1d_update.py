@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 32, default=4),
-    "channels": Dim(1, 4096, default=256),
-    "length": Dim(1, 2048, default=100),
+    "batch": Dim(1, 32, default=4, gpu=32),
+    "channels": Dim(1, 4096, default=256, gpu=4096),
+    "length": Dim(1, 2048, default=100, gpu=256),
     "taps": Dim(2, 6, default=4),
 }
 

@@ -18,9 +18,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 64, default=4),
-    "channels": Dim(1, 256, default=40),
-    "length": Dim(1, 8192, default=500),
+    "batch": Dim(1, 64, default=4, gpu=64),
+    "channels": Dim(1, 256, default=40, gpu=256),
+    "length": Dim(1, 8192, default=500, gpu=2048),
 }
 
 

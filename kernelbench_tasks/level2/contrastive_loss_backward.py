@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from kernelbench_tasks import Dim
 
-DIMS = {"pairs": Dim(2, 4096, default=256), "dims": Dim(8, 512, default=96)}
+DIMS = {"pairs": Dim(2, 4096, default=256, gpu=4096), "dims": Dim(8, 512, default=96, gpu=512)}
 DIRECTION = "forward_backward"
 
 

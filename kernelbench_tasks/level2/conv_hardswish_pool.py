@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=2),
-    "channels": Dim(1, 64, default=3),
-    "filters": Dim(1, 64, default=16),
-    "height": Dim(4, 160, default=62),
-    "width": Dim(4, 160, default=58),
+    "batch": Dim(1, 32, default=2, gpu=32),
+    "channels": Dim(1, 64, default=3, gpu=64),
+    "filters": Dim(1, 64, default=16, gpu=64),
+    "height": Dim(4, 160, default=62, gpu=112),
+    "width": Dim(4, 160, default=58, gpu=112),
 }
 
 

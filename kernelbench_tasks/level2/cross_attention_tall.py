@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=2),
-    "queries": Dim(1, 16384, default=1024),
+    "batch": Dim(1, 8, default=2, gpu=8),
+    "queries": Dim(1, 16384, default=1024, gpu=4096),
     "keys": Dim(2, 160, default=77),
-    "heads": Dim(1, 16, default=4),
-    "lanes": Dim(8, 128, multiple_of=8, default=72),
+    "heads": Dim(1, 16, default=4, gpu=10),
+    "lanes": Dim(8, 128, multiple_of=8, default=72, gpu=64),
     "dtype": Choice("float32", "bfloat16"),
 }
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 16384, default=512),
-    "classes": Dim(8, 8192, default=1024),
+    "rows": Dim(1, 16384, default=512, gpu=4096),
+    "classes": Dim(8, 32000, default=1024, gpu=32000),
     "dtype": Choice("float32"),
 }
 

@@ -19,10 +19,10 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=512),
-    "mean_entries": Dim(1, 32, default=8),
-    "columns": Dim(1, 8192, default=400),
-    "width": Dim(1, 256, default=48),
+    "rows": Dim(1, 65536, default=512, gpu=65536),
+    "mean_entries": Dim(1, 32, default=8, gpu=16),
+    "columns": Dim(1, 65536, default=400, gpu=65536),
+    "width": Dim(1, 256, default=48, gpu=256),
 }
 
 

@@ -18,10 +18,10 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 4, default=2),
-    "length": Dim(1, 2048, default=500),
-    "heads": Dim(1, 8, default=4),
-    "lanes": Dim(8, 128, multiple_of=8, default=64),
+    "batch": Dim(1, 4, default=2, gpu=4),
+    "length": Dim(1, 2048, default=500, gpu=2048),
+    "heads": Dim(1, 8, default=4, gpu=8),
+    "lanes": Dim(8, 128, multiple_of=8, default=64, gpu=128),
 }
 
 

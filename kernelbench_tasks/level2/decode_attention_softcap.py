@@ -19,11 +19,11 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "batch": Dim(1, 32, default=4),
-    "length": Dim(1, 8192, default=1000),
-    "key_heads": Dim(1, 8, default=2),
+    "batch": Dim(1, 32, default=4, gpu=16),
+    "length": Dim(1, 8192, default=1000, gpu=4096),
+    "key_heads": Dim(1, 8, default=2, gpu=8),
     "group": Dim(1, 8, default=4),
-    "lanes": Dim(16, 128, multiple_of=8, default=64),
+    "lanes": Dim(16, 128, multiple_of=8, default=64, gpu=128),
     "dtype": Choice("float32", "bfloat16"),
 }
 CAP = 20.0

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 4, default=2),
-    "channels": Dim(1, 64, default=16),
-    "filters": Dim(1, 64, default=16),
-    "height": Dim(4, 64, default=26),
-    "width": Dim(4, 64, default=30),
+    "batch": Dim(1, 16, default=2, gpu=16),
+    "channels": Dim(1, 128, default=16, gpu=128),
+    "filters": Dim(1, 128, default=16, gpu=128),
+    "height": Dim(4, 64, default=26, gpu=64),
+    "width": Dim(4, 64, default=30, gpu=64),
 }
 
 

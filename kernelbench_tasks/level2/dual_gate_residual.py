@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 16384, default=512),
-    "cols": Dim(1, 8192, default=1000),
+    "rows": Dim(1, 16384, default=512, gpu=8192),
+    "cols": Dim(1, 8192, default=1000, gpu=4096),
     "dtype": Choice("float32", "bfloat16"),
 }
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "bags": Dim(1, 16384, default=512),
-    "mean_ids": Dim(1, 32, default=10),
-    "entries": Dim(2, 131072, default=10000),
-    "width": Dim(1, 256, default=64),
+    "bags": Dim(1, 16384, default=512, gpu=16384),
+    "mean_ids": Dim(1, 32, default=10, gpu=32),
+    "entries": Dim(2, 131072, default=10000, gpu=131072),
+    "width": Dim(1, 256, default=64, gpu=128),
 }
 DENSE = 13
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "nodes": Dim(1, 8192, default=300),
-    "edges": Dim(1, 65536, default=2000),
-    "heads": Dim(1, 8, default=4),
-    "lanes": Dim(1, 64, default=16),
+    "nodes": Dim(1, 32768, default=300, gpu=32768),
+    "edges": Dim(1, 262144, default=2000, gpu=262144),
+    "heads": Dim(1, 8, default=4, gpu=8),
+    "lanes": Dim(1, 64, default=16, gpu=64),
 }
 DIRECTION = "forward_backward"
 

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=2),
-    "groups": Dim(1, 32, default=8),
-    "per_group": Dim(1, 20, default=5),
-    "height": Dim(2, 128, default=37),
-    "width": Dim(2, 128, default=53),
+    "batch": Dim(1, 16, default=2, gpu=16),
+    "groups": Dim(1, 32, default=8, gpu=32),
+    "per_group": Dim(1, 20, default=5, gpu=8),
+    "height": Dim(2, 128, default=37, gpu=64),
+    "width": Dim(2, 128, default=53, gpu=64),
 }
 
 

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=512),
-    "groups": Dim(1, 64, default=8),
-    "inner": Dim(8, 1024, default=128),
-    "cols": Dim(8, 1024, default=160),
+    "rows": Dim(1, 8192, default=512, gpu=8192),
+    "groups": Dim(1, 64, default=8, gpu=16),
+    "inner": Dim(8, 1024, default=128, gpu=1024),
+    "cols": Dim(8, 1024, default=160, gpu=1024),
 }
 PRECISION = "tf32"
 

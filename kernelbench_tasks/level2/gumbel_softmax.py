@@ -17,7 +17,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 8192, default=256), "cols": Dim(2, 8192, default=320)}
+DIMS = {"rows": Dim(1, 8192, default=256, gpu=8192), "cols": Dim(2, 8192, default=320, gpu=4096)}
 MASK, BITS, TEMPERATURE = 0xFFFFFFFF, 23, 0.7
 
 

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "points": Dim(1, 65536, default=2048),
-    "levels": Dim(1, 12, default=6),
-    "log_table": Dim(4, 18, default=12),
+    "points": Dim(1, 262144, default=2048, gpu=262144),
+    "levels": Dim(1, 16, default=6, gpu=16),
+    "log_table": Dim(4, 19, default=12, gpu=19),
     "outputs": Dim(1, 64, default=16),
 }
 DIRECTION = "forward_backward"

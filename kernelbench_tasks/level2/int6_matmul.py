@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 256, default=4),
-    "inner": Dim(128, 4096, multiple_of=128, default=1024),
-    "cols": Dim(8, 4096, default=768),
+    "rows": Dim(1, 256, default=4, gpu=128),
+    "inner": Dim(128, 4096, multiple_of=128, default=1024, gpu=4096),
+    "cols": Dim(8, 14336, default=768, gpu=14336),
     "dtype": Choice("float32", "bfloat16"),
 }
 GROUP = 128

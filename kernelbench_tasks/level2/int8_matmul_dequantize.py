@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 2048, default=65),
-    "inner": Dim(8, 4096, default=1023),
-    "cols": Dim(8, 4096, default=515),
+    "rows": Dim(1, 2048, default=65, gpu=2048),
+    "inner": Dim(8, 4096, default=1023, gpu=4096),
+    "cols": Dim(8, 4096, default=515, gpu=4096),
 }
 
 

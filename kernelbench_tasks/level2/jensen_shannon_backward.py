@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(1, 1024, default=64), "classes": Dim(8, 65536, default=2000)}
+DIMS = {"rows": Dim(1, 1024, default=64, gpu=1024), "classes": Dim(8, 65536, default=2000, gpu=32000)}
 DIRECTION = "forward_backward"
 
 

@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 1024, default=64),
-    "inner": Dim(8, 512, default=128),
-    "vocabulary": Dim(16, 32768, default=2000),
+    "rows": Dim(1, 2048, default=64, gpu=2048),
+    "inner": Dim(8, 1024, default=128, gpu=1024),
+    "vocabulary": Dim(16, 32768, default=2000, gpu=32000),
 }
 DIRECTION = "forward_backward"
 PRECISION = "tf32"

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 4096, default=127),
-    "inner": Dim(1, 4096, default=509),
-    "cols": Dim(1, 4096, default=251),
+    "rows": Dim(1, 4096, default=127, gpu=4096),
+    "inner": Dim(1, 4096, default=509, gpu=2048),
+    "cols": Dim(1, 4096, default=251, gpu=2048),
     "dtype": Choice("float32", "bfloat16"),
 }
 PRECISION = "tf32"

@@ -17,9 +17,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 2048, default=128),
-    "inner": Dim(8, 1024, default=192),
-    "classes": Dim(8, 32768, default=2000),
+    "rows": Dim(1, 2048, default=128, gpu=2048),
+    "inner": Dim(8, 1024, default=192, gpu=1024),
+    "classes": Dim(8, 32768, default=2000, gpu=32000),
 }
 
 

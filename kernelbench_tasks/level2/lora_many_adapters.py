@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 512, default=32),
-    "adapters": Dim(1, 64, default=8),
-    "rank": Dim(1, 32, default=8),
-    "inner": Dim(8, 2048, default=512),
-    "cols": Dim(8, 2048, default=768),
+    "rows": Dim(1, 512, default=32, gpu=512),
+    "adapters": Dim(1, 64, default=8, gpu=64),
+    "rank": Dim(1, 32, default=8, gpu=16),
+    "inner": Dim(8, 4096, default=512, gpu=4096),
+    "cols": Dim(8, 4096, default=768, gpu=4096),
 }
 
 

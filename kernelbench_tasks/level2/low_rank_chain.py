@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=512),
-    "inner": Dim(8, 4096, default=768),
-    "rank": Dim(1, 64, default=16),
-    "cols": Dim(8, 4096, default=640),
+    "rows": Dim(1, 8192, default=512, gpu=8192),
+    "inner": Dim(8, 4096, default=768, gpu=4096),
+    "rank": Dim(1, 64, default=16, gpu=64),
+    "cols": Dim(8, 4096, default=640, gpu=4096),
 }
 
 

@@ -18,9 +18,9 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 1024, default=128),
-    "inner": Dim(8, 2048, default=512),
-    "cols": Dim(8, 2048, default=512),
+    "rows": Dim(1, 4096, default=128, gpu=4096),
+    "inner": Dim(8, 2048, default=512, gpu=2048),
+    "cols": Dim(8, 2048, default=512, gpu=2048),
     "dtype": Choice("float32"),
 }
 

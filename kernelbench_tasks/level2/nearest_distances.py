@@ -4,6 +4,8 @@
 
 Chamfer losses and normals of point clouds, outlier scores, neighbor search in low dimensions.
 
+Small by nature: points take a few megabytes. What is large, the distances between them, need never be stored.
+
 Where time is lost: the matrix of all distances is written, and a general selection reads it again, for a few numbers
 per row. As a product of matrices, distances of near points would cancel. A block that keeps its rows' best k in
 registers while the other points stream by stores nothing but the answer.
@@ -18,9 +20,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "points": Dim(1, 4096, default=256),
-    "others": Dim(16, 8192, default=512),
-    "dims": Dim(1, 32, default=3),
+    "points": Dim(1, 16384, default=256, gpu=16384),
+    "others": Dim(16, 16384, default=512, gpu=16384),
+    "dims": Dim(1, 32, default=3, gpu=32),
     "k": Dim(1, 16, default=8),
 }
 

@@ -20,7 +20,11 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"batch": Dim(1, 64, default=4), "rows": Dim(1, 512, default=60), "cols": Dim(2, 512, default=70)}
+DIMS = {
+    "batch": Dim(1, 64, default=4, gpu=64),
+    "rows": Dim(1, 512, default=60, gpu=512),
+    "cols": Dim(2, 512, default=70, gpu=512),
+}
 STEPS = 20
 
 

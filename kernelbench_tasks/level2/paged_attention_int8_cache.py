@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 32, default=4),
-    "pages": Dim(1, 256, default=24),
-    "key_heads": Dim(1, 8, default=2),
+    "batch": Dim(1, 32, default=4, gpu=32),
+    "pages": Dim(1, 256, default=24, gpu=256),
+    "key_heads": Dim(1, 8, default=2, gpu=8),
     "group": Dim(1, 8, default=4),
-    "lanes": Dim(16, 128, multiple_of=8, default=64),
+    "lanes": Dim(16, 128, multiple_of=8, default=64, gpu=128),
 }
 PAGE = 16
 

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "tokens": Dim(1, 4096, default=128),
-    "query_heads": Dim(1, 32, default=8),
-    "key_heads": Dim(1, 8, default=2),
+    "tokens": Dim(1, 4096, default=128, gpu=4096),
+    "query_heads": Dim(1, 32, default=8, gpu=32),
+    "key_heads": Dim(1, 8, default=2, gpu=8),
     "lanes": Dim(8, 256, multiple_of=8, default=128),
     "dtype": Choice("float32", "bfloat16"),
 }

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 8192, default=256),
-    "cols": Dim(8, 16384, default=1024),
+    "rows": Dim(1, 8192, default=256, gpu=8192),
+    "cols": Dim(8, 16384, default=1024, gpu=4096),
     "dtype": Choice("bfloat16", "float32"),
 }
 LARGEST = 448.0

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "rows": Dim(1, 32, default=4),
-    "inner": Dim(8, 4096, default=1024),
-    "cols": Dim(8, 4096, default=1536),
+    "rows": Dim(1, 32, default=4, gpu=16),
+    "inner": Dim(8, 4096, default=1024, gpu=4096),
+    "cols": Dim(8, 14336, default=1536, gpu=14336),
     "dtype": Choice("float32", "bfloat16"),
 }
 

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 128, default=4),
-    "inner": Dim(4, 8192, multiple_of=4, default=1024),
-    "cols": Dim(8, 4096, default=1024),
+    "rows": Dim(1, 128, default=4, gpu=128),
+    "inner": Dim(4, 8192, multiple_of=4, default=1024, gpu=8192),
+    "cols": Dim(8, 8192, default=1024, gpu=8192),
 }
 
 

@@ -19,9 +19,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "tokens": Dim(1, 16384, default=256),
-    "experts": Dim(8, 256, default=64),
-    "k": Dim(1, 8, default=4),
+    "tokens": Dim(1, 65536, default=256, gpu=65536),
+    "experts": Dim(8, 256, default=64, gpu=256),
+    "k": Dim(1, 8, default=4, gpu=8),
 }
 
 

@@ -19,9 +19,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "rows": Dim(1, 256, default=16),
-    "vocabulary": Dim(64, 151936, default=8192),
-    "k": Dim(2, 64, default=40),
+    "rows": Dim(1, 256, default=16, gpu=256),
+    "vocabulary": Dim(64, 151936, default=8192, gpu=128256),
+    "k": Dim(2, 64, default=40, gpu=50),
 }
 SHARE = 0.9
 

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=2),
-    "context": Dim(1, 4096, default=500),
-    "nodes": Dim(1, 62, default=26),
-    "heads": Dim(1, 16, default=4),
-    "lanes": Dim(16, 128, multiple_of=8, default=64),
+    "batch": Dim(1, 16, default=2, gpu=8),
+    "context": Dim(1, 4096, default=500, gpu=4096),
+    "nodes": Dim(1, 62, default=26, gpu=60),
+    "heads": Dim(1, 16, default=4, gpu=16),
+    "lanes": Dim(16, 128, multiple_of=8, default=64, gpu=128),
 }
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from kernelbench_tasks import Dim
 
-DIMS = {"samples": Dim(1, 65536, default=1024), "dims": Dim(2, 64, default=16)}
+DIMS = {"samples": Dim(1, 262144, default=1024, gpu=262144), "dims": Dim(2, 64, default=16, gpu=64)}
 DIRECTION = "forward_backward"
 #: With concentrations up to 48 what lies beyond is below the spacing of float64.
 TERMS = 112

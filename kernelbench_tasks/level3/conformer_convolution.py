@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=2),
-    "frames": Dim(1, 2048, default=150),
-    "width": Dim(4, 512, default=144),
+    "batch": Dim(1, 16, default=2, gpu=16),
+    "frames": Dim(1, 2048, default=150, gpu=2048),
+    "width": Dim(4, 512, default=144, gpu=512),
 }
 TAPS = 15
 

@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=2),
-    "length": Dim(1, 4096, default=300),
-    "key_heads": Dim(1, 4, default=2),
-    "group": Dim(1, 4, default=2),
-    "lanes": Dim(16, 128, multiple_of=16, default=64),
-    "middle": Dim(16, 4096, multiple_of=16, default=672),
+    "batch": Dim(1, 16, default=2, gpu=16),
+    "length": Dim(1, 4096, default=300, gpu=4096),
+    "key_heads": Dim(1, 8, default=2, gpu=8),
+    "group": Dim(1, 4, default=2, gpu=4),
+    "lanes": Dim(16, 128, multiple_of=16, default=64, gpu=128),
+    "middle": Dim(16, 14336, multiple_of=16, default=672, gpu=14336),
     "dtype": Choice("float32", "bfloat16"),
 }
 

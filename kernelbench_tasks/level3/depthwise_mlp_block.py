@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=1),
-    "height": Dim(1, 72, default=18),
-    "width": Dim(1, 72, default=22),
-    "channels": Dim(4, 384, default=48),
+    "batch": Dim(1, 32, default=1, gpu=32),
+    "height": Dim(1, 72, default=18, gpu=56),
+    "width": Dim(1, 72, default=22, gpu=56),
+    "channels": Dim(4, 384, default=48, gpu=96),
 }
 
 

@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 2, default=1),
-    "channels": Dim(8, 192, multiple_of=8, default=48),
-    "height": Dim(2, 53, default=19),
-    "width": Dim(2, 53, default=27),
+    "batch": Dim(1, 4, default=1, gpu=4),
+    "channels": Dim(8, 320, multiple_of=8, default=48, gpu=320),
+    "height": Dim(2, 64, default=19, gpu=64),
+    "width": Dim(2, 64, default=27, gpu=64),
 }
 GROUPS, HEADS = 8, 4
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8192, default=256),
+    "batch": Dim(1, 8192, default=256, gpu=8192),
     "tables": Dim(1, 40, default=26),
-    "entries": Dim(2, 8192, default=1000),
-    "width": Dim(4, 128, default=16),
+    "entries": Dim(2, 65536, default=1000, gpu=65536),
+    "width": Dim(4, 128, default=16, gpu=64),
 }
 DENSE, HIDDEN = 13, 96
 

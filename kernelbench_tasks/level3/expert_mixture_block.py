@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "tokens": Dim(1, 2048, default=64),
-    "width": Dim(8, 512, default=192),
-    "middle": Dim(8, 512, default=160),
+    "tokens": Dim(1, 4096, default=64, gpu=4096),
+    "width": Dim(8, 1024, default=192, gpu=1024),
+    "middle": Dim(8, 2048, default=160, gpu=2048),
     "experts": Dim(4, 32, default=8),
     "k": Dim(1, 4, default=2),
 }

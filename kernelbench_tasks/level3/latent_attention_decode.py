@@ -19,11 +19,11 @@ import torch.nn as nn
 from kernelbench_tasks import Choice, Dim
 
 DIMS = {
-    "batch": Dim(1, 16, default=2),
-    "length": Dim(1, 4096, default=300),
-    "heads": Dim(1, 32, default=8),
-    "lanes": Dim(8, 128, multiple_of=8, default=32),
-    "latent": Dim(16, 512, multiple_of=16, default=128),
+    "batch": Dim(1, 16, default=2, gpu=16),
+    "length": Dim(1, 4096, default=300, gpu=4096),
+    "heads": Dim(1, 32, default=8, gpu=32),
+    "lanes": Dim(8, 128, multiple_of=8, default=32, gpu=128),
+    "latent": Dim(16, 512, multiple_of=16, default=128, gpu=512),
     "dtype": Choice("float32", "bfloat16"),
 }
 ROPE = 16

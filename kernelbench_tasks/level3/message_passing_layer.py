@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "graphs": Dim(1, 1024, default=32),
-    "mean_nodes": Dim(1, 32, default=12),
-    "mean_edges": Dim(1, 8, default=4),
-    "width": Dim(1, 256, default=48),
+    "graphs": Dim(1, 1024, default=32, gpu=1024),
+    "mean_nodes": Dim(1, 32, default=12, gpu=32),
+    "mean_edges": Dim(1, 8, default=4, gpu=8),
+    "width": Dim(1, 256, default=48, gpu=256),
 }
 EDGE_FEATURES = 6
 

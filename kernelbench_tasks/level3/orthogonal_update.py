@@ -19,7 +19,7 @@ import torch.nn as nn
 
 from kernelbench_tasks import Dim
 
-DIMS = {"rows": Dim(2, 1024, default=192), "cols": Dim(2, 2048, default=256)}
+DIMS = {"rows": Dim(2, 1024, default=192, gpu=1024), "cols": Dim(2, 2048, default=256, gpu=2048)}
 PRECISION = "tf32"
 BETA, RATE, DECAY, STEPS = 0.9, 0.2, 0.1, 5
 A, B, C = 3.4445, -4.7750, 2.0315

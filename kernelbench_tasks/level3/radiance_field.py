@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "points": Dim(1, 65536, default=2048),
-    "levels": Dim(1, 16, default=8),
-    "log_table": Dim(4, 18, default=12),
+    "points": Dim(1, 262144, default=2048, gpu=262144),
+    "levels": Dim(1, 16, default=8, gpu=16),
+    "log_table": Dim(4, 19, default=12, gpu=19),
     "hidden": Dim(8, 64, multiple_of=8, default=64),
 }
 BASE, GROWTH, GEOMETRY = 8, 1.35, 16

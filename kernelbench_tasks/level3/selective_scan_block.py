@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 4, default=2),
-    "length": Dim(1, 1024, default=120),
-    "width": Dim(4, 384, default=64),
-    "states": Dim(1, 16, default=8),
+    "batch": Dim(1, 4, default=2, gpu=4),
+    "length": Dim(1, 1024, default=120, gpu=1024),
+    "width": Dim(4, 1024, default=64, gpu=1024),
+    "states": Dim(1, 16, default=8, gpu=16),
 }
 TAPS = 4
 

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=1),
-    "height": Dim(7, 84, multiple_of=7, default=28),
-    "width": Dim(7, 84, multiple_of=7, default=21),
+    "batch": Dim(1, 32, default=1, gpu=32),
+    "height": Dim(7, 84, multiple_of=7, default=28, gpu=56),
+    "width": Dim(7, 84, multiple_of=7, default=21, gpu=56),
     "heads": Dim(1, 8, default=3),
     "lanes": Dim(8, 64, multiple_of=8, default=32),
 }

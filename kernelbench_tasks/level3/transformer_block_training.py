@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "batch": Dim(1, 8, default=2),
-    "length": Dim(2, 512, default=60),
-    "heads": Dim(1, 8, default=3),
-    "lanes": Dim(8, 64, multiple_of=8, default=32),
+    "batch": Dim(1, 8, default=2, gpu=8),
+    "length": Dim(2, 512, default=60, gpu=512),
+    "heads": Dim(1, 12, default=3, gpu=12),
+    "lanes": Dim(8, 64, multiple_of=8, default=32, gpu=64),
 }
 DIRECTION = "forward_backward"
 PRECISION = "tf32"

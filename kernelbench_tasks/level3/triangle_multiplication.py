@@ -20,9 +20,9 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {
-    "length": Dim(1, 320, default=48),
-    "channels": Dim(4, 128, default=32),
-    "middle": Dim(4, 128, default=32),
+    "length": Dim(1, 320, default=48, gpu=256),
+    "channels": Dim(4, 128, default=32, gpu=128),
+    "middle": Dim(4, 128, default=32, gpu=128),
 }
 PRECISION = "tf32"
 

@@ -8,6 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.verdict import by_size
+
 _COLORS = {"accepted": "green", "not_judged": "yellow"}
 _LONGEST_REASON = 90
 
@@ -27,6 +29,7 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
     for view in sorted(candidates, key=rank):
         speedup, interval, phase, by_traffic = measured(view)
         word = view["verdict"] or "pending"
+        strata = by_size((view.get(phase) or {}).get("summary") or {}).replace(", ", "\n")
         name = Text(_plain(view["label"]))
         if word not in ("accepted", "pending"):
             name.append(f"\n{_shortened(view['reason'] or '')}", style="dim")
@@ -34,7 +37,7 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
             name,
             _plain(view["origin"]),
             Text(_plain(word), style=_COLORS.get(word, "red" if view["verdict"] else "dim")),
-            f"{speedup:.2f}x" if speedup is not None else "-",
+            (f"{speedup:.2f}x" + (f"\n{strata}" if strata else "")) if speedup is not None else "-",
             f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
             *([f"{by_traffic:.2f}x" if by_traffic is not None else "-"] if weighted else []),
             phase,

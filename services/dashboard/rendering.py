@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel
 
+from evaluator.verdict import by_size
 from services.dashboard import charts, formats, pieces, table_rows, words
 from services.jobs.lines import lines_of_code
 from services.users.caller import current
@@ -71,7 +72,7 @@ def environment() -> Environment:
     filters = (
         formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
         formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
-        lines_of_code, formats.breakable, formats.px, formats.weight,
+        lines_of_code, formats.breakable, formats.px, formats.weight, by_size,
     )  # fmt: skip
     jinja.filters.update({function.__name__: function for function in filters})
     jinja.globals.update(

@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from evaluator.verdict import by_size
 from services.dashboard import formats, words
 from services.dashboard.listing import DiffLine
 from services.dashboard.pieces import chip, figure, origin
@@ -56,7 +57,7 @@ def _ranked(row: Row, has_traffic: bool, tickable: bool) -> str:
         )
     else:
         figures = (
-            f'<td class="n"><b>{formats.speedup(row.geomean)}</b></td>\n'
+            f'<td class="n"><b>{formats.speedup(row.geomean)}</b>{_under(by_size(row.summary))}</td>\n'
             f'<td class="n">{figure(formats.interval(row.ci95))}</td>\n'
         )
         if has_traffic:
@@ -75,6 +76,10 @@ def _ranked(row: Row, has_traffic: bool, tickable: bool) -> str:
         f"<td>{origin(row.candidate.get('origin'))}</td>\n{figures}\n"
         f'<td class="n">{formats.count(row.lines)}</td>\n<td>{chip(words.verdict(row.verdict_word))}</td>\n</tr>\n'
     )
+
+
+def _under(words: str) -> str:
+    return f'<span class="under">{escape(words)}</span>' if words else ""
 
 
 def shapes(found: Sequence[Json], names: Sequence[str], *, has_weights: bool) -> Markup:

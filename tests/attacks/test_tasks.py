@@ -39,4 +39,5 @@ def test_a_sound_task_is_described_after_all_that(referee: Referee) -> None:
     assert len(description["shapes"]["visible"]) == COUNTS["visible"]
     visible = [tuple(dims.values()) for dims in description["shapes"]["visible"]]
     validation = [tuple(dims.values()) for dims in description["shapes"]["validation"]]
-    assert not set(visible) & set(validation)
+    assert visible[0] == validation[0] == tuple(dim["default"] for dim in description["dims"].values())
+    assert not set(visible[1:]) & set(validation[1:])

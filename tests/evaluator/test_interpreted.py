@@ -96,15 +96,15 @@ def test_shapes_drawn_for_the_interpreter_are_small(referee: Referee) -> None:
 
 @needs_triton
 def test_splits_that_cannot_lie_apart_are_told(referee: Referee) -> None:
-    narrow = TASK.source.replace("Dim(1, 16384, default=512)", "Dim(1, 6, default=2)")
+    narrow = TASK.source.replace("Dim(1, 16384, default=512)", "Dim(5, 6, default=6)")
     narrow = narrow.replace("Dim(8, 8192, default=1024)", "Dim(8, 12, default=8)")
     assert narrow.count("Dim(") == 2
     right = CandidateSource(KERNEL.replace("LIMIT", "cols"), "external", "right")
     verdict = referee.evaluate(TaskSource("narrow", narrow), right, splits=["visible", "validation"])
     assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
     told = [f["evidence"] for f in verdict["findings"] if f["rule"] == "shapes_not_apart"]
-    assert len(told) == 1 and "4 of 4 validation shapes are within 16 steps" in told[0]
-    assert {shape["stratum"] for shape in verdict["shapes"]} <= {"default", "base", "neighbour"}
+    assert len(told) == 1 and "3 of 3 validation shapes are within 16 steps" in told[0]
+    assert {shape["stratum"] for shape in verdict["shapes"]} <= {"own", "near", "small"}
 
 
 @needs_triton

@@ -9,9 +9,11 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.errors import RoleFailure
+from evaluator.referee.shape_results import summary_of
 from evaluator.shapes.space import IntegerDim, Space
 from evaluator.shapes.traffic import Traffic, parse_traffic
-from evaluator.timing.statistics import PairEstimate, summarize, summarize_traffic
+from evaluator.timing.statistics import PairEstimate, summarize
+from evaluator.verdict import ShapeResult
 from tests.evaluator.judging import replaced, task
 
 SPACE: Space = {"rows": IntegerDim(1, 64, 1, 8), "cols": IntegerDim(4, 64, 4, 16)}
@@ -61,22 +63,43 @@ def test_drawn_shapes_follow_those_of_the_traffic() -> None:
 
 
 def test_weights_decide_the_summary() -> None:
-    ratios = [[math.log(2.0)] * 9, [math.log(0.5)] * 9]
-    summary = summarize_traffic(ratios, [10.0, 10.0], [3.0, 1.0], [None, None])
+    results = [timed(5, 2.0), timed(33, 0.5), timed(12, 8.0)]
+    table = Traffic((({"rows": 5}, 3.0), ({"rows": 33}, 1.0)))
+    summary = summary_of(results, table)
     assert summary["geomean_speedup"] == pytest.approx(math.sqrt(2.0))
     assert summary["geomean_ci95"] == pytest.approx([math.sqrt(2.0)] * 2)
+    assert (summary["worst_speedup"], summary["shapes"]) == (pytest.approx(0.5), 2)
+    traffic = summary["traffic"]
     # 3 calls take 5 instead of 10 microseconds, one takes 20 instead of 10.
-    assert summary["time_speedup"] == pytest.approx(40 / 35)
-    assert summarize(ratios, ["faster", "slower"])["geomean_speedup"] == pytest.approx(1.0)
-    alone = summarize_traffic(ratios, [10.0, 10.0], [5.0, 0.0], [None, None])
-    assert (alone["geomean_speedup"], alone["shapes"]) == (pytest.approx(2.0), 1)
+    assert traffic["time_speedup"] == pytest.approx(40 / 35)
+    assert (traffic["shapes"], traffic["share"]) == (2, 1.0)
+    assert summary_of(results, Traffic())["geomean_speedup"] == pytest.approx(2.0)
+
+
+def timed(rows: int, speedup: float) -> ShapeResult:
+    ratios = (math.log(speedup),) * 9
+    return ShapeResult(
+        {"rows": rows},
+        "visible",
+        "float32",
+        True,
+        {},
+        True,
+        baseline_us=10.0,
+        speedup=speedup,
+        log_ratios=ratios,
+    )
 
 
 def test_pairs_widen_the_weighted_interval_by_the_weight_of_their_shape() -> None:
     noisy = PairEstimate(0.0, 0.1, 2.0, 20)
-    ratios = [[0.0] * 9, [0.0] * 9]
-    wide = summarize_traffic(ratios, [1.0, 1.0], [9.0, 1.0], [noisy, None])["geomean_ci95"]
-    narrow = summarize_traffic(ratios, [1.0, 1.0], [1.0, 9.0], [noisy, None])["geomean_ci95"]
+
+    def interval(shares: list[float]) -> list[float]:
+        figures = summarize([[0.0] * 9] * 2, ["same"] * 2, [noisy, None], shares=shares, drawn=[False, False])
+        found: list[float] = figures["geomean_ci95"]
+        return found
+
+    wide, narrow = interval([9.0, 1.0]), interval([1.0, 9.0])
     assert math.log(wide[1] / wide[0]) == pytest.approx(9 * math.log(narrow[1] / narrow[0]), rel=0.2)
     assert math.log(wide[1] / wide[0]) == pytest.approx(0.9 * 0.1 * 2 * 2.086, rel=0.15)
 
@@ -112,7 +135,7 @@ def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
         assert len(own["shapes"][split]) > 2
         assert own["strata"][split][:2] == ["traffic", "traffic"]
         assert len(own["strata"][split]) == len(own["shapes"][split])
-        assert not {"traffic", None} & set(own["strata"][split][2:])
+        assert set(own["strata"][split][2:]) == {"near"}
     given = referee.describe(ROWS, traffic=[{"dims": {"rows": 7}, "weight": 2}])
     assert given["shapes"]["visible"][0] == {"rows": 7}
     assert {"rows": 33} not in given["shapes"]["visible"][:1]
@@ -123,16 +146,19 @@ def test_the_tasks_own_table_and_one_of_the_request(referee: Referee) -> None:
 
 
 @pytest.mark.slow
-def test_a_verdict_states_the_weighted_figure_beside_the_plain_one(referee: Referee) -> None:
+def test_a_verdict_states_the_weighted_figure(referee: Referee) -> None:
     shapes = {"visible": [{"rows": 5}, {"rows": 33}, {"rows": 12}]}
     verdict = referee.evaluate(ROWS, replaced(ROWS), splits=["visible"], shapes=shapes)
     assert verdict["verdict"] == "accepted", verdict["reason"]
     weights = {row["dims"]["rows"]: row["weight"] for row in verdict["shapes"]}
     assert weights == {5: 1.0, 33: 3.0, 12: None}
-    assert {row["stratum"] for row in verdict["shapes"]} == {None}
+    assert {row["stratum"] for row in verdict["shapes"]} == {"given"}
     speeds = {row["dims"]["rows"]: math.log(row["speedup"]) for row in verdict["shapes"]}
     summary = verdict["summary"]
-    assert summary["geomean_speedup"] == pytest.approx(math.exp(sum(speeds.values()) / 3), rel=1e-6)
+    expected = math.exp((speeds[5] + 3 * speeds[33]) / 4)
+    assert summary["geomean_speedup"] == pytest.approx(expected, rel=1e-6)
     traffic = summary["traffic"]
-    assert traffic["geomean_speedup"] == pytest.approx(math.exp((speeds[5] + 3 * speeds[33]) / 4), rel=1e-6)
+    assert traffic["geomean_speedup"] == pytest.approx(expected, rel=1e-6)
     assert (traffic["shapes"], traffic["share"]) == (2, 1.0)
+    everything = summary["by_stratum"]["given"]["geomean_speedup"]
+    assert everything == pytest.approx(math.exp(sum(speeds.values()) / 3), rel=1e-6)

@@ -40,8 +40,8 @@ ERROR_FACTOR = 4.0  # optimized.py may be this many times as far from float64 as
 class Dim:
     """Stand-in for the evaluator's declaration of a dimension, which task.py may import."""
 
-    def __init__(self, min, max, multiple_of=1, default=None):
-        self.min, self.max, self.multiple_of, self.default = min, max, multiple_of, default
+    def __init__(self, min, max, multiple_of=1, default=None, gpu=None):
+        self.min, self.max, self.multiple_of, self.default, self.gpu = min, max, multiple_of, default, gpu
 
 
 class Choice:

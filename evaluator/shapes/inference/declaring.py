@@ -36,10 +36,15 @@ def overridden(inferred: Inferred, wanted: Mapping[str, Any]) -> Space:
     return parse_space(fields)
 
 
-def declared(source: str, space: Space) -> str:
-    """A task file that takes the names of a space as keyword arguments, with that space as its `DIMS`."""
-    lines = [f"    {name!r}: {_dim(dim)},\n" for name, dim in space.items()]
-    return f"{source.rstrip()}\n\n\nimport kernelbench_tasks\n\nDIMS = {{\n{''.join(lines)}}}\n"
+def declared(source: str, inferred: Inferred, wanted: Mapping[str, Any]) -> str:
+    """A task file that takes the names of an inferred space as keyword arguments, with that space as its `DIMS`.
+
+    What its user wanted otherwise is its `VARIES`, see :func:`evaluator.shapes.space.varying`.
+    """
+    lines = [f"    {name!r}: {_dim(dim)},\n" for name, dim in inferred.space.items()]
+    text = f"{source.rstrip()}\n\n\nimport kernelbench_tasks\n\nDIMS = {{\n{''.join(lines)}}}\n"
+    named = [axis for axis, names in inferred.tied.items() if any(name in wanted for name in names)]
+    return f"{text}VARIES = {named!r}\n" if named else text
 
 
 def _dim(dim: IntegerDim | ChoiceDim) -> str:
