@@ -8,7 +8,7 @@ from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
 #: Bump when a change makes old and new figures incomparable.
-HARNESS_VERSION = "7"
+HARNESS_VERSION = "8"
 
 WORDS = (
     "accepted", "incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "cheating",
@@ -125,6 +125,8 @@ class Verdict:
     detail: str = ""
     labels: tuple[str, ...] = ()
     kernels: tuple[KernelShare, ...] = ()
+    #: In which it was judged, see :mod:`evaluator.precision`; empty where nothing came to be judged.
+    precision: str = ""
     schema: str = SCHEMA
     measured_at: str = field(default_factory=_now)
     reused: bool = False

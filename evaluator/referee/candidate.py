@@ -436,9 +436,7 @@ class CandidateRun:
         return side
 
     def _build_request(self, shape: OpenShape) -> dict[str, Any]:
-        # The reference, when it is timed in a process like a candidate's, may use its tier's arithmetic unasked.
-        tf32 = self.name != "candidate" and self.session.precision != "fp32"
-        return {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
+        return {"shape": shape.key, "init": shape.inputs.init, "precision": self.session.precision}
 
     def close(self) -> None:
         """Ends the candidate's process; it may be started :meth:`again`."""

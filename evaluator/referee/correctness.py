@@ -17,6 +17,7 @@ from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
 from evaluator.oracle.places import Places, places
 from evaluator.oracle.tolerance import Bounds, Expected, as_rows
+from evaluator.precision import TIERS
 from evaluator.referee.block import Block
 from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
@@ -84,7 +85,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
 def usable(session: TaskSession, shape: OpenShape) -> list[str]:
     """Names of the distributions that a module can be asked for at a shape, the task's own first."""
     names = distributions.names(shape.inputs.tensors)
-    if session.precision not in ("fp32", "tf32"):
+    if session.precision not in ("default", "strict", "tf32"):
         # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
         names = [name for name in names if name not in ("wide_range", "large_mean")]
     return names
@@ -315,8 +316,8 @@ def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
     strict = max((outcome.strict_ratio for outcome in outcomes), default=0.0)
     if strict > 1.0:
         evidence = (
-            f"its largest error is {strict:.3g} times what strict float32 arithmetic allows, within what the task's "
-            f"PRECISION ({tier}) allows: it computes in lower precision"
+            f"its largest error is {strict:.3g} times what strict float32 arithmetic allows, and within what the precision "
+            f"{tier} allows ({TIERS[tier].words}): it computes in lower precision"
         )
         found.append(Finding("precision_change", "info", evidence))
     return found

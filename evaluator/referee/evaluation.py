@@ -424,6 +424,7 @@ class Evaluation:
             },
             effort=request.effort,
             splits=tuple(request.splits),
+            precision=self.session.precision,
             environment={**self.fleet.environment(), "ceilings": self.fleet.ceilings_digest()},
             shapes=tuple(results),
             summary=summary_of(self.run_state.results, self._chosen.traffic),

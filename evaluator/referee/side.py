@@ -370,7 +370,7 @@ class Side(KeptCalls):
     def oracle(self, index: int, kinds: list[dict[str, Any]], deadline_s: float) -> list[list[Any]]:
         """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.
 
-        Kinds say ``tier``, below ``fp32`` to have the operands of products rounded as in it, and ``move``, None or the fields of
+        Kinds say ``tier``, another than ``strict`` to have the operands of products rounded as in it, and ``move``, None or the fields of
         :class:`evaluator.roles.exact.Move`; the deadline is for all of them.
         """
         request = {"shape": self.key, "slot": index, "kinds": kinds}

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from evaluator.precision import DEFAULT
 from evaluator.roles import (
     blocks,
     calls,
@@ -53,6 +54,8 @@ class ModuleHost(Turns):
         torch.set_grad_enabled(False)
         self._headers: str = settings["headers_path"]
         self.watch: Any = None
+        #: torch's word for what the tier makes of float32 products of matrices on a GPU.
+        self._products = "highest"
         self._unpacked: frozenset[str] = frozenset()
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ class ModuleHost(Turns):
             "dims": dims,
             "direction": str(getattr(self.module, "DIRECTION", "forward")),
             "training": bool(getattr(self.module, "TRAINING", False)),
-            "precision": str(getattr(self.module, "PRECISION", "fp32")),
+            "precision": str(getattr(self.module, "PRECISION", DEFAULT)),
             "traffic": [list(row) for row in getattr(self.module, "TRAFFIC", ())],
             "oracle": callable(getattr(self.module, "oracle", None)),
             "input_dims": self._accepted("get_inputs", dims),
@@ -214,8 +217,9 @@ class ModuleHost(Turns):
         self.shapes[request["shape"]] = shape
         assert self.module is not None
         if self.device.type == "cuda":
-            # Never in a candidate's process unless the reference itself is timed in it.
-            variants.allow_tf32(request["tf32"])
+            # Whatever the file has set at its import; what it sets later shows as an error.
+            variants.use_tier(request["precision"])
+            self._products = torch.get_float32_matmul_precision()
         if self.role == "candidate":
             shape.inputs = [decode_value(value) for value in request["init"]]
             return b""
@@ -340,6 +344,8 @@ class ModuleHost(Turns):
         """Watched processes only: what ran in one call on slot 0, as JSON that decides nothing."""
         shape = self.shapes[request["shape"]]
         seen = self.watch.observe(shape.forwards["eager"], shape.slots[0].arguments, self.device)
+        if self.device.type == "cuda":
+            seen["narrow"] = seen["narrow"] or torch.get_float32_matmul_precision() != self._products
         return json.dumps(seen).encode()
 
     def mute(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
