@@ -123,7 +123,10 @@ class ModuleHost(Turns):
             file.write(text)
         try:
             compile(text, f"{name}.py", "exec")
-        except (SyntaxError, ValueError) as error:
+        except SyntaxError as error:
+            shown = f" (`{error.text.strip()}`)" if error.text else ""
+            raise ContractError(f"the file does not parse: line {error.lineno}: {error.msg}{shown}") from None
+        except ValueError as error:
             raise ContractError(f"the file does not parse: {error}") from None
         spec = importlib.util.spec_from_file_location(f"{name}_file", path)
         assert spec is not None and spec.loader is not None
