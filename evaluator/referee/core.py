@@ -6,14 +6,16 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from evaluator.devices import open_device
-from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.lint.findings import Report, report_json
 from evaluator.lint.report_store import ReportStore
 from evaluator.lint.run import lint, refusal
@@ -79,7 +81,8 @@ class RefereeCore:
                 session.close()
             while len(self._sessions) >= self._most_sessions:
                 self._sessions.popitem(last=False)[1].close()
-            session = TaskSession(self.fleet, task, expires_at)
+            with _not_full():
+                session = TaskSession(self.fleet, task, expires_at)
         self._sessions[task.sha256] = session
         return session
 
@@ -118,7 +121,8 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            report = lint(session, device, inferred=inferred)
+            with _not_full():
+                report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
         except RoleFailure as failure:
             report = refusal(task, device, failure)
@@ -154,7 +158,8 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            description = describe(session, traffic)
+            with _not_full():
+                description = describe(session, traffic)
             session.process.expires_at = math.inf
             return description
         except RoleFailure as failure:
@@ -268,6 +273,21 @@ class RefereeCore:
         for session in self._sessions.values():
             session.close()
         self.fleet.close()
+
+
+@contextmanager
+def _not_full() -> Iterator[None]:
+    """While the referee's own GPU process works: that others take all of the memory is no error of ours.
+
+    Raises:
+        DeviceFull: in place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition("\n")[0][:300]
+        sentence = f"the GPU's memory was taken by others: {first}; try again when they are done, or with fewer side by side"
+        raise DeviceFull("not_judged", sentence) from None
 
 
 def _rest(request: Request, verdict: Verdict) -> Request:
