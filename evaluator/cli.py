@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 _errors = Console(stderr=True)
 _SHOWN_KERNELS = 6
+_EFFORTS = ("screen", "confirm")
 
 
 @app.callback()
@@ -61,7 +62,9 @@ def evaluate(
     ] = False,
 ) -> None:
     """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
-
+    if effort not in _EFFORTS:
+        _errors.print(f"--effort: {effort!r} is no effort; use one of {', '.join(_EFFORTS)}", markup=False)
+        raise typer.Exit(2)
     sources = []
     for path in (task, candidate):
         try:

@@ -48,7 +48,9 @@ def serve(
         answer({"fatal": type(error).__name__, "message": str(error)})
         return
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits for a word
-        answer({"fatal": "RefereeLost", "message": f"the referee did not start: {told(error, Path(work_dir))}"})
+        answer(
+            {"fatal": "RefereeLost", "message": f"the referee did not start: {told(error, Path(work_dir))}"}
+        )
         return
     answer({"ready": True})
     try:

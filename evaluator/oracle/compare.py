@@ -56,10 +56,14 @@ def _good_layout(meta: TensorMeta, expected: TensorMeta) -> bool:
 
     Strides along dimensions of one element, and of tensors without any, mean nothing.
     """
-    return meta.elements == 0 or meta.contiguous or all(
-        mine == wanted
-        for size, mine, wanted in zip(meta.shape, meta.strides, expected.strides, strict=True)
-        if size > 1
+    return (
+        meta.elements == 0
+        or meta.contiguous
+        or all(
+            mine == wanted
+            for size, mine, wanted in zip(meta.shape, meta.strides, expected.strides, strict=True)
+            if size > 1
+        )
     )
 
 

@@ -185,13 +185,13 @@ class CandidateRun:
             if len(self._built) + len(asked) > _MAX_EXTENSIONS:
                 raise RoleFailure(
                     "contract_violation",
-                    f"it asks for more than {_MAX_EXTENSIONS} extensions",
+                    f"it asks for more than {_MAX_EXTENSIONS} extensions: put several kernels into one load_inline",
                     role=self.name,
                 )
             self._add(asked)
         raise RoleFailure(
             "contract_violation",
-            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building",
+            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building: give load_inline the same texts each time",
             role=self.name,
         )
 

@@ -17,6 +17,7 @@ import torch
 from evaluator.devices import open_device
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.lint.findings import Report, report_json
+from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
 from evaluator.lint.run import lint, refusal
 from evaluator.referee.description import describe
@@ -214,7 +215,8 @@ class RefereeCore:
         except RoleFailure as failure:
             self._drop(request.task)
             word = "not_judged" if failure.word == "not_judged" else "task_rejected"
-            return as_json(self._no_session(request, word, failure.sentence, failure.detail))
+            reason = f"{failure.sentence}; {finding_of(failure).mending}"
+            return as_json(self._no_session(request, word, reason, failure.detail))
         except SandboxUnavailable as failure:
             return as_json(self._no_session(request, "not_judged", str(failure), ""))
         evaluation = Evaluation(self.fleet, session, request, progress, alone=alone)

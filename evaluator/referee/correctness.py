@@ -168,7 +168,9 @@ def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> t
     spans = _checked_outputs(side, block, content)
     if not side.holds(0, content.contents):
         raise Rejected(
-            "contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape)
+            "contract_violation",
+            "it changes its inputs: write results into new tensors",
+            _finding("input_mutated", "error", shape),
         )
     return block, spans
 
@@ -269,17 +271,22 @@ def _constant(values: Array) -> bool:
 def _checked_outputs(side: Side, block: Block, case: Content) -> list[Array]:
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
-        sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}"
+        sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}: return as many"
         raise Rejected("contract_violation", sentence, (Finding("output_count", "error", sentence),))
     if block.report.structure != case.structure:
-        sentence = "its outputs stand in other containers (or beside other plain values) than the reference's"
+        sentence = (
+            "its outputs stand in other containers (or beside other plain values) than the reference's: return the same tuples, "
+            "lists, dictionaries and plain values"
+        )
         raise Rejected("contract_violation", sentence, (Finding("output_structure", "error", sentence),))
     for meta, wanted in zip(metas, expected, strict=True):
         broken = contract(meta, wanted)
         if broken:
             raise Rejected("contract_violation", broken, (Finding("output_contract", "error", broken),))
     if side.aliased(block) - case.aliased:
-        sentence = "it returns a view of its input's memory instead of a fresh tensor"
+        sentence = (
+            "it returns a view of its input's memory instead of a fresh tensor: return a copy (.clone())"
+        )
         raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
     return side.outputs(block, 0)
 
@@ -300,7 +307,8 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
             for index, (a, b) in enumerate(zip(now, spans, strict=True))
         ):
             sentence = (
-                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors"
+                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors, "
+                "allocated in each call"
             )
             raise Rejected(
                 "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)

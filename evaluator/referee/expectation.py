@@ -189,7 +189,9 @@ def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:
         space(value).size(value) != meta.elements for value, meta in zip(values, metas, strict=True)
     ):
         raise RoleFailure(
-            "task_rejected", "the oracle returns other shapes than the reference", role="reference"
+            "task_rejected",
+            "the oracle returns other shapes than the reference: return the same",
+            role="reference",
         )
     return [space(value).read_as(value, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 

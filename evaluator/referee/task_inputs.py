@@ -86,7 +86,7 @@ def read_inputs(
     upstream = tuple(_upstream(_meta(entry["meta"])) for entry in described)
     inputs = ShapeInputs(answer["init"], arguments, state, upstream, call)
     if not inputs.given:
-        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor")
+        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor: return at least one")
     return inputs
 
 

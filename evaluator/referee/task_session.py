@@ -71,7 +71,8 @@ class TaskSession:
             self.drawn = DrawnShapes(fleet, self.space, task.sha256, self.caps, self.traffic)
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
-                    "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
+                    "task_rejected",
+                    f"DIRECTION = {self.direction!r:.90} is no direction; use one of {', '.join(_DIRECTIONS)}",
                 )
             if self.precision not in TIERS:
                 raise RoleFailure(

@@ -241,7 +241,9 @@ class ModuleHost(Turns):
             if not isinstance(inputs, (list, tuple)):
                 raise ContractError("get_inputs() must return a list")
             if draws and len(inputs) != len(draws[0]):
-                raise ContractError("get_inputs() returns different numbers of inputs from call to call")
+                raise ContractError(
+                    "get_inputs() returns different numbers of inputs from call to call: return as many each time"
+                )
             draws.append(list(inputs))
         # The referee copies these out of our memory; they stay alive until the next shape is built.
         self._draws = draws
@@ -286,7 +288,7 @@ class ModuleHost(Turns):
         ]
         if not upstream:
             raise ContractError(
-                "DIRECTION is forward_backward, but no output depends on a floating input or a parameter"
+                "DIRECTION is forward_backward, but no output depends on a floating input or a parameter: use forward"
             )
         return upstream
 
@@ -339,7 +341,7 @@ class ModuleHost(Turns):
         except RuntimeError as error:
             raise ContractError(
                 "the reference's state_dict does not load strictly into ModelNew and it offers no "
-                f"from_reference(cls, reference): {error}"
+                f"from_reference(cls, reference); keep the reference's names and shapes of weights, or offer it: {error}"
             ) from None
         return model
 
@@ -382,7 +384,9 @@ def _described(draws: list[Any]) -> dict[str, Any]:
         if number == 0:
             form, tensors = encoded, [{"meta": meta, "addresses": []} for meta in metas]
         if metas != [entry["meta"] for entry in tensors]:
-            raise ContractError("get_inputs() returns different shapes or dtypes from call to call")
+            raise ContractError(
+                "get_inputs() returns different shapes or dtypes from call to call: name what varies in DIMS"
+            )
         for entry, tensor in zip(tensors, found, strict=True):
             entry["addresses"].append(tensor.data_ptr())
     return {"value": form, "tensors": tensors}

@@ -335,21 +335,16 @@ def _evaluation(
 
 def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:
     """The task's file, in the precision that the request asks for."""
-    return with_precision(_file(request, name, settings), getattr(request, "precision", None))
-
-
-def _file(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:
     if request.task is not None:
-        imported = registry.load(settings.data_dir, request.task)
-        if imported is not None:
-            return imported
         try:
-            found = catalog.load(request.task)
+            found = registry.load(settings.data_dir, request.task) or catalog.load(request.task)
         except KeyError as error:
             raise Refused([FieldError("task", str(error.args[0]))]) from None
-        return TaskSource(name=found.name, source=found.source)
-    assert request.source is not None  # TaskRequest checked it
-    return TaskSource(name=name or "task", source=request.source)
+        task = TaskSource(name=found.name, source=found.source)
+    else:
+        assert request.source is not None  # TaskRequest checked it
+        task = TaskSource(name=name or "task", source=request.source)
+    return with_precision(task, getattr(request, "precision", None))
 
 
 def _device_errors(session: Session, device: str, settings: Settings) -> list[FieldError]:

@@ -239,7 +239,11 @@ class Runner:
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
             try:
-                self._retry_or_fail(held, finish, _FAULT.format(kind=type(error).__name__, error=str(error).partition("\n")[0][:300]))
+                self._retry_or_fail(
+                    held,
+                    finish,
+                    _FAULT.format(kind=type(error).__name__, error=str(error).partition("\n")[0][:300]),
+                )
             except LeaseLost:
                 _log.info("%s is somebody else's now", held.row_id)
             return

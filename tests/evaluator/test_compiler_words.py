@@ -86,8 +86,8 @@ def _of_triton(name: str, folder: Path) -> BaseException:
     [
         (
             "unknown_function",
-            "line 3 of unknown_function: AttributeError(\"module 'triton.language' has no attribute 'softplus'\") "
-            "(`tl.store(y + places, tl.softplus(tl.load(x + places)))`)",
+            ("line 3 of unknown_function: AttributeError(\"module 'triton.language' has no attribute 'softplus'\") "
+            "(`tl.store(y + places, tl.softplus(tl.load(x + places)))`)"),
         ),
         (
             "calls_a_helper",
@@ -96,8 +96,8 @@ def _of_triton(name: str, folder: Path) -> BaseException:
         ("asserts", 'line 2 of asserts: blocks of three (`tl.static_assert(BLOCK == 3, "blocks of three")`)'),
         (
             "shapes_differ",
-            "line 3 of shapes_differ: ValueError('Cannot make_shape_compatible: incompatible dimensions at index 0: 64 and 128') "
-            "(`tl.store(y + places, tl.load(x + places) + tl.zeros((2 * BLOCK,), tl.float32))`)",
+            ("line 3 of shapes_differ: ValueError('Cannot make_shape_compatible: incompatible dimensions at index 0: 64 and 128') "
+            "(`tl.store(y + places, tl.load(x + places) + tl.zeros((2 * BLOCK,), tl.float32))`)"),
         ),
         (
             "long_and_wrong",

@@ -91,7 +91,9 @@ def test_a_command_ends_with_a_sentence_and_status_2(
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     told = err.strip().splitlines()[-1]
-    assert "Traceback" not in err + out and told.startswith("an error of Kernelwright's own (OutOfMemoryError")
+    assert "Traceback" not in err + out and told.startswith(
+        "an error of Kernelwright's own (OutOfMemoryError"
+    )
     assert "in _fails" in _file_named_in(told)
 
 

@@ -24,7 +24,6 @@ from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.judging import candidate, judge, rules, task
 
 
-
 @pytest.fixture(scope="module")
 def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
     with Referee("cpu", work_dir=tmp_path_factory.mktemp("referee")) as running:
@@ -53,10 +52,10 @@ def test_a_request_overrides_the_file_and_changes_nothing_that_the_file_says_alr
     asked = with_precision(written, "strict")
     assert declared(asked.source) == "strict"
     scope: dict[str, Any] = {}
-    exec(asked.source, scope)  # noqa: S102
+    exec(asked.source, scope)
     assert scope["PRECISION"] == "strict"
     assert with_precision(written, "bf16") is written and with_precision(written, None) is written
-    with pytest.raises(ValueError, match="fp32.* is no precision; use one of default, strict"):
+    with pytest.raises(ValueError, match=r"fp32.* is no precision; use one of default, strict"):
         with_precision(written, "fp32")
 
 

@@ -111,5 +111,5 @@ def test_timed_outputs_may_be_contiguous_and_otherwise_lie_as_the_references(
             checker.run(_CALLS)
             checker.compare_pending()
             return
-        with pytest.raises(Rejected, match="in a timed block an output has strides .* return it contiguous"):
+        with pytest.raises(Rejected, match=r"in a timed block an output has strides .* return it contiguous"):
             checker.run(_CALLS)
