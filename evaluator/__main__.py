@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evaluator.cli import app
+from evaluator.faults import guarded
 
 if __name__ == "__main__":
-    app()
+    guarded(app)

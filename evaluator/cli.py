@@ -18,6 +18,7 @@ from evaluator.commands.lint import lint
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
+from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import by_size
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 _errors = Console(stderr=True)
 _SHOWN_KERNELS = 6
+_EFFORTS = ("screen", "confirm")
 
 
 @app.callback()
@@ -51,6 +53,9 @@ def evaluate(
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches and kept verdicts.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="default, strict, tf32, bf16, fp16 or fp8, instead of the file's.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Judge again what was judged here before.")] = False,
     energy: Annotated[
         bool,
@@ -58,7 +63,9 @@ def evaluate(
     ] = False,
 ) -> None:
     """Judge one candidate. Exit status: 0 accepted, 1 rejected, 2 could not judge."""
-
+    if effort not in _EFFORTS:
+        _errors.print(f"--effort: {effort!r} is no effort; use one of {', '.join(_EFFORTS)}", markup=False)
+        raise typer.Exit(2)
     sources = []
     for path in (task, candidate):
         try:
@@ -67,8 +74,13 @@ def evaluate(
             _errors.print(f"cannot read {path}: {error}")
             raise typer.Exit(2) from None
     try:
+        reference = with_precision(TaskSource(task.stem, sources[0]), precision)
+    except ValueError as error:
+        _errors.print(f"--precision: {error}", markup=False)
+        raise typer.Exit(2) from None
+    try:
         verdict = _verdict(
-            TaskSource(task.stem, sources[0]),
+            reference,
             CandidateSource(sources[1], "external", candidate.name),
             device=device,
             effort=effort,
@@ -188,11 +200,10 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
     _print_energy(console, verdict)
     environment = verdict["environment"]
     aa = verdict["timing"]["aa"]
+    agreement = f"A/A {aa['median']:.4f}" if aa else "A/A not measured"
     console.print(
-        f"{environment['device_name']}, torch {environment['torch']}, sandbox tier {environment['sandbox_tier']}, "
-        f"A/A {aa['median']:.4f}"
-        if aa
-        else "A/A not measured",
+        f"{environment['device_name']}, torch {environment['torch']}, precision {verdict['precision']}, "
+        f"sandbox tier {environment['sandbox_tier']}, {agreement}",
         markup=False,
     )
 

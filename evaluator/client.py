@@ -156,7 +156,7 @@ class Referee:
                             on_progress(message["progress"])
                         continue
                     if "error" in message:
-                        raise EvaluatorError(f"{message['error']}: {message['message']}")
+                        raise EvaluatorError(message["error"])
                     return message["answer"]
             except (BrokenPipeError, ConnectionError, ValueError):
                 pass

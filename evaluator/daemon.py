@@ -10,12 +10,12 @@ import json
 import os
 import signal
 import sys
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evaluator.errors import EvaluatorError
+from evaluator.faults import told
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from evaluator.sandbox import syscalls
@@ -40,27 +40,35 @@ def serve(
 
     try:
         core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir), referees)
+        # While it times, the referee moves to the device's core; until then it has no business there.
+        keep_to(core.fleet.role_cores)
+        # Once per torch version and user: seconds that the first compilation would otherwise wait for.
+        core.fleet.warm_up()
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return
-    # While it times, the referee moves to the device's core; until then it has no business there.
-    keep_to(core.fleet.role_cores)
-    # Once per torch version and user: seconds that the first compilation would otherwise wait for.
-    core.fleet.warm_up()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits for a word
+        answer(
+            {"fatal": "RefereeLost", "message": f"the referee did not start: {told(error, Path(work_dir))}"}
+        )
+        return
     answer({"ready": True})
     try:
         for line in sys.stdin:
             request = json.loads(line)
-            try:
-                answer({"answer": _handle(core, request, answer)})
-            except EvaluatorError as error:
-                answer({"error": type(error).__name__, "message": str(error)})
-            except Exception as error:  # noqa: BLE001
-                # A bug of ours must reach the caller in words and must not end the service.
-                traceback.print_exc()
-                answer({"error": "Bug", "message": f"{type(error).__name__}: {error}"})
+            answer(_answered(core, request, answer, Path(work_dir)))
     finally:
         core.close()
+
+
+def _answered(core: RefereeCore, request: dict[str, Any], answer: Any, work_dir: Path) -> dict[str, Any]:
+    """What to answer; a bug of ours reaches the caller in words and does not end the referee."""
+    try:
+        return {"answer": _handle(core, request, answer)}
+    except EvaluatorError as error:
+        return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - see above
+        return {"error": told(error, work_dir)}
 
 
 def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from evaluator.compiler_words import printable
+
 
 class EvaluatorError(Exception):
     """Base of everything that this package raises on purpose."""
@@ -52,8 +54,8 @@ class RoleFailure(EvaluatorError):
         super().__init__(sentence)
         self.role = role
         self.word = word
-        self.sentence = sentence
-        self.detail = detail
+        self.sentence = printable(sentence)
+        self.detail = printable(detail)
 
 
 class RoleTimeout(RoleFailure):

@@ -133,6 +133,8 @@ class Verdict:
     detail: str = ""
     labels: tuple[str, ...] = ()
     kernels: tuple[KernelShare, ...] = ()
+    #: In which it was judged, see :mod:`evaluator.precision`; empty where nothing came to be judged.
+    precision: str = ""
     schema: str = SCHEMA
     measured_at: str = field(default_factory=_now)
     reused: bool = False

@@ -10,6 +10,7 @@ from evaluator.commands.evaluate_batch import evaluate_batch
 from evaluator.commands.lint import lint
 from evaluator.commands.profile import profile
 from evaluator.commands.shapes import shapes
+from evaluator.faults import guarded
 from services.commands import keys, remote, tasks
 from services.commands.apply import apply
 from services.commands.backfill import backfill_leaderboard
@@ -26,7 +27,7 @@ from services.commands.worker import worker
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    pretty_exceptions_show_locals=False,
+    pretty_exceptions_enable=False,
     help="Kernelwright: a reference PyTorch module in, a faster drop-in module out, with evidence.\n\n"
     "Begin with `kernelwright doctor`, then `kernelwright optimize layernorm_relu_add`, or `kernelwright serve` for "
     "the API and the dashboard.",
@@ -60,7 +61,7 @@ app.command()(mcp)
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    guarded(app)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from agent.bundle.sections import Section, bound_names, cut, indented, rename_co
 from agent.candidates import Candidate
 from agent.dispatch.tree import Node, leaves, python_lines
 from agent.errors import AssemblyError
+from evaluator.precision import DEFAULT, declared
 
 _RULE = "# " + "-" * 117
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -43,6 +44,8 @@ _MODE_DEPENDENT = re.compile(
 )
 #: 2 x 4 unit roundoffs of each tier (`evaluator.oracle.tolerance`), relative to the size and root mean square of a row.
 _TIER_SHARES = {"tf32": 8 * 2.0**-11, "fp16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8, "fp8": 8 * 2.0**-4}
+#: What cuDNN computes in TF32 in the default tier.
+_CUDNN = re.compile(r"conv\w*\dd|convolution|lstm|gru|rnn", re.IGNORECASE)
 _OWN = (
     "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose _choose_by_size "
     "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_tracing "
@@ -326,7 +329,7 @@ def _constants(
             f'BUNDLE = "{digest}"  # of the reference and the members',
             f"KEY_SIZES = {tuple(name for name, _ in guards.sizes)!r}  # what tells one call from another,",
             f"KEY_DTYPES = {len(guards.dtype_places)}  # and how many dtypes do so",
-            f"TIER_SHARE = {_tier_share(task_source)}  # by which results may differ where the task allows products of less precision",
+            f"TIER_SHARE = {_tier_share(task_source, device)}  # by which results may differ where the task allows products of less precision",
             f"NOT_IN_TREE = {tuple(sorted(unused))!r}  # members that other modes alone may choose",
             constants_text(measured, len(members), compiled, shapes),
             f"CALIBRATION_EXAMPLES = {can_be_made_up}  # whether inputs can be made up",
@@ -342,13 +345,12 @@ def bundle_digest(task_source: str, members: Sequence[str]) -> str:
     return sha256("\0".join([task_source, *members]).encode(errors="replace")).hexdigest()
 
 
-def _tier_share(task_source: str) -> float:
+def _tier_share(task_source: str, device: str) -> float:
     """The tolerance of the task's precision tier: twice what the referee allows for a rounding of the operands of products."""
-    for statement in ast.parse(task_source).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            if any(isinstance(target, ast.Name) and target.id == "PRECISION" for target in statement.targets):
-                return _TIER_SHARES.get(str(statement.value.value), 0.0)
-    return 0.0
+    tier = declared(task_source)
+    if tier == DEFAULT and device == "cuda" and _CUDNN.search(task_source):
+        tier = "tf32"
+    return _TIER_SHARES.get(tier, 0.0)
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.compiler.calls import rewrite
@@ -199,11 +199,7 @@ def _constant(node: ast.expr | None, wanted: str, default: str) -> str:
 def print_kernel(kernel: TritonKernel, name: str, renames: Mapping[str, str]) -> str:
     """The kernel as a plain `@triton.jit` function with readable parameters."""
     text = re.sub(rf"\b{kernel.raw}\b", name, kernel.text)
-    for size in (parameter for parameter in kernel.parameters if "ptr" not in parameter):
-        # Triton makes an argument of 1 a constant, and constants have no method `to`.
-        text = re.sub(
-            rf"\({size}\)\.to\((tl\.\w+)\)|\b{size}\.to\((tl\.\w+)\)", rf"tl.cast({size}, \1\2)", text
-        )
+    text = cast_sizes(text, {parameter for parameter in kernel.parameters if "ptr" not in parameter})
     words = set(re.findall(r"[A-Za-z_]\w*", text))
     for parameter in kernel.parameters:
         new = renames.get(parameter, parameter)
@@ -223,6 +219,34 @@ def print_kernel(kernel: TritonKernel, name: str, renames: Mapping[str, str]) ->
             *body,
         ]
     )
+
+
+def cast_sizes(text: str, sizes: Collection[str]) -> str:
+    """Writes ``(3 + ks0).to(tl.int32)`` as ``tl.cast((3 + ks0), tl.int32)`` wherever nothing but sizes and numbers is converted.
+
+    Triton makes an argument of 1 a constant, and constants, as what is computed of them, have no method ``to``.
+    """
+    made, done = [], 0
+    for conversion in re.finditer(r"\.to\((tl\.\w+)\)", text):
+        begin = _begin_of(text, conversion.start())
+        subject = text[begin : conversion.start()]
+        if begin >= done and subject and set(re.findall(r"[A-Za-z_]\w*", subject)) <= {*sizes}:
+            made += [text[done:begin], f"tl.cast({subject}, {conversion[1]})"]
+            done = conversion.end()
+    return "".join([*made, text[done:]])
+
+
+def _begin_of(text: str, end: int) -> int:
+    """Where the name, or what stands in parentheses, begins that ends there; ``end`` for a call's result and all else."""
+    begin, depth = end, 0
+    while begin and (depth or text[begin - 1] == ")"):
+        begin -= 1
+        depth += {")": 1, "(": -1}.get(text[begin], 0)
+        if not depth:
+            return end if begin and re.match(r"[\w.\])]", text[begin - 1]) else begin
+    while begin and re.match(r"\w", text[begin - 1]):
+        begin -= 1
+    return begin if not (begin and text[begin - 1] == ".") else end
 
 
 def _without_unused(lines: Sequence[str]) -> list[str]:

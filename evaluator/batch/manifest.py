@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from evaluator.precision import TIERS, with_precision
 from evaluator.shapes.sampler import SPLITS
 from evaluator.sources import CandidateSource, TaskSource
 
@@ -22,7 +23,7 @@ _MAX_ID_LENGTH = 500
 _MAX_DEADLINE_S = 86_400.0
 _DEFAULT_DEADLINE_S = 900.0
 _NEEDED = ("id", "task", "candidate")
-_OPTIONAL = ("device", "effort", "splits", "shapes", "deadline_s")
+_OPTIONAL = ("device", "effort", "splits", "shapes", "deadline_s", "precision")
 _DEVICES = ("cpu", "cuda")
 _EFFORTS = ("screen", "confirm")
 
@@ -170,7 +171,12 @@ def _entry(
             raise _Bad(f"the key {key!r} is missing")
     task_name, task_text = _source(fields["task"], "task", folder)
     candidate_name, candidate_text = _source(fields["candidate"], "candidate", folder)
-    task = TaskSource(task_name or "inline", task_text)
+    try:
+        task = with_precision(
+            TaskSource(task_name or "inline", task_text), _precision(fields.get("precision"))
+        )
+    except ValueError as error:
+        raise _Bad(f"precision: {error}") from None
     task = tasks.setdefault((task.name, task.sha256), task)
     candidate = CandidateSource(candidate_text, "external", candidate_name or name)
     device = _word(fields, "device", _DEVICES, default_device)
@@ -242,6 +248,12 @@ def _shapes(value: Any) -> Mapping[str, list[dict[str, Any]]] | None:
     for split, shapes in value.items():
         if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
             raise _Bad(f"shapes.{split} must be a list of objects, each from dimension to value")
+    return value
+
+
+def _precision(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise _Bad(f"precision must be one of {', '.join(TIERS)}")
     return value
 
 

@@ -251,7 +251,7 @@ class Batch:
                     submitted=True,
                 )
             except RefereeLost as lost:
-                reason = f"the referee was lost {_ATTEMPTS} times: {lost}"
+                reason = f"the referee was lost {_ATTEMPTS} times ({lost}); --retry judges it again"
                 if self._stopping.is_set():
                     raise
             except EvaluatorError as fault:

@@ -27,7 +27,7 @@ def evaluate_batch(
     manifest: Annotated[
         Path,
         typer.Argument(
-            help="JSON lines: id, task, candidate, and if wanted device, effort, splits, shapes, deadline_s."
+            help="JSON lines: id, task, candidate, and if wanted device, effort, splits, shapes, deadline_s, precision."
         ),
     ],
     out: Annotated[

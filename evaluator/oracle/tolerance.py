@@ -11,8 +11,9 @@ how much the oracle moves when every input moves by one rounding error. One comb
 with both errors relative to the same scale. Rows are the last dimension. A drop to a lower precision tier shows as an
 error two or three orders of magnitude above this bound (TF32: about 5e-4 against 1e-6).
 
-**Lower precision on purpose.** A task's ``PRECISION`` (``tf32``, ``bf16``, ``fp16``, ``fp8``; default ``fp32``) allows the
-operands of matrix products and convolutions, backward ones included, to be rounded. How far that may move a result is
+**Lower precision on purpose.** A task's ``PRECISION`` (:mod:`evaluator.precision`) allows the operands of products, backward ones
+included, to be rounded: of matrices and of convolutions in ``tf32``, ``bf16``, ``fp16`` and ``fp8``; on a GPU of convolutions and recurrent
+layers alone in ``default``, as PyTorch does unless it is told otherwise; none in ``strict``. How far that may move a result is
 found by doing it: the float64 oracle runs once more with every such operand rounded to nearest to the tier's explicit
 mantissa bits (10, 7, 10, 3: unit roundoffs 2^-11, 2^-8, 2^-11, 2^-4), while sums, biases and everything else stay in
 float64 and no exponent range is cut. With t the largest error of that run in a row (at least twice the median row's)

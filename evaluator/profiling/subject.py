@@ -14,7 +14,6 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _NAME = "profiled_task"
-TF32_TIERS = ("tf32",)
 
 
 @dataclass
@@ -53,8 +52,11 @@ def load(path: str) -> types.ModuleType:
     module.__file__ = path
     sys.modules[_NAME] = module
     exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102
-    if getattr(module, "PRECISION", "") in TF32_TIERS:
+    tier = getattr(module, "PRECISION", "")
+    if tier == "tf32":
         torch.set_float32_matmul_precision("high")
+    elif tier == "strict":
+        torch.backends.cudnn.allow_tf32 = False
     return module
 
 

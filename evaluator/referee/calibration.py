@@ -44,7 +44,7 @@ def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str
     raise RoleFailure(
         "not_judged",
         f"the reference against itself came out at {median:.3f} [{low:.3f}, {high:.3f}] instead of 1: "
-        "nothing can be timed on this machine now",
+        "nothing can be timed on this machine now; end what else runs here and try again",
     )
 
 
@@ -70,12 +70,12 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             # It is held against a candidate, which could gain by it; a reference against itself gains nothing, the machine was busy.
             raise RoleFailure(
                 "not_judged",
-                f"nothing can be timed on this machine now: of the reference {rejected.sentence}",
+                f"nothing can be timed on this machine now: of the reference {rejected.sentence}; end what else runs here",
                 role="reference",
             ) from None
         raise RoleFailure(
             "task_rejected",
-            f"the reference does not agree with itself ({rejected.sentence}); is it random?",
+            f"the reference does not agree with itself ({rejected.sentence}): it returns different results for the same inputs",
             role="reference",
         ) from None
     finally:

@@ -185,13 +185,13 @@ class CandidateRun:
             if len(self._built) + len(asked) > _MAX_EXTENSIONS:
                 raise RoleFailure(
                     "contract_violation",
-                    f"it asks for more than {_MAX_EXTENSIONS} extensions",
+                    f"it asks for more than {_MAX_EXTENSIONS} extensions: put several kernels into one load_inline",
                     role=self.name,
                 )
             self._add(asked)
         raise RoleFailure(
             "contract_violation",
-            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building",
+            f"it still asks for new extensions after {_MAX_ROUNDS} rounds of building: give load_inline the same texts each time",
             role=self.name,
         )
 
@@ -435,9 +435,7 @@ class CandidateRun:
         return side
 
     def _build_request(self, shape: OpenShape) -> dict[str, Any]:
-        # The reference, when it is timed in a process like a candidate's, may use its tier's arithmetic unasked.
-        tf32 = self.name != "candidate" and self.session.precision != "fp32"
-        return {"shape": shape.key, "init": shape.inputs.init, "tf32": tf32}
+        return {"shape": shape.key, "init": shape.inputs.init, "precision": self.session.precision}
 
     def close(self) -> None:
         """Ends the candidate's process; it may be started :meth:`again`."""

@@ -6,15 +6,18 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from evaluator.devices import open_device
-from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.lint.findings import Report, report_json
+from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
 from evaluator.lint.run import lint, refusal
 from evaluator.referee.description import describe
@@ -79,18 +82,10 @@ class RefereeCore:
                 session.close()
             while len(self._sessions) >= self._most_sessions:
                 self._sessions.popitem(last=False)[1].close()
-            with self._memory_in_words():
+            with _not_full():
                 session = TaskSession(self.fleet, task, expires_at)
         self._sessions[task.sha256] = session
         return session
-
-    def _memory_in_words(self) -> AbstractContextManager[None]:
-        """A GPU without memory for the referee's own work is a failure like others, and no fault of its code."""
-        if self.fleet.keeper is None:
-            return nullcontext()
-        from evaluator.referee.lent_memory import as_device_full
-
-        return as_device_full()
 
     def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
         """What lint says of the task, from what is kept if it has run here before, and the file that would be judged."""
@@ -127,7 +122,7 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            with self._memory_in_words():
+            with _not_full():
                 report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
         except RoleFailure as failure:
@@ -164,7 +159,7 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            with self._memory_in_words():
+            with _not_full():
                 description = describe(session, traffic)
             session.process.expires_at = math.inf
             if self.fleet.gpu:
@@ -222,7 +217,8 @@ class RefereeCore:
         except RoleFailure as failure:
             self._drop(request.task)
             word = "not_judged" if failure.word == "not_judged" else "task_rejected"
-            return as_json(self._no_session(request, word, failure.sentence, failure.detail))
+            reason = f"{failure.sentence}; {finding_of(failure).mending}"
+            return as_json(self._no_session(request, word, reason, failure.detail))
         except SandboxUnavailable as failure:
             return as_json(self._no_session(request, "not_judged", str(failure), ""))
         evaluation = Evaluation(self.fleet, session, request, progress, alone=alone)
@@ -279,6 +275,21 @@ class RefereeCore:
         for session in self._sessions.values():
             session.close()
         self.fleet.close()
+
+
+@contextmanager
+def _not_full() -> Iterator[None]:
+    """While the referee's own GPU process works: that others take all of the memory is no error of ours.
+
+    Raises:
+        DeviceFull: in place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition("\n")[0][:300]
+        sentence = f"the GPU's memory was taken by others: {first}; try again when they are done, or with fewer side by side"
+        raise DeviceFull("not_judged", sentence) from None
 
 
 def _rest(request: Request, verdict: Verdict) -> Request:

@@ -17,6 +17,7 @@ from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
 from evaluator.oracle.places import Places, places
 from evaluator.oracle.tolerance import Bounds, Expected, as_rows
+from evaluator.precision import TIERS
 from evaluator.referee.block import Block
 from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
@@ -84,7 +85,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
 def usable(session: TaskSession, shape: OpenShape) -> list[str]:
     """Names of the distributions that a module can be asked for at a shape, the task's own first."""
     names = distributions.names(shape.inputs.tensors)
-    if session.precision not in ("fp32", "tf32"):
+    if session.precision not in ("default", "strict", "tf32"):
         # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
         names = [name for name in names if name not in ("wide_range", "large_mean")]
     return names
@@ -168,7 +169,9 @@ def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> t
     spans = side.outputs(block, 0)
     if not side.holds(0, content.contents):
         raise Rejected(
-            "contract_violation", "it changes its inputs", _finding("input_mutated", "error", shape)
+            "contract_violation",
+            "it changes its inputs: write results into new tensors",
+            _finding("input_mutated", "error", shape),
         )
     return block, spans
 
@@ -274,17 +277,22 @@ def check_form(side: Side, block: Block, case: Content) -> None:
     """
     metas, expected = block.report.metas, case.metas
     if len(metas) != len(expected):
-        sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}"
+        sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}: return as many"
         raise Rejected("contract_violation", sentence, (Finding("output_count", "error", sentence),))
     if block.report.structure != case.structure:
-        sentence = "its outputs stand in other containers (or beside other plain values) than the reference's"
+        sentence = (
+            "its outputs stand in other containers (or beside other plain values) than the reference's: return the same tuples, "
+            "lists, dictionaries and plain values"
+        )
         raise Rejected("contract_violation", sentence, (Finding("output_structure", "error", sentence),))
     for meta, wanted in zip(metas, expected, strict=True):
         broken = contract(meta, wanted)
         if broken:
             raise Rejected("contract_violation", broken, (Finding("output_contract", "error", broken),))
     if side.aliased(block) - case.aliased:
-        sentence = "it returns a view of its input's memory instead of a fresh tensor"
+        sentence = (
+            "it returns a view of its input's memory instead of a fresh tensor: return a copy (.clone())"
+        )
         raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
 
 
@@ -304,7 +312,8 @@ def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], 
             for index, (a, b) in enumerate(zip(now, spans, strict=True))
         ):
             sentence = (
-                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors"
+                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors, "
+                "allocated in each call"
             )
             raise Rejected(
                 "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
@@ -320,8 +329,8 @@ def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
     strict = max((outcome.strict_ratio for outcome in outcomes), default=0.0)
     if strict > 1.0:
         evidence = (
-            f"its largest error is {strict:.3g} times what strict float32 arithmetic allows, within what the task's "
-            f"PRECISION ({tier}) allows: it computes in lower precision"
+            f"its largest error is {strict:.3g} times what strict float32 arithmetic allows, and within what the precision "
+            f"{tier} allows ({TIERS[tier].words}): it computes in lower precision"
         )
         found.append(Finding("precision_change", "info", evidence))
     return found

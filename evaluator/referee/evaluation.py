@@ -13,6 +13,7 @@ import torch
 
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
+from evaluator.lint.refusals import finding_of
 from evaluator.referee import calibration, energy, large, measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
@@ -109,7 +110,7 @@ class Evaluation:
             at_fault = not ran_out or self._was_at_fault(failure)
             if failure.role == "reference":
                 word = word if word == "not_judged" else "task_rejected"
-                reason = f"the reference itself failed: {reason}"
+                reason = f"the reference itself failed: {reason}; {finding_of(failure).mending}"
             elif failure.role == "control":
                 word = "out_of_memory" if ran_out and not self.again else "not_judged"
                 reason = f"the baseline could not be timed beside the candidate: {reason}"
@@ -266,22 +267,20 @@ class Evaluation:
         return Investigation(self.fleet, self.session, self.candidate, shapes, effort, expires_at)
 
     def _choose(self) -> dict[str, list[Dims]]:
-        request = self.request
+        request, drawn = self.request, self.session.drawn
         cap_bytes = _INTERPRETED_CAP_BYTES if self.candidate.interpreted else None
-        chosen = self.session.drawn.choose(request.splits, request.shapes, request.traffic, cap_bytes)
-        self._chosen = chosen
-        self.run_state.findings += [Finding("shapes_not_apart", "info", one) for one in chosen.remarks]
-        return chosen.shapes
+        self._chosen = drawn.choose(request.splits, request.shapes, request.traffic, cap_bytes)
+        self.run_state.findings += [Finding("shapes_not_apart", "info", one) for one in self._chosen.remarks]
+        return self._chosen.shapes
 
     def _open(self, dims: Dims) -> OpenShape:
         self._check_deadline()
         return self.session.open(dims)
 
     def _check_deadline(self) -> None:
-        if time.monotonic() - self._started > self.request.deadline_s:
-            raise RoleFailure(
-                "timeout", f"the evaluation did not finish within {self.request.deadline_s:.0f} s"
-            )
+        limit_s = self.request.deadline_s
+        if time.monotonic() - self._started > limit_s:
+            raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: allow it more time")
 
     def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:
         """First every shape in turn, then again in random order with fresh contents: shapes alternate."""
@@ -438,6 +437,7 @@ class Evaluation:
             },
             effort=request.effort,
             splits=tuple(request.splits),
+            precision=self.session.precision,
             environment={**self.fleet.environment(), "ceilings": self.fleet.ceilings_digest()},
             shapes=tuple(sorted(results, key=lambda r: (SPLITS.index(r.split), str(r.dims)))),
             summary=summary_of(results, self._chosen.traffic),

@@ -13,6 +13,7 @@ from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.oracle.tolerance import Expected, expect
+from evaluator.precision import rounds_operands
 from evaluator.referee.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
@@ -149,12 +150,12 @@ def _ask_oracle(
     steps = _steps(shape, metas)
     move = {"steps": steps, "seed": secrets.randbits(62), "sign": 1}
     rounded = any(not is_inexact(meta.dtype) for meta in metas)
-    kinds: dict[str, dict[str, Any]] = {"exact": {"tier": "fp32", "move": None}}
+    kinds: dict[str, dict[str, Any]] = {"exact": {"tier": "strict", "move": None}}
     if any(steps):
-        kinds["moved"] = {"tier": "fp32", "move": move}
+        kinds["moved"] = {"tier": "strict", "move": move}
     if any(steps) and rounded:
-        kinds["opposite"] = {"tier": "fp32", "move": {**move, "sign": -1}}
-    if session.precision != "fp32":
+        kinds["opposite"] = {"tier": "strict", "move": {**move, "sign": -1}}
+    if rounds_operands(session.precision, gpu=session.fleet.gpu):
         kinds["tiered"] = {"tier": session.precision, "move": None}
     known: dict[str, list[Array]] = {}
     try:
@@ -214,7 +215,9 @@ def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:
         space(value).size(value) != meta.elements for value, meta in zip(values, metas, strict=True)
     ):
         raise RoleFailure(
-            "task_rejected", "the oracle returns other shapes than the reference", role="reference"
+            "task_rejected",
+            "the oracle returns other shapes than the reference: return the same",
+            role="reference",
         )
     return [space(value).read_as(value, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 

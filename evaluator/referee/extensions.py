@@ -211,6 +211,8 @@ def _take(result: ToolResult, name: str, deadline_s: float) -> bytes | str:
         if result.status == "ok":
             return f"the extension does not compile: it is larger than {MAX_LIBRARY_BYTES >> 20} MiB"
         raise RoleFailure(
-            "not_judged", "the extension could not be built", f"{result.stderr}\n{result.stdout[-2000:]}"
+            "not_judged",
+            "the extension could not be built, and no compiler said why; try again",
+            f"{result.stderr}\n{result.stdout[-2000:]}",
         )
     return library

@@ -23,6 +23,7 @@ from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.devices.cpu import core_cache_bytes
 from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.precision import DEFAULT
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
 from evaluator.referee.kept_files import KeptFiles, basics
@@ -354,7 +355,7 @@ class Fleet:
             process.close()
         return any(self.headers.glob("*.gch"))
 
-    def baselines(self, precision: str = "fp32") -> list[Baseline]:
+    def baselines(self, precision: str = DEFAULT) -> list[Baseline]:
         """Every way to run the reference of a task of this tier on this device, without times yet."""
         from evaluator.referee.open_shape import Baseline
 

@@ -155,7 +155,7 @@ class Holding:
             ):
                 sentence = (
                     f"at {where(self._shape)} an output of a timed call was overwritten by a later one, while it was still "
-                    "held: results must be fresh tensors"
+                    "held: results must be fresh tensors, allocated in each call"
                 )
                 raise Rejected(
                     "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)

@@ -7,8 +7,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,20 +98,6 @@ class ProcessMemory:
     def is_free(self) -> bool:
         """Whether every process is gone that could hold it."""
         return bool(select.select([self.ended], [], [], 0)[0])
-
-
-@contextmanager
-def as_device_full() -> Iterator[None]:
-    """Says in words that the referee's own work found no memory on the device.
-
-    Raises:
-        DeviceFull: it found none.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        words = str(error).partition(". GPU")[0].partition("\n")[0][:200]
-        raise DeviceFull("not_judged", f"the referee's own work needs memory: {words}") from None
 
 
 def _gib(length_bytes: int) -> str:

@@ -384,7 +384,7 @@ class Side(KeptCalls):
     ) -> list[list[Any]]:
         """The float64 outputs of the reference for the contents of a slot (flat, logical order), one list for each kind.
 
-        Kinds say ``tier``, below ``fp32`` to have the operands of products rounded as in it, and ``move``, None or the fields of
+        Kinds say ``tier``, another than ``strict`` to have the operands of products rounded as in it, and ``move``, None or the fields of
         :class:`evaluator.roles.exact.Move`; the deadline is for all of them. With ``rows`` (first, end, places among the tensors) only
         these rows of these tensors are looked at.
         """

@@ -71,7 +71,9 @@ class Submissions:
         """
         if declares_space(task):
             if space:
-                raise RoleFailure("task_rejected", "the file declares DIMS, so its space is changed there")
+                raise RoleFailure(
+                    "task_rejected", "the file declares DIMS, so its space is changed there: edit DIMS"
+                )
             return Submission(task)
         path = self._path(task, space)
         try:
@@ -85,7 +87,9 @@ class Submissions:
             found = replace(found, space=overridden(found, space))
             source = declared(found.source, found, space)
         elif space:
-            raise RoleFailure("task_rejected", f"no size of the task can be varied: {found.reason}")
+            raise RoleFailure(
+                "task_rejected", f"no size of the task can be varied: {found.reason}; leave the space out"
+            )
         inferred = {name: value for name, value in found.as_json().items() if name != "source"}
         # What a busy machine may be to blame for is tried again.
         if found.reason != TOO_LATE:

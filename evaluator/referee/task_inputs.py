@@ -129,7 +129,7 @@ def read_inputs(
         outputs_bytes=_size(answer["outputs_bytes"]),
     )
     if not found.given:
-        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor")
+        raise ProtocolViolation("task_rejected", "get_inputs() returns no tensor: return at least one")
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.precision import TIERS
 from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
 from evaluator.referee.compile_ahead import CompileAhead, Work, work_for
@@ -33,8 +34,6 @@ from evaluator.sources import TaskSource
 
 Progress = Callable[[str, int, int, str], None]
 _DIRECTIONS = ("forward", "forward_backward")
-#: Precision tiers: what a task allows for the operands of products; see :mod:`evaluator.oracle.tolerance`.
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
@@ -74,11 +73,13 @@ class TaskSession:
             self.drawn = DrawnShapes(fleet, self.space, task.sha256, self.caps, self.traffic, free)
             if self.direction not in _DIRECTIONS:
                 raise RoleFailure(
-                    "task_rejected", f"DIRECTION = {self.direction!r} is none of {', '.join(_DIRECTIONS)}"
+                    "task_rejected",
+                    f"DIRECTION = {self.direction!r:.90} is no direction; use one of {', '.join(_DIRECTIONS)}",
                 )
-            if self.precision not in PRECISIONS:
+            if self.precision not in TIERS:
                 raise RoleFailure(
-                    "task_rejected", f"PRECISION = {self.precision!r} is none of {', '.join(PRECISIONS)}"
+                    "task_rejected",
+                    f"PRECISION = {self.precision!r:.90} is no precision; use one of {', '.join(TIERS)}",
                 )
         except BaseException:
             self.close()
@@ -178,7 +179,7 @@ class TaskSession:
             "input_dims": self._input_dims,
             "init_dims": self._init_dims,
             "draws": DRAWS,
-            "tf32": self.precision != "fp32",
+            "precision": self.precision,
             "training": self.training,
             "backward": self.direction == "forward_backward",
         }

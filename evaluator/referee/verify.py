@@ -162,7 +162,7 @@ class Checker:
         if process.landmarks is not None:
             process.landmarks.check()
         if process.stop_others():
-            sentence = "it left a process of its own running between calls"
+            sentence = "it left a process of its own running between calls: end what it starts before forward returns"
             raise Rejected(
                 "contract_violation", sentence, (Finding("background_process", "error", sentence),)
             )
@@ -228,7 +228,9 @@ class Checker:
         metas, wanted = block.report.metas, self.shape.output_metas
         broken = next((b for b in map(contract, metas, wanted) if b), None)
         if broken or len(metas) != len(wanted):
-            sentence = f"in a timed block {broken or 'the number of outputs changes'}"
+            sentence = (
+                f"in a timed block {broken or 'the number of outputs changes: return as many in each call'}"
+            )
             raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
 
     def _taken(self, side: Side, block: Block) -> _Taken:

@@ -127,7 +127,10 @@ class Watch:
             for _ in range(50):
                 if not self._keeper.look().busy:
                     raise _rejected(when)
-        raise RoleFailure("not_judged", "another program computes on this GPU: nothing can be timed now")
+        raise RoleFailure(
+            "not_judged",
+            "another program computes on this GPU: nothing can be timed now; try again when it has ended",
+        )
 
 
 def _held_up_us(seen_us: dict[bool, list[float]]) -> float:

@@ -14,14 +14,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from evaluator.precision import DEFAULT, TIERS
 from evaluator.roles import calls
 from evaluator.roles.blocks import flatten
 
 _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-#: Explicit mantissa bits that the hardware keeps of an operand in each tier; fp32 is strict and rounds nothing.
-TIER_BITS = {"tf32": 10, "fp16": 10, "bf16": 7, "fp8": 3}
-#: Products and where their operands stand among the arguments (a bias is added, not multiplied).
-_PRODUCTS = {
+#: Products of matrices and where their operands stand among the arguments (a bias is added, not multiplied).
+_MATRIX_PRODUCTS = {
     "aten::mm": (0, 1),
     "aten::bmm": (0, 1),
     "aten::addmm": (1, 2),
@@ -32,9 +31,15 @@ _PRODUCTS = {
     "aten::dot": (0, 1),
     "aten::vdot": (0, 1),
     "aten::linear": (0, 1),
+}
+#: What cuDNN computes in TF32 unless it is told otherwise. The weights of a recurrent layer stand there twice, once in one piece
+#: with the biases, which are small beside what is summed.
+_CUDNN_PRODUCTS = {
     "aten::convolution": (0, 1),
     "aten::_convolution": (0, 1),
     "aten::convolution_backward": (0, 1, 2),
+    "aten::_cudnn_rnn": (0, 1, 3, 4),
+    "aten::_cudnn_rnn_backward": (0, 1, 3, 4, 6, 7),
 }
 
 
@@ -46,13 +51,15 @@ class Arithmetic(TorchDispatchMode):
 
     Args:
         widen: whether float32 and complex64 become float64 and complex128.
-        bits: explicit mantissa bits that operands of products keep, None for all.
+        tier: whose operands of products are rounded, as far as it allows that.
     """
 
-    def __init__(self, *, widen: bool, bits: int | None) -> None:
+    def __init__(self, *, widen: bool, tier: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._widen = widen
-        self._bits = bits
+        self._bits = TIERS[tier].mantissa_bits
+        matrices = {} if tier == DEFAULT else _MATRIX_PRODUCTS
+        self._products = {} if self._bits is None else {**_CUDNN_PRODUCTS, **matrices}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -60,15 +67,18 @@ class Arithmetic(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if self._widen and kwargs.get("dtype") in _WIDER:
             kwargs["dtype"] = _WIDER[kwargs["dtype"]]
-        positions = _PRODUCTS.get(func._schema.name) if self._bits is not None else None
+        positions = self._products.get(func._schema.name)
         if positions:
             args = tuple(
-                rounded(value, self._bits)
-                if index in positions and isinstance(value, torch.Tensor)
-                else value
-                for index, value in enumerate(args)
+                self._operand(value) if index in positions else value for index, value in enumerate(args)
             )
         return func(*args, **kwargs)
+
+    def _operand(self, value: Any) -> Any:
+        """One operand, or the list of a recurrent layer's weights, rounded."""
+        if isinstance(value, (list, tuple)):
+            return [self._operand(one) for one in value]
+        return rounded(value, self._bits) if isinstance(value, torch.Tensor) else value
 
 
 def rounded(values: torch.Tensor, bits: int | None) -> torch.Tensor:
@@ -161,10 +171,9 @@ def outputs(
         shape: the open shape; the widened model of its configuration is kept there.
         arguments: of the call, as the module gets them.
         own: the task's ``oracle(model, *inputs)``. It gets the model and the inputs in their own dtypes.
-        tier: ``fp32`` for the exact result; else operands of products are rounded as in this tier.
+        tier: ``strict`` for the exact result; else operands of products are rounded as in this tier.
         move: moves the inputs.
     """
-    bits = TIER_BITS.get(tier)
     exact = shape.exact
     if exact.model is None:
         exact.model = copy.deepcopy(shape.model)
@@ -185,11 +194,11 @@ def outputs(
     default = torch.get_default_dtype()
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        if bits is not None:
+        if tier not in (DEFAULT, "strict"):
             # Attention in one piece would hide its products.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if own is None:
             torch.set_default_dtype(torch.float64)
             stack.callback(torch.set_default_dtype, default)
-        stack.enter_context(Arithmetic(widen=own is None, bits=bits))
+        stack.enter_context(Arithmetic(widen=own is None, tier=tier))
         return [_output(tensor) for tensor in flatten(call(*arguments))]

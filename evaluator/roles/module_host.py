@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from evaluator.precision import DEFAULT
 from evaluator.roles import (
     blocks,
     calls,
@@ -55,6 +56,8 @@ class ModuleHost(Turns):
         torch.set_grad_enabled(False)
         self._headers: str = settings["headers_path"]
         self.watch: Any = None
+        #: torch's word for what the tier makes of float32 products of matrices on a GPU.
+        self._products = "highest"
         self._unpacked: frozenset[str] = frozenset()
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -122,7 +125,10 @@ class ModuleHost(Turns):
             file.write(text)
         try:
             compile(text, f"{name}.py", "exec")
-        except (SyntaxError, ValueError) as error:
+        except SyntaxError as error:
+            shown = f" (`{error.text.strip()}`)" if error.text else ""
+            raise ContractError(f"the file does not parse: line {error.lineno}: {error.msg}{shown}") from None
+        except ValueError as error:
             raise ContractError(f"the file does not parse: {error}") from None
         spec = importlib.util.spec_from_file_location(f"{name}_file", path)
         assert spec is not None and spec.loader is not None
@@ -154,7 +160,7 @@ class ModuleHost(Turns):
             "dims": dims,
             "direction": str(getattr(self.module, "DIRECTION", "forward")),
             "training": bool(getattr(self.module, "TRAINING", False)),
-            "precision": str(getattr(self.module, "PRECISION", "fp32")),
+            "precision": str(getattr(self.module, "PRECISION", DEFAULT)),
             "varies": [str(name) for name in getattr(self.module, "VARIES", ())],
             "traffic": [list(row) for row in getattr(self.module, "TRAFFIC", ())],
             "oracle": callable(getattr(self.module, "oracle", None)),
@@ -221,8 +227,9 @@ class ModuleHost(Turns):
         self.shapes[request["shape"]] = shape
         assert self.module is not None
         if self.device.type == "cuda":
-            # Never in a candidate's process unless the reference itself is timed in it.
-            variants.allow_tf32(request["tf32"])
+            # Whatever the file has set at its import; what it sets later shows as an error.
+            variants.use_tier(request["precision"])
+            self._products = torch.get_float32_matmul_precision()
         if self.role == "candidate":
             shape.inputs = [decode_value(value) for value in request["init"]]
             return b""
@@ -342,7 +349,7 @@ class ModuleHost(Turns):
         ]
         if not upstream:
             raise ContractError(
-                "DIRECTION is forward_backward, but no output depends on a floating input or a parameter"
+                "DIRECTION is forward_backward, but no output depends on a floating input or a parameter: use forward"
             )
         return upstream
 
@@ -400,7 +407,7 @@ class ModuleHost(Turns):
         except RuntimeError as error:
             raise ContractError(
                 "the reference's state_dict does not load strictly into ModelNew and it offers no "
-                f"from_reference(cls, reference): {error}"
+                f"from_reference(cls, reference); keep the reference's names and shapes of weights, or offer it: {error}"
             ) from None
         return model
 
@@ -408,6 +415,8 @@ class ModuleHost(Turns):
         """Watched processes only: what ran in one call on slot 0, as JSON that decides nothing."""
         shape = self.shapes[request["shape"]]
         seen = self.watch.observe(shape.forwards["eager"], shape.slots[0].arguments, self.device)
+        if self.device.type == "cuda":
+            seen["narrow"] = seen["narrow"] or torch.get_float32_matmul_precision() != self._products
         return json.dumps(seen).encode()
 
     def mute(self, request: dict[str, Any], descriptors: list[int]) -> bytes:

@@ -103,7 +103,9 @@ class RoleProcess:
         except TimeoutError:
             self.kill()
             raise RoleTimeout(
-                "not_judged", f"the {self.name} process did not start in {deadline_s:.0f} s", role=self.name
+                "not_judged",
+                f"the {self.name} process did not start in {deadline_s:.0f} s; try again, or with fewer side by side",
+                role=self.name,
             ) from None
         finally:
             line.settimeout(None)
@@ -113,7 +115,7 @@ class RoleProcess:
         self.kill()
         raise RoleExited(
             "not_judged",
-            f"the {self.name} process ended while it was set up",
+            f"the {self.name} process ended while it was set up; try again, or see `kernelwright doctor`",
             self.drain.text(),
             role=self.name,
         )
@@ -146,7 +148,7 @@ class RoleProcess:
             self.kill()
             raise ProtocolViolation(
                 "contract_violation",
-                f"the {self.name} process answered with an invalid frame: {error}",
+                f"the {self.name} process answered with an invalid frame ({error}): leave open files alone that the module did not open",
                 role=self.name,
             ) from None
         if status == frames.STATUS_ERROR:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from evaluator.compiler_words import headline
 from evaluator.roles import frames, wire
 
 (
@@ -59,6 +60,9 @@ OWN = "kernelwright_own::"
 #: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
 RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
 _MAX_TEXT_BYTES = 6000
+#: By the names of their classes, of which none need be there.
+_COMPILERS = {"BuildError", "CompilationError", "PTXASError", "BackendCompilerFailed", "CppCompileError"}
+_BEGINNING, _MOST_CAUSES = 80, 16
 
 
 class ContractError(Exception):
@@ -135,12 +139,17 @@ def _describe(error: BaseException) -> bytes:
     name = type(error).__name__
     message = str(error)
     memory = ("can't allocate memory", "CUDA error: out of memory")
-    if isinstance(error, MemoryError) or "OutOfMemory" in name or any(words in message for words in memory):
+    # A compiler that ran out of memory says so at the beginning of its own error.
+    full = "OutOfMemory" in f"{name}: {message[:_BEGINNING]}" or any(words in message for words in memory)
+    if isinstance(error, MemoryError) or full:
         kind = MEMORY
     elif isinstance(error, ContractError):
         kind = CONTRACT
-    elif isinstance(error, BuildError) or name == "CompilationError":
+    elif _is_of_a_compiler(error):
         kind = COMPILE
+        message = "\n".join([message, *map(str, _causes(error))])
+        told = headline(message)
+        message = message if message.partition("\n")[0] == told else f"{told}\n{message}"
     try:
         text = message if kind in (CONTRACT, COMPILE) else f"{name}: {message}"
         if kind in (RUNTIME, COMPILE) and not isinstance(error, BuildError):
@@ -148,3 +157,19 @@ def _describe(error: BaseException) -> bytes:
     except Exception as formatting:
         text = f"{name} (its text could not be formatted: {type(formatting).__name__})"
     return bytes([kind]) + text.encode("utf-8", "replace")[:_MAX_TEXT_BYTES]
+
+
+def _is_of_a_compiler(error: BaseException) -> bool:
+    """Whether a compiler refused the user's source: Triton, NVRTC, Inductor, or those that build extensions."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & _COMPILERS) or str(error).startswith("Kernel compilation failed:")
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """What a compiler's error was raised from, outermost first: Triton names the wrong line of a helper only there."""
+    causes: list[BaseException] = []
+    while (cause := error.__cause__) is not None and len(causes) < _MOST_CAUSES:
+        error = cause
+        if _is_of_a_compiler(error):
+            causes.append(error)
+    return causes

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from evaluator.precision import TIERS
 from evaluator.roles import calls
 from evaluator.roles.blocks import tensors_in
 
@@ -59,21 +60,25 @@ def use_shared_headers(folder: str, *, build: bool = False) -> None:
             os.symlink(os.path.join(folder, entry), os.path.join(private, entry))
 
 
-def allow_tf32(allowed: bool) -> None:
-    """Whether this process's products on a GPU may be computed in TF32: in a tier that allows it, baselines may, too."""
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+def use_tier(tier: str) -> None:
+    """Which of this process's float32 products a GPU may compute in TF32; the same for a reference and for a candidate."""
+    _allow_tf32(TIERS[tier].matrix_tf32, TIERS[tier].cudnn_tf32)
+
+
+def _allow_tf32(matrices: bool, cudnn: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = matrices
+    torch.backends.cudnn.allow_tf32 = cudnn
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Products in full precision meanwhile: the reference's own error, from which strict bounds follow."""
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    allow_tf32(False)
+    allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    use_tier("strict")
     try:
         yield
     finally:
-        allow_tf32(allowed)
+        _allow_tf32(*allowed)
 
 
 def prepare(

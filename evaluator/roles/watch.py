@@ -207,7 +207,7 @@ class Watch:
             "own": own,
             "graphs": graphs,
             "compiled": compiled,
-            "narrow": narrow or (gpu and torch.get_float32_matmul_precision() != "highest"),
+            "narrow": narrow,
         }
 
     @staticmethod

@@ -48,6 +48,9 @@ def optimize(
     model: Annotated[
         list[str] | None, typer.Option(help="A model to ask; repeat. Default: KERNELWRIGHT_LLM_MODEL.")
     ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="default, strict, tf32, bf16, fp16 or fp8, instead of the file's.")
+    ] = None,
     batch: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +76,7 @@ def optimize(
     wanted: dict[str, Any] = {
         **task_field(task),
         "device": device,
+        "precision": precision,
         "budget": {
             "usd": budget_usd,
             "seconds": budget_seconds,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -21,6 +23,7 @@ from services.jobs.views import JobView
 
 Out = Annotated[Path | None, typer.Option(help="Copy the bundle to this file or folder.")]
 EXIT_FAILED, EXIT_WAITING = 1, 3
+LOG = "kernelwright.log"
 _REFRESH_S = 0.3
 
 
@@ -65,9 +68,10 @@ def work_here(
     from services.settings import get_settings
     from services.worker.context import stop_worker, worker_context
 
-    mask_logs()
-    settings = get_settings()
+    settings, began_s = get_settings(), time.time()
     close_data_folder(say)
+    log = _keep_log(settings.data_dir / LOG)
+    mask_logs()
     base = open_database(say)
     context = worker_context()
     context.presence.problem()  # waits for the sandbox's self-check, so that the job's clock starts with the job
@@ -85,6 +89,8 @@ def work_here(
             cancel.request_cancel(session, job_id)
         work.join(timeout=5)
     stop_worker()
+    if log.is_file() and log.stat().st_mtime >= began_s:
+        say.print(f"what went wrong on the way is in {log}", markup=False, highlight=False, soft_wrap=True)
     with base.read() as session:
         job = read.get_job(session, job_id)
         bundle = None
@@ -94,6 +100,16 @@ def work_here(
             bundle.parent.mkdir(parents=True, exist_ok=True)
             bundle.write_bytes(content)
     return job, bundle
+
+
+def _keep_log(path: Path) -> Path:
+    """Warnings and tracebacks of this process go to a file from now on; a terminal shows the job's own words."""
+    from services.observing.logs import dress
+
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    dress([handler], "text")
+    logging.getLogger().addHandler(handler)
+    return path
 
 
 def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, show: bool) -> None:

@@ -90,7 +90,7 @@ def job_context(
         "diff_hidden": diff_hidden,
         "reference_lines": reference_lines,
         "reference_hidden": reference_hidden,
-        "environment": (verdict or {}).get("environment") or ranking.environment_of(candidates),
+        "environment": ranking.how_measured(verdict) or ranking.environment_of(candidates),
         "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
         "events_hidden": max(0, len(told) - EVENTS_SHOWN) + earlier_events,
         "last_event_id": events[-1]["id"] if events else 0,

@@ -285,7 +285,14 @@ def environment_of(candidates: Iterable[Json]) -> Json:
     """Where the measurements were made, from the newest verdict that says so."""
     for candidate in reversed(list(candidates)):
         found = best_verdict(candidate)
-        if found is not None and isinstance(found[1].get("environment"), Mapping):
-            environment: Json = found[1]["environment"]
+        if found is not None and (environment := how_measured(found[1])):
             return environment
     return {}
+
+
+def how_measured(verdict: Json | None) -> Json:
+    """A verdict's environment, with the precision in which it was judged."""
+    found = (verdict or {}).get("environment")
+    if not isinstance(found, Mapping) or not found:
+        return {}
+    return {**found, "precision": (verdict or {}).get("precision") or None}

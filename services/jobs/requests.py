@@ -75,6 +75,8 @@ Line = Annotated[str, Field(max_length=_LONGEST_WORD), AfterValidator(_one_line)
 Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
 Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
 Device = Literal["cpu", "cuda"]
+Precision = Literal["default", "strict", "tf32", "bf16", "fp16", "fp8"]
+_PRECISION = "the tier to judge in, instead of the file's: `default` is what PyTorch does unless told otherwise, `strict` allows no TF32"
 Priority = Annotated[
     int,
     Field(
@@ -256,7 +258,7 @@ class OptimizeRequest(TaskRequest):
         default=None, description="where to judge; the server's own device by default"
     )
     gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
-    precision: Line | None = Field(default=None, description="only `fp32` (strict) so far, or leave out")
+    precision: Precision | None = Field(default=None, description=_PRECISION)
     shapes: dict[Split, OwnShapes] | None = Field(
         default=None, description="own shapes per split; by default they are sampled"
     )
@@ -316,12 +318,13 @@ class BatchAnswers(Request):
 class EvaluateRequest(TaskRequest):
     """Body of POST /evaluate."""
 
-    LATER = frozenset({"shapes"})
+    LATER = frozenset({"shapes", "precision"})
     model_config = _examples({"source": _TASK, "candidate": _CANDIDATE, "device": "cpu"})
 
     candidate: Source = Field(description="a candidate file: class ModelNew")
     device: Device | None = None
     effort: Literal["screen", "confirm"] = "screen"
+    precision: Precision | None = Field(default=None, description=_PRECISION)
     shapes: dict[Literal["visible", "adversarial"], Annotated[OwnShapes, Field(min_length=1)]] | None = Field(
         default=None,
         min_length=1,

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from agent.spec import DEFAULT_STRATEGY, POLICY_API_KEY_VARIABLE, Budget, JobSpec, ModelChoice
+from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from services.catalogue import registry
@@ -333,17 +334,17 @@ def _evaluation(
 
 
 def _task(request: TaskRequest, name: str | None, settings: Settings) -> TaskSource:
+    """The task's file, in the precision that the request asks for."""
     if request.task is not None:
-        imported = registry.load(settings.data_dir, request.task)
-        if imported is not None:
-            return imported
         try:
-            found = catalog.load(request.task)
+            found = registry.load(settings.data_dir, request.task) or catalog.load(request.task)
         except KeyError as error:
             raise Refused([FieldError("task", str(error.args[0]))]) from None
-        return TaskSource(name=found.name, source=found.source)
-    assert request.source is not None  # TaskRequest checked it
-    return TaskSource(name=name or "task", source=request.source)
+        task = TaskSource(name=found.name, source=found.source)
+    else:
+        assert request.source is not None  # TaskRequest checked it
+        task = TaskSource(name=name or "task", source=request.source)
+    return with_precision(task, getattr(request, "precision", None))
 
 
 def _device_errors(session: Session, device: str, settings: Settings) -> list[FieldError]:
@@ -366,10 +367,6 @@ def _unsupported(
     errors = _device_errors(session, device, settings)
     if request.gpu is not None:
         errors.append(FieldError("gpu", "choosing a GPU model is not supported yet; leave this field out"))
-    if request.precision not in (None, "fp32"):
-        errors.append(
-            FieldError("precision", "only 'fp32' (strict) is supported so far; leave this field out")
-        )
     if request.budget.gpu_seconds is not None and device == "cpu":
         errors.append(
             FieldError("budget.gpu_seconds", "a job on the CPU spends none; limit `seconds` instead")

@@ -44,7 +44,7 @@ _OF_A_LOOK = (
 )  # fmt: skip
 # What a crash of ours reads like to the person who waits for the job; details are in the log.
 _CANCELLED = ("cancelled", "cancelled; its processes were killed", None)
-_FAULT = "internal fault ({kind}): {error}"
+_FAULT = "an error of Kernelwright's own ({kind}: {error}); the log of the worker has its traceback"
 # Not the error's own words: they may name hosts and users of the database.
 _CUT_OFF = "the database failed ({kind})"
 Result = TypeVar("Result")
@@ -239,7 +239,11 @@ class Runner:
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
             try:
-                self._retry_or_fail(held, finish, _FAULT.format(kind=type(error).__name__, error=error))
+                self._retry_or_fail(
+                    held,
+                    finish,
+                    _FAULT.format(kind=type(error).__name__, error=str(error).partition("\n")[0][:300]),
+                )
             except LeaseLost:
                 _log.info("%s is somebody else's now", held.row_id)
             return

@@ -10,7 +10,7 @@ def without_autotune(core: RefereeCore) -> None:
     """Leave out max-autotune from now on: on a CPU it compiles for half a minute what is hardly ever the fastest."""
     every = core.fleet.baselines
 
-    def few(precision: str = "fp32") -> list[Baseline]:
+    def few(precision: str = "default") -> list[Baseline]:
         return [baseline for baseline in every(precision) if "max_autotune" not in baseline.name]
 
     core.fleet.baselines = few  # type: ignore[method-assign]

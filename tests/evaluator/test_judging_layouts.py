@@ -47,21 +47,34 @@ def test_strided_inputs_and_outputs(referee: Referee) -> None:
     )
     verdict = judge(referee, LAYOUTS, honest)
     assert verdict["verdict"] == "accepted", (verdict["reason"], verdict["detail"])
-    # A dense copy of an expanded output is as good; a rearranged one is another layout.
-    dense = judge(
-        referee,
-        LAYOUTS,
-        replaced(LAYOUTS, ("return torch.relu", "row = row.contiguous(); return torch.relu")),
-    )
-    assert dense["verdict"] == "accepted", dense["reason"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.relu(image) * 2.0", "(torch.relu(image) * 2.0).contiguous()"),
+        ("every.sum(-1).t()", "every.sum(-1).t().contiguous()"),
+        ("return torch.relu", "row = row.contiguous(); return torch.relu"),
+    ],
+    ids=["channels_last", "permuted", "expanded"],
+)
+def test_a_contiguous_output_is_right_wherever_values_are(old: str, new: str, referee: Referee) -> None:
+    verdict = judge(referee, LAYOUTS, replaced(LAYOUTS, (old, new)))
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+
+
+def test_other_strides_than_the_references_are_refused_with_what_to_return(referee: Referee) -> None:
+    rows_last = "(torch.relu(image) * 2.0).permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)"
+    verdict = judge(referee, LAYOUTS, replaced(LAYOUTS, ("torch.relu(image) * 2.0", rows_last)))
+    assert verdict["verdict"] == "contract_violation"
+    assert "return it contiguous (.contiguous()) or with the reference's strides" in verdict["reason"]
+    assert "output_contract" in rules(verdict)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "word", "rule"),
     [
-        ("torch.relu(image) * 2.0", "(torch.relu(image) * 2.0).contiguous()", "contract_violation", "output_contract"),
-        ("every.sum(-1).t()", "every.sum(-1).t().contiguous()", "contract_violation", "output_contract"),
-        ("rows + row,", "torch.as_strided(rows, (8, 12), (12, 1)) + row,", "contract_violation", "output_contract"),
+        ("rows + row,", "torch.as_strided(rows, (8, 12), (12, 1)) + row,", "incorrect", "wrong_result"),
         ("every.sum(-1)", "torch.as_strided(every, (4, 6, 10), (120, 20, 1)).sum(-1)", "incorrect", "wrong_result"),
         ("return torch.relu", "every[0, 0, 0] += 0.5; return torch.relu", "contract_violation", "input_mutated"),
     ],
@@ -110,7 +123,8 @@ def test_layouts_that_mean_the_same_are_the_same() -> None:
     assert contract(TensorMeta("float32", (1, 5), (77, 1)), TensorMeta("float32", (1, 5), (5, 1))) == ""
     assert contract(TensorMeta("float32", (0, 5), (1, 9)), TensorMeta("float32", (0, 5), (5, 1))) == ""
     assert contract(TensorMeta("float32", (4, 5), (1, 4)), rows)
-    assert contract(rows, TensorMeta("float32", (4, 5), (1, 4)))
+    assert contract(rows, TensorMeta("float32", (4, 5), (1, 4))) == ""
+    assert contract(TensorMeta("float32", (4, 5), (10, 2)), TensorMeta("float32", (4, 5), (1, 4)))
 
 
 @pytest.mark.parametrize(

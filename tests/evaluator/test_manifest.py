@@ -64,16 +64,19 @@ def test_the_digest_changes_with_what_is_asked_and_not_with_the_name(tmp_path: P
         digest(**fields)
         for fields in (
             {"candidate": "other\n"}, {"task": "other\n"}, {"device": "cuda"}, {"effort": "confirm"},
-            {"splits": ["visible"]}, {"shapes": {"visible": [{"n": 1}]}}, {"deadline_s": 1},
+            {"splits": ["visible"]}, {"shapes": {"visible": [{"n": 1}]}}, {"deadline_s": 1}, {"precision": "strict"},
         )
     ]  # fmt: skip
-    assert len({digest(), *others}) == 8
+    assert len({digest(), *others}) == 9
+    assert digest(precision="default") == digest()
 
 
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
         (b"{not json", "not valid JSON"),
+        (line(precision="fp32"), "precision: 'fp32' is no precision; use one of default, strict"),
+        (line(precision=1), "precision must be one of default, strict"),
         (b"[1, 2]", "must be a JSON object"),
         (b'{"id": "a\xff"}', "not UTF-8: invalid start byte at byte 10"),
         (b"[" * 200_000, "nested too deep"),

@@ -208,7 +208,7 @@ def test_a_second_pass_that_goes_well_asks_no_oracle(core: RefereeCore, dtype: s
 def _outputs(model: torch.nn.Module, value: torch.Tensor, move: exact.Move | None) -> torch.Tensor:
     shape = Shape()
     shape.model = model
-    return exact.outputs(shape, [value], None, "fp32", move)[0]
+    return exact.outputs(shape, [value], None, "strict", move)[0]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

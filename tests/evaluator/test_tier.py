@@ -91,7 +91,7 @@ def test_autocast_is_a_baseline_in_these_tiers(uncompiled: RefereeCore, precisio
     assert ("autocast to float8" in session.unavailable) == (precision == "fp8")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("precision", ["default", "strict", "tf32"])
 def test_there_is_none_above(uncompiled: RefereeCore, precision: str) -> None:
     _, shape = loaded(uncompiled, linear(precision))
     assert [baseline.name for baseline in shape.baselines] == ["eager/1t"]

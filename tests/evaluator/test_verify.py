@@ -9,7 +9,7 @@ from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Rejected
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.task_session import TaskSession
-from evaluator.sources import TaskSource
+from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK, candidate
 
@@ -91,3 +91,25 @@ def test_a_baseline_that_lays_its_outputs_out_otherwise_is_no_fault_of_the_candi
             block = checker.run_rival(shape.side, baseline, _CALLS)
         assert block.report.metas[0].strides != shape.output_metas[0].strides
         checker.compare_pending()
+
+
+@pytest.mark.parametrize(
+    ("returned", "fits"), [("y.contiguous()", True), ("torch.empty_strided((5, 64), (1, 7)).copy_(y)", False)]
+)
+def test_timed_outputs_may_be_contiguous_and_otherwise_lie_as_the_references(
+    core: RefereeCore, returned: str, fits: bool
+) -> None:
+    """Right when it is checked, and of other strides in blocks of several calls."""
+    session = core.session(OTHER_LAYOUT)
+    shape = session.open({})
+    text = OTHER_LAYOUT.source.replace("class Model(", "calls = []\n\nclass ModelNew(")
+    old = 'return y.clone() if torch.is_autocast_enabled("cpu") else y'
+    assert old in text
+    text = text.replace(old, f"calls.append(0); return {returned} if len(calls) > 1 else y")
+    with checked(session, shape, CandidateSource(text)) as checker:
+        if fits:
+            checker.run(_CALLS)
+            checker.compare_pending()
+            return
+        with pytest.raises(Rejected, match=r"in a timed block an output has strides .* return it contiguous"):
+            checker.run(_CALLS)

@@ -130,7 +130,7 @@ class Opened:
         """The same from the referee's oracle."""
         shape = Shape()
         shape.model, shape.spec, shape.initial = self.model, self.spec, self.initial
-        return exact.outputs(shape, self.arguments(contents), getattr(self.module, "oracle", None), "fp32")
+        return exact.outputs(shape, self.arguments(contents), getattr(self.module, "oracle", None), "strict")
 
     def another(self, place: int) -> torch.Tensor:
         """A content of one tensor from a draw of its own: a rolled one may well have the same sum."""

@@ -45,7 +45,7 @@ def fields(response: Any) -> list[str]:
         ({"source": TINY_TASK, "space": {"n": {"most": 4}}}, ["space.n.most"]),
         ({"source": TINY_TASK, "device": "cuda"}, ["device"]),
         ({"source": TINY_TASK, "gpu": "H200"}, ["gpu"]),
-        ({"source": TINY_TASK, "precision": "bf16"}, ["precision"]),
+        ({"source": TINY_TASK, "precision": "fp32"}, ["precision"]),
         ({"source": TINY_TASK, "origins": ["nobody"]}, ["origins.0"]),
         ({"source": TINY_TASK, "origins": ["policy"]}, ["origins"]),
         ({"source": TINY_TASK, "origins": ["llm"]}, ["origins"]),

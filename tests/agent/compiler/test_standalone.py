@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib.util
 import re
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from agent.bundle.sections import cut
 from agent.compiler.capture import Capture
 from agent.compiler.standalone import standalone_source
+from agent.compiler.triton_kernels import cast_sizes
 from agent.errors import ProposalFailed
 from tests.agent.compiler.extraction import recorded, task_text
 
@@ -163,3 +167,51 @@ def test_arguments_that_are_called_like_the_compiler_s_own_variables_get_other_n
     read = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
     assert "given_x1" in read
     assert "x1" not in read
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("tmp1 = ks0.to(tl.int32)", "tmp1 = tl.cast(ks0, tl.int32)"),
+        ("tmp1 = (ks0).to(tl.int32)", "tmp1 = tl.cast((ks0), tl.int32)"),
+        ("a = ((3 + ks0*ks1) // 4).to(tl.float32) + b", "a = tl.cast(((3 + ks0*ks1) // 4), tl.float32) + b"),
+        ("a = (r0_1 + x0*ks0).to(tl.int32)", "a = (r0_1 + x0*ks0).to(tl.int32)"),
+        ("a = tl.sum(_tmp, 1)[:, None].to(tl.float32)", "a = tl.sum(_tmp, 1)[:, None].to(tl.float32)"),
+        ("a = libdevice.sqrt(ks0).to(tl.float32)", "a = libdevice.sqrt(ks0).to(tl.float32)"),
+        ("a = tmp5.to(tl.int64)", "a = tmp5.to(tl.int64)"),
+    ],
+)
+def test_what_is_computed_of_sizes_is_converted_without_a_method(text: str, printed: str) -> None:
+    assert cast_sizes(text, {"ks0", "ks1"}) == printed
+
+
+def test_kernels_compile_where_sizes_are_one() -> None:
+    """By Triton's front end, which needs no device: it makes a constant of an argument of 1, and constants have no `to`."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+
+    kernel = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def mean(out, ks0, ks1, BLOCK: tl.constexpr):
+    count = ((3 + ks0*ks1) // 4).to(tl.float32)
+    tl.store(out + tl.arange(0, BLOCK), tl.full([BLOCK], 1.0, tl.float32) / count)
+"""
+
+    def compiled(text: str, folder: Path) -> None:
+        path = folder / "kernel.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("kernel", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        signature = {"out": "*fp32", "ks0": "constexpr", "ks1": "constexpr", "BLOCK": "constexpr"}
+        source = triton.compiler.ASTSource(module.mean, signature, {(1,): 1, (2,): 1, (3,): 64})
+        triton.compile(source, target=GPUTarget("cuda", 90, 32))
+
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        with pytest.raises(triton.compiler.errors.CompilationError, match="no attribute 'to'"):
+            compiled(kernel, Path(one))
+        compiled(cast_sizes(kernel, {"ks0", "ks1"}), Path(other))
