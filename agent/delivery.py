@@ -227,7 +227,9 @@ def _finish(
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
     by_sha256 = {candidate.sha256: candidate for candidate in store.candidates()}
-    baselines = [Candidate(**one) for one in plan.get("baselines") or ()]  # members that were not judged alone
+    baselines = [
+        Candidate(**one) for one in plan.get("baselines") or ()
+    ]  # members that were not judged alone
     by_sha256 = {candidate.sha256: candidate for candidate in baselines} | by_sha256
     members = tuple(by_sha256[sha256] for sha256 in plan["members"])
     reason = _sentence(members[0], plan, summary, verdict)

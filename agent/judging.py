@@ -104,9 +104,7 @@ def judge_phase(
         if may_put_off and short_of_memory(verdict) and store.step(step) is None:
             reason = f"{verdict['reason']}; it is judged again before the job ends"
             store.finish_step(step, {"reason": reason})
-            store.event(
-                "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason}
-            )
+            store.event("candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason})
             return verdict
         store.event(
             "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}

@@ -36,7 +36,7 @@ def baseline_entries(
     if not entries:
         return []
     environment = entries[0].verdict.get("environment") or {}
-    found = []
+    found: list[Entry] = []
     for candidate, baseline in _ways(task, device, int(environment.get("threads") or 1)):
         rows = _rows(entries, baseline)
         if candidate.sha256 in judged or not rows:

@@ -215,6 +215,7 @@ def test_a_replay_is_the_module(tmp_path: Path, source: str, root: str) -> None:
     assert answer.pop("graphs") == 3, "three sizes, and the same graphs under inference_mode"
     assert all(answer.values()), json.dumps(answer)
 
+
 #: Runs the file's own code with a stand-in for each thing of CUDA that it asks: a graph is a recording of the module's own call.
 WITH_A_STAND_IN = """
 import contextlib, json, threading, torch, candidate
