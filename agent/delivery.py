@@ -106,9 +106,10 @@ def deliver(
 def _none_faster(entries: Sequence[Entry]) -> str:
     """Why nothing is delivered, with the best figure that was reached."""
     best = rank(entries)[0]
+    what = f"{best.candidate.label} (origin {best.candidate.origin})"
     return (
-        "no improvement: no candidate beats the best baseline; the best one, "
-        f"{best.candidate.label} (origin {best.candidate.origin}), reached {speed_text(best)} of its speed on the validation shapes"
+        "no improvement: nothing is confidently faster than the best baseline at any size; the best candidate, "
+        f"{what}, reached {speed_text(best)} of its speed on the validation shapes"
     )
 
 

@@ -192,6 +192,10 @@ class _First:
         self._times = self._desk.records.recall(
             "baseline times", lambda: baseline_times(self._context) or {"": ""}
         )
+        self._begin()
+        # Files of requests are whole before anything else of the job begins.
+        batches = [one for one in self._attempts if self._desk.models[one.model].provider == "batch"]
+        wait([one.waiting for one in batches if one.waiting is not None], LOOK_S)
         while True:
             self._begin()
             if not self._attempts:
