@@ -235,7 +235,7 @@ def _finish(
     members = tuple(by_sha256[sha256] for sha256 in plan["members"])
     reason = _sentence(members[0], plan, summary, verdict)
     if not is_improvement(summary):
-        return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", winner_sha256, None, summary)
+        return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
     contents = BundleContents(
         job_name=spec.name,
         device=spec.device,

@@ -127,4 +127,6 @@ class ScriptedReferee:
             )
             out = Path(folder, "out")
             outputs = {one.name: one.read_bytes() for one in out.iterdir()} if out.is_dir() else {}
-        return ToolResult("ok" if done.returncode == 0 else "failed", done.returncode, done.stderr, outputs=outputs)
+        return ToolResult(
+            "ok" if done.returncode == 0 else "failed", done.returncode, done.stderr, outputs=outputs
+        )

@@ -41,7 +41,9 @@ class Lines:
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
         for number in range(self.count):
             self.before()
-            yield Candidate(f"{small_job.GOOD}# {self.origin} {number}", self.origin, f"{self.origin} {number}")
+            yield Candidate(
+                f"{small_job.GOOD}# {self.origin} {number}", self.origin, f"{self.origin} {number}"
+            )
 
 
 def model(folder: Path, samples: int = 1) -> ModelChoice:
@@ -146,9 +148,7 @@ def test_seconds_are_shared_out_and_what_is_left_goes_to_who_had_to_stop(
 def test_a_model_that_could_not_be_asked_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "batch"
     spec = replace(SPEC, models=(model(folder),), budget=Budget(seconds=0.0))
-    outcome = run(
-        spec, FolderStore(tmp_path / "a"), ScriptedReferee(accepted), monkeypatch, asking(folder)
-    )
+    outcome = run(spec, FolderStore(tmp_path / "a"), ScriptedReferee(accepted), monkeypatch, asking(folder))
     assert outcome.reason.endswith("; the model was not asked: the budget was spent before (0 s)")
     spec = replace(spec, budget=Budget(tokens=10))
     proposer = LLMProposer(spec.models, spec.budget)
