@@ -31,6 +31,7 @@ from agent.judging import (
     rejected_meanwhile,
     relative_joules,
     restart_referee,
+    settle_put_off,
     task_of,
 )
 from agent.portfolio import Entry, rank
@@ -180,6 +181,7 @@ class _Job:
             self._judge_waiting(put_off(self.store))
             turns.run()
             self._judge_waiting(set())
+            settle_put_off(self.store)
         finally:
             turns.close()
 
@@ -237,6 +239,7 @@ class _Job:
             self.referee,
             candidate,
             screened=lambda verdict: self._tell_first(candidate, verdict),
+            may_put_off=True,
         )
         self._tell_leader()
         twin = graph_twin(self.store, candidate, self.spec.device)

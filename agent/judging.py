@@ -45,10 +45,10 @@ def judge_candidate(
     referee: Referee,
     candidate: Candidate,
     screened: Callable[[dict[str, Any]], None] = lambda _: None,
+    *,
+    may_put_off: bool = False,
 ) -> dict[str, Any]:
     """Screen a candidate and, if it is accepted, validate it; skips what the store already has.
-
-    What cannot be judged for want of memory is put off once: nothing is stored but that, and `put_off` names the candidate.
 
     Args:
         spec: of the job.
@@ -56,6 +56,7 @@ def judge_candidate(
         referee: judges.
         candidate: the candidate.
         screened: is told of an accepted screen verdict before validation begins.
+        may_put_off: whether the caller comes back for what `put_off` names, see `judge_phase`.
 
     Returns:
         The validation verdict if there is one, else the screen verdict.
@@ -63,10 +64,10 @@ def judge_candidate(
     Raises:
         JobStopped: if the job was asked to stop; nothing is stored for the phase that ran.
     """
-    verdict = judge_phase(spec, store, referee, candidate, "screen", may_put_off=True)
+    verdict = judge_phase(spec, store, referee, candidate, "screen", may_put_off=may_put_off)
     if verdict["verdict"] == "accepted":
         screened(verdict)
-        verdict = judge_phase(spec, store, referee, candidate, "validation", may_put_off=True)
+        verdict = judge_phase(spec, store, referee, candidate, "validation", may_put_off=may_put_off)
     return verdict
 
 
@@ -103,7 +104,7 @@ def judge_phase(
         step = f"{PUT_OFF_STEPS}{candidate.sha256}/{phase}"
         if may_put_off and short_of_memory(verdict) and store.step(step) is None:
             reason = f"{verdict['reason']}; it is judged again before the job ends"
-            store.finish_step(step, {"reason": reason})
+            store.finish_step(step, verdict)
             store.event("candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason})
             return verdict
         store.event(
@@ -138,6 +139,14 @@ def put_off(store: JobStore) -> set[str]:
     """Candidates that could not be judged for want of memory, and have not been judged since."""
     found = (step.removeprefix(PUT_OFF_STEPS).split("/") for step in store.steps(PUT_OFF_STEPS))
     return {sha256 for sha256, phase in found if store.verdict(sha256, phase) is None}
+
+
+def settle_put_off(store: JobStore) -> None:
+    """What was put off and could not be tried again, since the budget is spent, keeps the verdict that it had."""
+    for step, verdict in store.steps(PUT_OFF_STEPS).items():
+        sha256, phase = step.removeprefix(PUT_OFF_STEPS).split("/")
+        if isinstance(verdict, dict) and store.verdict(sha256, phase) is None:
+            store.add_verdict(sha256, phase, verdict)
 
 
 def short_of_memory(verdict: Mapping[str, Any]) -> bool:

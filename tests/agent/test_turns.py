@@ -183,6 +183,19 @@ def test_want_of_memory_is_tried_again_at_the_end_and_is_no_verdict(
             assert found is not None and found["verdict"] == "accepted"
 
 
+def test_what_the_budget_does_not_allow_to_try_again_keeps_its_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(label: str, phase: str) -> dict[str, Any]:
+        return timed(1.1, phase) if label == "human 1" else refused("not_judged", "no memory is left")
+
+    store, referee = FolderStore(tmp_path), ScriptedReferee(full)
+    run(replace(SPEC, budget=Budget(candidates=1)), store, referee, monkeypatch, Lines("human", 3))
+    assert labels(referee) == ["human 0", "human 1"]
+    found = store.verdict(store.candidates()[0].sha256, "screen")
+    assert found is not None and found["verdict"] == "not_judged"
+
+
 def test_memory_that_never_comes_free_ends_in_a_verdict_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
