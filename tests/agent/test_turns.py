@@ -17,8 +17,10 @@ from agent.candidates import Candidate
 from agent.job import run_job
 from agent.proposers.base import ProposalContext, Proposer
 from agent.proposers.llm import LLMProposer
+from agent.replay import replay
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
+from agent.strategy.exemplars import judged_in
 from agent.strategy.finishing import Finisher
 from agent.strategy.settings import Strategy
 from agent.strategy.twins import is_twin
@@ -254,3 +256,23 @@ def test_a_candidate_is_judged_as_a_graph_right_after_itself_where_launches_matt
     before = json.dumps(referee.judged)
     run(replace(SPEC, device=device), store, referee, monkeypatch, Lines("human", 3))
     assert json.dumps(referee.judged) == before, "run again, nothing is judged again"
+
+
+def test_a_job_with_graph_twins_replays_from_its_record_and_shows_no_model_a_twin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, store = tmp_path / "batch", FolderStore(tmp_path / "job")
+    spec = replace(SPEC, models=(model(folder),), device="cuda", strategy=Strategy())
+
+    def says(label: str, phase: str) -> dict[str, Any]:
+        return timed(1.2, phase, best="cuda_graph")
+
+    for _ in range(4):
+        proposer = LLMProposer(spec.models, Budget(), strategy=spec.strategy)
+        if run(spec, store, ScriptedReferee(says), monkeypatch, proposer).state != "waiting":
+            break
+        answer_all(folder, f"```python\n{small_job.GOOD}# {time.monotonic()}\n```")
+    made = [one.label for one in store.candidates() if one.label != "optimized.py"]
+    assert made == ["m-1 #1", "m-1 #1 in a CUDA graph", "m-1 #1 repaired", "m-1 #1 repaired in a CUDA graph"]
+    assert [one.candidate.label for one in judged_in(store, store.candidates())[:2]] == [made[0], made[2]]
+    assert replay(spec, store).same
