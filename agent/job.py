@@ -39,7 +39,8 @@ from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
 from agent.proposers.base import ProposalContext
 from agent.proposers.registry import proposers_for
-from agent.records import ASKED_STEPS
+from agent.providers.desk import ledger_of
+from agent.records import ASKED_STEPS, Records
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy import starting
@@ -195,6 +196,7 @@ class _Job:
             self.store,
             may_go_on=self._may_go_on,
             background=background,
+            ledger=ledger_of(self.store, self.spec.budget),
             others_wait=others_wait,
         )
 
@@ -375,7 +377,7 @@ class _Job:
         """That a model was not asked, and why, for the outcome; empty where all that are configured were."""
         told = ""
         for origin in sorted({choice.origin for choice in self.spec.models} & set(self.spec.origins)):
-            if self.store.step(f"{ASKED_STEPS}{origin}") is not None:
+            if self.store.step(f"{ASKED_STEPS}{origin}") or Records(self.store, f"{origin}/").requests():
                 continue
             ended, spent = self.store.step(f"proposed/{origin}"), self.store.step("budget")
             why = "its budget has no room for a request"

@@ -11,6 +11,7 @@ from agent.store import JobStore
 
 if TYPE_CHECKING:
     from agent.background import Background
+    from agent.budget import Ledger
     from evaluator.client import Referee
     from evaluator.sources import TaskSource
 
@@ -28,6 +29,7 @@ class ProposalContext:
         may_go_on: whether the job still wants candidates; asked by a proposer that waits for something. Raises JobStopped
             when the job was cancelled.
         background: technique notes and what earlier jobs taught, for prompts; None leaves them out.
+        ledger: the caps that the job's models share; None where one proposer alone asks.
         others_wait: whether there is something else to do for the job while a proposer waits, see `Asks`.
     """
 
@@ -38,6 +40,7 @@ class ProposalContext:
     store: JobStore
     may_go_on: Callable[[], bool] = field(default=lambda: True)
     background: Background | None = None
+    ledger: Ledger | None = None
     others_wait: Callable[[], bool] = field(default=lambda: False)
 
 

@@ -107,6 +107,7 @@ class LLMProposer:
             prefix=f"{self.origin}/",
             provide=self._provide,
             witness=self._witness,
+            ledger=context.ledger,
         )
         try:
             seed = self._strategy.seed

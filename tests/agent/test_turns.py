@@ -276,3 +276,16 @@ def test_a_job_with_graph_twins_replays_from_its_record_and_shows_no_model_a_twi
     assert made == ["m-1 #1", "m-1 #1 in a CUDA graph", "m-1 #1 repaired", "m-1 #1 repaired in a CUDA graph"]
     assert [one.candidate.label for one in judged_in(store, store.candidates())[:2]] == [made[0], made[2]]
     assert replay(spec, store).same
+
+
+def test_models_of_two_origins_that_are_asked_at_once_share_the_caps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cap that has room for one request: the second origin is not asked, though the first has no answer yet."""
+    folder, budget = tmp_path / "batch", Budget(tokens=9_500)
+    both = [replace(model(folder), origin=origin) for origin in ("llm", "policy")]
+    spec = replace(SPEC, models=tuple(both), budget=budget, origins=("llm", "policy"))
+    proposers = [LLMProposer([one], budget, origin=one.origin) for one in both]
+    outcome = run(spec, FolderStore(tmp_path / "job"), ScriptedReferee(accepted), monkeypatch, *proposers)
+    assert outcome.state == "waiting"
+    assert len(requests(folder)) == 1
