@@ -15,7 +15,7 @@ from agent.candidates import Candidate
 from agent.compiler import cuda_graph
 from agent.compiler.modes import baseline_name, mode_source, modes
 from agent.errors import ProposalFailed
-from agent.portfolio.entries import Entry, ranked_speedup, timed_rows
+from agent.portfolio.entries import TIE, Entry, eager_speedups, ranked_speedup, timed_rows
 from evaluator.sources import TaskSource
 
 #: Of a log speedup that two medians of the ranking give, at 95 %.
@@ -27,6 +27,8 @@ def baseline_entries(
 ) -> list[Entry]:
     """The compiled reference in each mode and, on a GPU, as a CUDA graph, wherever a candidate was timed against it.
 
+    One that is nowhere clearly faster than the plain reference and those before it is left out: the dearest to compile come last.
+
     Args:
         task: the reference.
         device: "cpu" or "cuda".
@@ -37,11 +39,21 @@ def baseline_entries(
         return []
     environment = entries[0].verdict.get("environment") or {}
     found: list[Entry] = []
+    known: dict[str, float] = {}
+    for entry in entries:
+        known |= eager_speedups(entry.verdict)
+    own = {entry.candidate.sha256 for entry in entries}
     for candidate, baseline in _ways(task, device, int(environment.get("threads") or 1)):
         rows = _rows(entries, baseline)
-        if candidate.sha256 in judged or not rows:
+        speedups = {dims_key(row["dims"]): float(row["speedup"]) for row in rows}
+        if candidate.sha256 in judged and candidate.sha256 not in own:
+            continue  # it was rejected
+        if not any(speedup > known.get(key, 0.0) * (1 + TIE) for key, speedup in speedups.items()):
             continue
-        logs = [math.log(row["speedup"]) for row in rows]
+        known |= {key: max(speedup, known.get(key, 0.0)) for key, speedup in speedups.items()}
+        if candidate.sha256 in own:
+            continue
+        logs = [math.log(speedup) for speedup in speedups.values()]
         mean = math.exp(math.fsum(logs) / len(logs))
         summary = {"geomean_speedup": mean, "geomean_ci95": [mean / _UNSURE, mean * _UNSURE]}
         verdict = {"verdict": "accepted", "summary": summary, "shapes": rows, "environment": environment}
@@ -51,20 +63,16 @@ def baseline_entries(
 
 
 def _ways(task: TaskSource, device: str, threads: int) -> Iterator[tuple[Candidate, str]]:
-    """Each way to run the reference with the name of the baseline that it is."""
+    """Each way to run the reference with the name of the baseline that it is, those that compile longest last."""
     try:
-        for mode in modes(device):
-            source = mode_source(mode, task.source, task.name)
-            yield (
-                Candidate(source, "compiler", mode.label, note=mode.words),
-                baseline_name(mode, device, threads),
-            )
         if device == "cuda":
             source = cuda_graph.cuda_graph_source(task.source, task.name)
-            yield (
-                Candidate(source, "compiler", cuda_graph.LABEL, note=cuda_graph.NOTE),
-                cuda_graph.BASELINE,
-            )
+            graph = Candidate(source, "compiler", cuda_graph.LABEL, note=cuda_graph.NOTE)
+            yield graph, cuda_graph.BASELINE
+        for mode in modes(device):
+            source = mode_source(mode, task.source, task.name)
+            candidate = Candidate(source, "compiler", mode.label, note=mode.words)
+            yield candidate, baseline_name(mode, device, threads)
     except ProposalFailed:  # its forward cannot be wrapped: the plain reference alone is left
         return
 

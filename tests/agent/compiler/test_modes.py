@@ -90,7 +90,7 @@ def test_code_for_exact_sizes_survives_more_sizes_than_the_compilers_limit(tmp_p
     ("device", "names"),
     [
         ("cpu", ["compile_default/4t", "compile_default/1t", "compile_max_autotune/4t"]),
-        ("cuda", ["compile_default", "compile_max_autotune", "compile_reduce_overhead"]),
+        ("cuda", ["compile_default", "compile_reduce_overhead", "compile_max_autotune"]),
     ],
 )
 def test_each_mode_is_a_baseline_with_the_settings_of_the_compilers_mode(

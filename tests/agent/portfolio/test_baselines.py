@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 
@@ -38,26 +39,39 @@ def test_each_mode_has_the_speed_of_its_baseline_where_that_was_timed() -> None:
     entry = judged(
         {"eager/4t": 80.0, "compile_default/4t": 40.0, "compile_default/1t": 50.0},
         {"eager/4t": 10.0, "compile_default/4t": 20.0},
+        {"eager/4t": 10.0, "compile_default/4t": 8.0, "compile_default/1t": 4.0},
     )
     found = baseline_entries(TASK, "cpu", [entry])
-    speedups = {one.baseline: one.speedups() for one in found}
-    assert speedups == {
-        "compile_default/4t": {'{"n": 0}': pytest.approx(1.0), '{"n": 1}': pytest.approx(0.5)},
-        "compile_default/1t": {'{"n": 0}': pytest.approx(0.8)},
+    zero, first, second = (f'{{"n": {place}}}' for place in range(3))
+    assert {one.baseline: one.speedups() for one in found} == {
+        "compile_default/4t": pytest.approx({zero: 1.0, first: 0.5, second: 0.5}),
+        "compile_default/1t": pytest.approx({zero: 0.8, second: 1.0}),
     }
     assert all(one.candidate.origin == "compiler" and one.order > entry.order for one in found)
-    assert found[0].geomean == pytest.approx(0.5**0.5)
+    assert found[0].geomean == pytest.approx(0.25 ** (1 / 3))
     for one in found:
         ast.parse(one.candidate.source)
 
 
-def test_a_gpu_has_its_graphs_and_what_was_judged_itself_is_left_out() -> None:
-    names = ("compile_default", "compile_max_autotune", "compile_reduce_overhead", "cuda_graph")
-    entry = judged(dict.fromkeys(("eager", *names), 10.0))
-    found = baseline_entries(TASK, "cuda", [entry])
-    assert [one.baseline for one in found] == list(names)
-    first = found[0].candidate.sha256
-    assert [one.baseline for one in baseline_entries(TASK, "cuda", [entry], {first})] == list(names[1:])
+def test_a_way_that_is_nowhere_clearly_faster_than_cheaper_ones_is_left_out() -> None:
+    times = {"eager": 50.0, "cuda_graph": 40.0, "compile_default": 20.0, "compile_max_autotune": 19.8}
+    entry = judged(times, times | {"eager": 15.0})
+    assert [one.baseline for one in baseline_entries(TASK, "cuda", [entry])] == [
+        "cuda_graph",
+        "compile_default",
+    ]
+    assert baseline_entries(TASK, "cuda", [judged({"eager": 10.0, "compile_default": 9.9})]) == []
+    faster = judged(times | {"compile_max_autotune": 15.0})
+    assert baseline_entries(TASK, "cuda", [faster])[-1].candidate.label == "compile max-autotune"
+
+
+def test_what_was_judged_itself_is_left_out() -> None:
+    entry = judged({"eager": 50.0, "compile_default": 20.0, "compile_reduce_overhead": 20.0})
+    (default,) = baseline_entries(TASK, "cuda", [entry])
+    itself = replace(default, baseline="")
+    assert baseline_entries(TASK, "cuda", [entry, itself], {default.candidate.sha256}) == []
+    (other,) = baseline_entries(TASK, "cuda", [entry], {default.candidate.sha256})
+    assert other.baseline == "compile_reduce_overhead", "the default mode was rejected"
     assert baseline_entries(TASK, "cuda", []) == []
 
 
