@@ -102,7 +102,9 @@ class Background:
         return stored if isinstance(stored, dict) else {}
 
     def _gpu_name(self) -> str:
-        """As the first verdict has it; this process need not see the GPU."""
+        """As the referee says; this process need not see the GPU."""
+        if self._description.get("device_name"):
+            return str(self._description["device_name"])
         for candidate in self._store.candidates():
             environment = (self._store.verdict(candidate.sha256, "screen") or {}).get("environment") or {}
             if environment.get("device_name"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,10 @@ from agent.candidates import Candidate
 from agent.errors import AssemblyError
 from agent.judging import further_verdicts, judge_phase, raise_if_stopped
 from agent.platforms import of_one_platform
-from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, timed_rows
+from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, rank, timed_rows
+from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.cover import MOST_MEMBERS
+from agent.portfolio.entries import speed_text
 from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 4  # how many plans may turn out not to survive as one file
 _ONE_MEMBER = 2  # beside the reference
+NO_IMPROVEMENT = "no_improvement"
+"""The word of a job whose module is no faster than the best baseline: nothing is delivered."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Delivery:
     """What the user gets.
 
     Attributes:
-        verdict_word: the held-out verdict of optimized.py; None when there was nothing to deliver.
+        verdict_word: the held-out verdict of optimized.py; `NO_IMPROVEMENT` where it is no faster than the best baseline; None
+            when there was nothing to deliver.
         reason: one sentence.
         winner_sha256: the candidate inside optimized.py.
         bundle_path: the zip; None when there is none.
@@ -70,7 +75,9 @@ def deliver(
     left, most = of_one_platform(entries), MOST_MEMBERS
     if len(left) < len(entries):
         _log.warning("%s: %d verdicts of another platform are left out", spec.name, len(entries) - len(left))
-    reason = "no accepted candidate is worth delivering: none is faster than what is to be had without it"
+    judged = {one.sha256 for one in store.candidates() if store.verdict(one.sha256, "screen") is not None}
+    nothing = Delivery(NO_IMPROVEMENT, _none_faster(left))
+    left = [*left, *baseline_entries(spec.task, spec.device, left, judged)]
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)
         step = f"optimized/{attempt}"
@@ -78,7 +85,7 @@ def deliver(
         if not isinstance(plan, dict):
             plan = _plan(spec, referee, description, left, most)
             if plan is None:
-                break
+                return nothing
             store.finish_step(step, plan)
         winner_sha256 = plan["members"][0]
         delivered = Candidate(plan["source"], plan["origin"], "optimized.py", winner_sha256, plan["decision"])
@@ -89,11 +96,22 @@ def deliver(
         reason = f"optimized.py was not accepted: {screened['verdict']}: {screened.get('reason', '')}"
         if screened["verdict"] == "not_judged":
             return Delivery("not_judged", reason, winner_sha256)
+        nothing = Delivery(None, reason)
         if len(plan["members"]) > 1:
             most = _ONE_MEMBER  # which of them it was is not known; the best one alone is most likely right
             continue
         left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
-    return Delivery(None, reason)
+    return nothing
+
+
+def _none_faster(entries: Sequence[Entry]) -> str:
+    """Why nothing is delivered, with the best figure that was reached."""
+    best = rank(entries)[0]
+    what = f"{best.candidate.label} (origin {best.candidate.origin})"
+    return (
+        "no improvement: nothing is confidently faster than the best baseline at any size; the best candidate, "
+        f"{what}, reached {speed_text(best)} of its speed on the validation shapes"
+    )
 
 
 def _plan(
@@ -103,7 +121,7 @@ def _plan(
     try:
         portfolio, source = _assembled(spec, referee, description, entries, most)
     except AssemblyError as error:
-        chosen = choose_winner(entries)
+        chosen = choose_winner([entry for entry in entries if not entry.baseline])
         if chosen is None or chosen[1] == "slower":
             return None
         _log.warning("%s is delivered without a fall-back: %s", spec.name, error)
@@ -116,11 +134,12 @@ def _plan(
             "reason": reason,
             "no_fallback": str(error),
         }
-    if portfolio is None or portfolio.decision == "slower":
-        return None
+    if portfolio is None or portfolio.decision == "slower" or portfolio.winner.baseline:
+        return None  # the reference, run one way or another, is the best that there is
     return {
         "source": source,
         "members": [member.candidate.sha256 for member in portfolio.delivered],
+        "baselines": [asdict(member.candidate) for member in portfolio.delivered if member.baseline],
         "origin": portfolio.winner.candidate.origin,
         "decision": portfolio.decision,
         "reason": portfolio.reason,
@@ -210,8 +229,14 @@ def _finish(
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
     by_sha256 = {candidate.sha256: candidate for candidate in store.candidates()}
+    baselines = [
+        Candidate(**one) for one in plan.get("baselines") or ()
+    ]  # members that were not judged alone
+    by_sha256 = {candidate.sha256: candidate for candidate in baselines} | by_sha256
     members = tuple(by_sha256[sha256] for sha256 in plan["members"])
     reason = _sentence(members[0], plan, summary, verdict)
+    if not is_improvement(summary):
+        return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
     contents = BundleContents(
         job_name=spec.name,
         device=spec.device,
@@ -266,13 +291,21 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row["traffic_speedup"] or row["geomean_speedup"] or 0.0))
 
 
+def is_improvement(summary: Mapping[str, Any]) -> bool:
+    """Whether a held-out summary allows to deliver: its headline, and the user's own traffic where that is known, at 1.0x or above."""
+    headline = summary.get("geomean_speedup")
+    by_traffic = (summary.get("traffic") or {}).get("geomean_speedup", 1.0)
+    return headline is not None and headline >= 1.0 and by_traffic >= 1.0
+
+
 def _sentence(
-    winner: Candidate, plan: dict[str, Any], summary: dict[str, Any], verdict: dict[str, Any]
+    winner: Candidate, plan: Mapping[str, Any], summary: Mapping[str, Any], verdict: Mapping[str, Any]
 ) -> str:
+    """What the held-out shapes say of optimized.py."""
     what = f"optimized.py ({winner.label}, origin {winner.origin})"
     speed = summary.get("geomean_speedup")
     if speed is None:
-        return f"{what} was accepted; its speed was not measured"
+        return f"{what} was accepted, and its speed was not measured"
     ci95 = summary.get("geomean_ci95")
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
     count = summary.get("shapes") or sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
@@ -286,7 +319,7 @@ def _sentence(
             f"({traffic['share']:.0%} of the traffic)"
         )
     if plan["decision"] != "faster":
-        text += "; nothing was confidently faster than the best baseline, so the best compiler candidate is delivered"
+        text += "; on validation shapes nothing was confidently faster than the best baseline"
     if plan["no_fallback"]:
         text += f"; without a fall-back to the reference, because {plan['no_fallback']}"
     return text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,21 +26,26 @@ from agent.judging import (
     judge_candidate,
     judge_energy,
     judge_further,
+    put_off,
     raise_if_stopped,
     rejected_meanwhile,
     relative_joules,
     restart_referee,
+    settle_put_off,
     task_of,
 )
 from agent.portfolio import Entry, rank
 from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
-from agent.proposers.base import ProposalContext, Proposer
+from agent.proposers.base import ProposalContext
 from agent.proposers.registry import proposers_for
-from agent.redaction import known_secrets, redact_message
+from agent.providers.desk import ledger_of
+from agent.records import ASKED_STEPS, Records
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy import starting
+from agent.strategy.twins import graph_twin
+from agent.turns import Turns
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
 
@@ -109,6 +114,7 @@ class _Job:
         self.began_s = time.monotonic()
         self.earlier_s = self._judging_seconds()
         self.leader = ""
+        self.accepted = False
 
     def run(self) -> JobOutcome:
         """All steps in order."""
@@ -160,10 +166,29 @@ class _Job:
 
     def _collect(self, description: dict[str, Any]) -> None:
         """Propose and judge until proposers or budget are exhausted."""
-        if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
-            self._judge(Candidate(self.spec.start_from, "external", "starting point"))
+        turns = Turns(
+            self.store,
+            proposers_for(self.spec),
+            lambda others_wait: self._context(description, others_wait),
+            self._judge,
+            self._seconds_left,
+        )
+        try:
+            if turns.models and self._may_go_on():
+                diagnose(self.spec, self.store, self.referee, self.profile)
+            turns.ask()
+            if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
+                self._judge(Candidate(self.spec.start_from, "external", "starting point"))
+            self._judge_waiting(put_off(self.store))
+            turns.run()
+            self._judge_waiting(set())
+            settle_put_off(self.store)
+        finally:
+            turns.close()
+
+    def _context(self, description: dict[str, Any], others_wait: Callable[[], bool]) -> ProposalContext:
         background = Background(self.store, self.spec.task.source, description, self.spec.device, self.memory)
-        context = ProposalContext(
+        return ProposalContext(
             self.spec.task,
             description,
             self.spec.device,
@@ -171,14 +196,9 @@ class _Job:
             self.store,
             may_go_on=self._may_go_on,
             background=background,
+            ledger=ledger_of(self.store, self.spec.budget),
+            others_wait=others_wait,
         )
-        for proposer in proposers_for(self.spec):
-            if not self._may_go_on():
-                return
-            if proposer.origin in ("llm", "policy"):
-                diagnose(self.spec, self.store, self.referee, self.profile)
-            self._run_proposer(proposer, context)
-        self._judge_waiting()
 
     def _time_further(self, description: dict[str, Any]) -> None:
         """Time the contenders at more validation shapes, as long as that can change the choice and the budget allows it."""
@@ -199,60 +219,66 @@ class _Job:
                 return
             judge_energy(self.spec, self.store, self.referee, entry.candidate)
 
-    def _run_proposer(self, proposer: Proposer, context: ProposalContext) -> None:
-        step = f"proposed/{proposer.origin}"
-        if self.store.step(step) is not None:
-            self._judge_waiting()
-            return
-        count = 0
-        try:
-            for candidate in _guarded(proposer.propose(context)):
-                count += 1
-                if not self._judge(candidate) or not self._may_go_on():
-                    return  # not finished: with a larger budget it would go on
-        except _ProposerFailed as failure:
-            raise_if_stopped(self.store)  # a cancelled job's referee is killed under its proposer
-            error = failure.__cause__ or failure
-            if isinstance(error, (AnswersAwaited, JobStopped)):
-                raise error from None  # not the proposer's end: it goes on when the job is run again
-            _log.warning("proposer %s failed", proposer.origin, exc_info=error)
-            text = redact_message(f"{type(error).__name__}: {error}", known_secrets())[:2000]
-            self.store.event("proposer.failed", {"origin": proposer.origin, "reason": text})
-            self.store.finish_step(step, {"candidates": count, "error": text})
-            return
-        self.store.finish_step(step, {"candidates": count})
-
-    def _judge_waiting(self) -> None:
-        """Judge what is in the store without a verdict: external candidates, and leftovers of a killed attempt."""
+    def _judge_waiting(self, but: Set[str]) -> None:
+        """Judge what the store has without a verdict: external candidates, leftovers of a killed attempt, what was put off."""
+        again = put_off(self.store)
         for candidate in self.store.candidates():
-            if self.store.verdict(candidate.sha256, "screen") is None and not self._judge(candidate):
+            waits = self.store.verdict(candidate.sha256, "screen") is None or candidate.sha256 in again
+            if waits and candidate.sha256 not in but and not self._judge(candidate):
                 return
 
     def _judge(self, candidate: Candidate) -> bool:
-        """Judge one candidate; False when the budget does not allow it."""
+        """Judge one candidate, and its graph twin; False when the budget does not allow it."""
         raise_if_stopped(self.store)
         if self.store.verdict(candidate.sha256, "screen") is None and not self._affordable():
             return False
         if self.store.add_candidate(candidate):
             data = {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label}
             self.store.event("candidate.proposed", data)
-        judge_candidate(self.spec, self.store, self.referee, candidate)
+        judge_candidate(
+            self.spec,
+            self.store,
+            self.referee,
+            candidate,
+            screened=lambda verdict: self._tell_first(candidate, verdict),
+            may_put_off=True,
+        )
         self._tell_leader()
+        twin = graph_twin(self.store, candidate, self.spec.device)
+        if twin is not None:
+            self._judge(twin)
         return True
+
+    def _tell_first(self, candidate: Candidate, verdict: dict[str, Any]) -> None:
+        """Tell of the job's first accepted candidate at once; validation, which may reject it yet, comes after."""
+        if self.accepted or self._entries(self._outline):
+            return
+        self.accepted = True
+        summary = verdict.get("summary") or {}
+        self._tell_best(
+            candidate, summary.get("geomean_speedup"), summary.get("geomean_ci95"), provisional=True
+        )
 
     def _tell_leader(self) -> None:
         ranked = rank(self._entries(self._outline))
         if ranked and ranked[0].candidate.sha256 != self.leader:
-            leader = ranked[0]
-            self.leader = leader.candidate.sha256
-            data = {
-                "sha256": self.leader,
-                "label": leader.candidate.label,
-                "origin": leader.candidate.origin,
-                "geomean_speedup": leader.geomean,
-                "ci95": leader.verdict["summary"].get("geomean_ci95"),
-            }
-            self.store.event("portfolio.changed", data)
+            self.leader = ranked[0].candidate.sha256
+            interval = ranked[0].verdict["summary"].get("geomean_ci95")
+            self._tell_best(ranked[0].candidate, ranked[0].geomean, interval, provisional=False)
+
+    def _tell_best(
+        self, candidate: Candidate, geomean: float | None, ci95: object, *, provisional: bool
+    ) -> None:
+        data = {
+            "sha256": candidate.sha256,
+            "label": candidate.label,
+            "origin": candidate.origin,
+            "geomean_speedup": geomean,
+            "ci95": ci95,
+            "seconds": round(self._seconds(), 1),
+            "provisional": provisional,
+        }
+        self.store.event("portfolio.changed", data)
 
     def _outline(self, sha256: str, phase: str) -> dict[str, Any] | None:
         """What is asked of every verdict at every step. A stored verdict never changes, so it is read once."""
@@ -306,8 +332,7 @@ class _Job:
         judged = [one for one in self.store.candidates() if self._outline(one.sha256, "screen") is not None]
         if budget.candidates is not None and len(judged) >= budget.candidates:
             return f"{budget.candidates} candidates"
-        seconds = self.earlier_s + time.monotonic() - self.began_s
-        if budget.seconds is not None and seconds >= budget.seconds:
+        if budget.seconds is not None and self._seconds() >= budget.seconds:
             return f"{budget.seconds:g} s"
         if budget.gpu_seconds is not None and self.spec.device == "cuda":
             if self._judging_seconds() >= budget.gpu_seconds:
@@ -316,6 +341,14 @@ class _Job:
         ranked = rank(self._entries(self._outline))
         best = self.store.verdict(ranked[0].candidate.sha256, "screen") if ranked else None
         return reason_to_stop(speedups, roofline_share(self.store, best), budget)
+
+    def _seconds(self) -> float:
+        """Since the job began: of earlier attempts what was spent on judging."""
+        return self.earlier_s + time.monotonic() - self.began_s
+
+    def _seconds_left(self) -> float | None:
+        seconds = self.spec.budget.seconds
+        return None if seconds is None else max(seconds - self._seconds(), 0.0)
 
     def _judging_seconds(self) -> float:
         """Seconds of judging that the store holds, from this and earlier attempts."""
@@ -334,29 +367,29 @@ class _Job:
         return JobOutcome(
             state="succeeded" if delivery.bundle_path is not None else "failed",
             verdict_word=delivery.verdict_word,
-            reason=delivery.reason,
+            reason=delivery.reason + self._not_asked(),
             winner_sha256=delivery.winner_sha256,
             bundle_path=delivery.bundle_path,
             summary=delivery.summary,
         )
+
+    def _not_asked(self) -> str:
+        """That a model was not asked, and why, for the outcome; empty where all that are configured were."""
+        told = ""
+        for origin in sorted({choice.origin for choice in self.spec.models} & set(self.spec.origins)):
+            if self.store.step(f"{ASKED_STEPS}{origin}") or Records(self.store, f"{origin}/").requests():
+                continue
+            ended, spent = self.store.step(f"proposed/{origin}"), self.store.step("budget")
+            why = "its budget has no room for a request"
+            if isinstance(ended, dict) and ended.get("error"):
+                why = str(ended["error"])
+            elif isinstance(spent, dict):
+                why = f"the budget was spent before ({spent['reason']})"
+            told += f"; the {'model' if origin == 'llm' else origin} was not asked: {why}"
+        return told
 
 
 def _speedup(verdict: dict[str, Any] | None) -> float | None:
     if verdict is None or verdict["verdict"] != "accepted":
         return None
     return (verdict.get("summary") or {}).get("geomean_speedup")
-
-
-class _ProposerFailed(Exception):
-    """A proposer raised; the cause says what. Errors of judging are not this."""
-
-
-def _guarded(candidates: Iterator[Candidate]) -> Iterator[Candidate]:
-    while True:
-        try:
-            candidate = next(candidates)
-        except StopIteration:
-            return
-        except Exception as error:
-            raise _ProposerFailed from error
-        yield candidate

@@ -13,6 +13,7 @@ from agent.spec import JobSpec
 from agent.store import JobStore
 from evaluator.errors import EvaluatorError, RefereeLost, SandboxUnavailable
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import NO_ROOM
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -38,8 +39,24 @@ class JobStopped(Exception):
         self.reason = reason
 
 
-def judge_candidate(spec: JobSpec, store: JobStore, referee: Referee, candidate: Candidate) -> dict[str, Any]:
+def judge_candidate(
+    spec: JobSpec,
+    store: JobStore,
+    referee: Referee,
+    candidate: Candidate,
+    screened: Callable[[dict[str, Any]], None] = lambda _: None,
+    *,
+    may_put_off: bool = False,
+) -> dict[str, Any]:
     """Screen a candidate and, if it is accepted, validate it; skips what the store already has.
+
+    Args:
+        spec: of the job.
+        store: of the job.
+        referee: judges.
+        candidate: the candidate.
+        screened: is told of an accepted screen verdict before validation begins.
+        may_put_off: whether the caller comes back for what `put_off` names, see `judge_phase`.
 
     Returns:
         The validation verdict if there is one, else the screen verdict.
@@ -47,9 +64,10 @@ def judge_candidate(spec: JobSpec, store: JobStore, referee: Referee, candidate:
     Raises:
         JobStopped: if the job was asked to stop; nothing is stored for the phase that ran.
     """
-    verdict = judge_phase(spec, store, referee, candidate, "screen")
+    verdict = judge_phase(spec, store, referee, candidate, "screen", may_put_off=may_put_off)
     if verdict["verdict"] == "accepted":
-        verdict = judge_phase(spec, store, referee, candidate, "validation")
+        screened(verdict)
+        verdict = judge_phase(spec, store, referee, candidate, "validation", may_put_off=may_put_off)
     return verdict
 
 
@@ -60,6 +78,8 @@ def judge_phase(
     candidate: Candidate,
     phase: str,
     splits: tuple[str, ...] | None = None,
+    *,
+    may_put_off: bool = False,
 ) -> dict[str, Any]:
     """One phase of `judge_candidate`; also what judges optimized.py on the held-out shapes.
 
@@ -67,7 +87,9 @@ def judge_phase(
     the visible ones is known.
 
     What could not be judged (a referee that was killed or crashed, a machine too noisy) is tried once more with a
-    fresh referee. When that fails too, the verdict is `not_judged`: a fault of ours, never held against the candidate.
+    fresh referee. When that fails too, the verdict is `not_judged`: a fault of ours, never held against the candidate. Where the
+    phase `may_put_off`, a want of memory is not tried again at once, when others still hold it: the verdict is not stored then,
+    and the next call judges.
 
     Raises:
         JobStopped: if the job was asked to stop while the referee was lost; nothing is stored then.
@@ -79,6 +101,12 @@ def judge_phase(
     verdict = _evaluate(spec, store, referee, candidate, phase, splits)
     if verdict["verdict"] == "not_judged":  # lost referee, noisy machine, sick device: worth one more try
         raise_if_stopped(store)
+        step = f"{PUT_OFF_STEPS}{candidate.sha256}/{phase}"
+        if may_put_off and short_of_memory(verdict) and store.step(step) is None:
+            reason = f"{verdict['reason']}; it is judged again before the job ends"
+            store.finish_step(step, verdict)
+            store.event("candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": reason})
+            return verdict
         store.event(
             "candidate.retried", {"sha256": candidate.sha256, "phase": phase, "reason": verdict["reason"]}
         )
@@ -102,6 +130,31 @@ def judge_phase(
         },
     )
     return verdict
+
+
+PUT_OFF_STEPS = "put-off/"
+
+
+def put_off(store: JobStore) -> set[str]:
+    """Candidates that could not be judged for want of memory, and have not been judged since."""
+    found = (step.removeprefix(PUT_OFF_STEPS).split("/") for step in store.steps(PUT_OFF_STEPS))
+    return {sha256 for sha256, phase in found if store.verdict(sha256, phase) is None}
+
+
+def settle_put_off(store: JobStore) -> None:
+    """What was put off and could not be tried again, since the budget is spent, keeps the verdict that it had."""
+    for step, verdict in store.steps(PUT_OFF_STEPS).items():
+        sha256, phase = step.removeprefix(PUT_OFF_STEPS).split("/")
+        if isinstance(verdict, dict) and store.verdict(sha256, phase) is None:
+            store.add_verdict(sha256, phase, verdict)
+
+
+def short_of_memory(verdict: Mapping[str, Any]) -> bool:
+    """Whether a `not_judged` is for want of memory, which others may have given back later."""
+    rules = {finding.get("rule") for finding in verdict.get("findings") or []}
+    return verdict["verdict"] == "not_judged" and (
+        NO_ROOM in rules or "memory" in str(verdict.get("reason")).lower()
+    )
 
 
 FURTHER_STEPS = "timed/"

@@ -23,6 +23,8 @@ from agent.providers.base import Message, Reply
 from agent.redaction import known_secrets, redact_json
 from agent.store import JobStore
 
+ASKED_STEPS = "asked/"
+"""Steps that say, by origin, that a model was asked at all."""
 _SENT = re.compile(r"(?P<request>.+)/sent/(?P<number>\d+)")
 
 

@@ -23,6 +23,7 @@ from agent.records import Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy.finishing import Finisher
+from agent.strategy.twins import graph_twin
 from evaluator.client import ToolResult
 
 
@@ -117,8 +118,10 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
             templates.add(str(recorded.get("prompts_sha256")))
             digest = str(recorded.get("messages_sha256"))
             prompts.append(ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest))
-    # What tuning and undoing made of a model's file has its origin, too; optimized.py is assembled and was never proposed.
+    # What tuning, undoing and graphs made of a model's file has its origin, too; optimized.py is assembled and was never proposed.
     made |= {candidate.sha256 for candidate in Finisher(spec.strategy).propose(context)}
+    twins = (graph_twin(store, one, spec.device) for one in store.candidates() if one.sha256 in made)
+    made |= {twin.sha256 for twin in twins if twin is not None}
     plans = store.steps("optimized/").values()
     delivered = {plan["source"] for plan in plans if isinstance(plan, dict)}
     known = {

@@ -160,6 +160,9 @@ class JobOutcome:
         winner_sha256: the candidate that optimized.py was built around.
         bundle_path: the zip, when there is one.
         summary: the held-out summary of optimized.py, empty if there is none.
+
+    Raises:
+        ValueError: if a job is said to have succeeded with a headline below 1.0x.
     """
 
     state: str
@@ -168,3 +171,8 @@ class JobOutcome:
     winner_sha256: str | None = None
     bundle_path: Path | None = None
     summary: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        headline = self.summary.get("geomean_speedup")
+        if self.state == "succeeded" and headline is not None and headline < 1.0:
+            raise ValueError(f"a job does not succeed with {headline:.2f}x of the best baseline's speed")

@@ -4,8 +4,9 @@ Where launches take longer than kernels do, the reference as a graph is the best
 kernel, and what every candidate is timed against. As a candidate it cannot be much faster than that; it stands in where nothing
 else is. Kernels of one's own in a graph can be.
 
-A graph is no answer inside somebody else's capture, under autograd, autocast or a tracer, or for inputs that are not
-tensors on the current GPU: there the module's own `forward` runs.
+A graph is no answer inside another capture, under autograd, autocast or a tracer, for inputs that are not tensors on the
+current GPU, for a module that writes into its inputs or its state, or where graphs would hold more than `MOST_BYTES`: there the
+module's own `forward` runs. Each thread and each stream has graphs of its own, and one thread captures at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ LABEL = "CUDA graph"
 #: As the referee calls it.
 BASELINE = "cuda_graph"
 NOTE = "the reference's own kernels, replayed as a CUDA graph; inputs and outputs copied"
-_OWN = frozenset({"ModelNew", "Launched", "MOST_GRAPHS", "may_replay", "captured", "copied", "raw_stream"})
+_OWN = frozenset(
+    {
+        "ModelNew", "Launched", "MOST_GRAPHS", "MOST_BYTES", "CAPTURING", "may_replay", "captured", "copied", "raw_stream",
+        "tensors_in", "bytes_of", "versions",
+    }
+)  # fmt: skip
 
 
 def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
@@ -75,8 +81,12 @@ def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
 
 
 _FUNCTIONS = '''\
-# Of one module; a call with further sizes runs as it is. A graph holds the memory of what lies between input and output.
+# Of one module; a call with further sizes runs as it is.
 MOST_GRAPHS = 32
+# Of one module's graphs: inputs, outputs, and what lies between them. A call that does not fit runs as it is.
+MOST_BYTES = 1 << 30
+# Two captures at a time would share torch's stream for them.
+CAPTURING = threading.Lock()
 raw_stream = getattr(
     torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
 )
@@ -96,18 +106,41 @@ def may_replay(module, inputs):
         module._parts = [held for part in module.modules() for held in (part._parameters, part._buffers)]
     places = [tensor.data_ptr() for held in module._parts for tensor in held.values() if tensor is not None]
     if module._places != places:
-        module._graphs, module._places = {}, places
+        module._graphs, module._bytes, module._places = {}, 0, places
     return True
 
 
-def captured(forward, inputs):
-    """(tensors to copy inputs into, graph, what it writes); False where the call cannot be captured."""
+def tensors_in(value):
+    """The tensors of inputs or outputs."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for item in value for tensor in tensors_in(item)]
+
+
+def bytes_of(value):
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
+
+
+def versions(module, inputs):
+    """What changes when a call writes into inputs, weights or buffers: replays would write, too, some of them into copies."""
+    tensors = [*tensors_in(inputs), *module.parameters(), *module.buffers()]
+    return [tensor._version for tensor in tensors if not tensor.is_inference()]
+
+
+def captured(forward, inputs, most_bytes):
+    """(tensors to copy inputs into, graph, what it writes, bytes that it holds); False where the call cannot be captured."""
+    if bytes_of(inputs) > most_bytes:
+        return False
     try:
         # Tensors of inference mode keep no versions. A capture that fails may leave its own stream as the current one; the outer
         # stream puts ours back.
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(torch.cuda.current_stream()):
             fixed = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-            targets = [value for value in fixed if isinstance(value, torch.Tensor)]
+            targets = tensors_in(fixed)
             before = [target._version for target in targets]
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -116,15 +149,17 @@ def captured(forward, inputs):
                     forward(*fixed)
             torch.cuda.current_stream().wait_stream(side)
             if [target._version for target in targets] != before:
-                return False  # it writes into its inputs, and a replay would write into copies of them
+                return False
             graph = torch.cuda.CUDAGraph()
+            torch.cuda.empty_cache()  # as a capture does; what is reserved afterwards and was not before is the graph's
+            reserved = torch.cuda.memory_reserved()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 result = forward(*fixed)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # whatever cannot be captured: it waits for the device, or calls what may not be captured
+            between = torch.cuda.memory_reserved() - reserved
+    except Exception:  # whatever cannot be captured: it waits for the device, takes too much memory, or may not be captured
         return False
-    return targets, graph, result
+    held = bytes_of(fixed) + max(bytes_of(result), between)
+    return (targets, graph, result, held) if held <= most_bytes else False
 
 '''
 
@@ -134,7 +169,7 @@ class ModelNew(BASE):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._graphs, self._parts, self._places = {}, None, None
+        self._graphs, self._bytes, self._parts, self._places = {}, 0, None, None
 
     def forward(self, SIGNATURE):
         if torch.compiler.is_compiling() or not may_replay(self, INPUTS):
@@ -155,28 +190,37 @@ class ModelNew(BASE):
             else:
                 key += (type(value), value)
         key = tuple(key)
-        found = self._graphs.get(key)
+        graphs = self._graphs
+        found = graphs.get(key)
         if found is None:
-            # The first call runs as it is: what comes once is not worth a capture.
-            if len(self._graphs) < MOST_GRAPHS:
-                self._graphs[key] = True
-            return super().forward(NAMES)
+            # The first call runs as it is: what comes once is not worth a capture, and it shows what the call writes into.
+            if len(graphs) >= MOST_GRAPHS:
+                return super().forward(NAMES)
+            before = versions(self, inputs)
+            result = super().forward(NAMES)
+            graphs[key] = versions(self, inputs) == before
+            return result
         if found is True:
-            found = self._graphs[key] = captured(super().forward, inputs)
+            if not CAPTURING.acquire(blocking=False):
+                return super().forward(NAMES)
+            try:
+                found = graphs[key] = captured(super().forward, inputs, MOST_BYTES - self._bytes)
+                self._bytes += found[3] if found else 0
+            finally:
+                CAPTURING.release()
         if found is False:
             return super().forward(NAMES)
-        targets, graph, result = found
-        sources = [value for value in inputs if isinstance(value, torch.Tensor)]
-        for target, source in zip(targets, sources):
+        targets, graph, result, _ = found
+        for target, source in zip(targets, tensors_in(inputs)):
             target.copy_(source)
         graph.replay()
         return copied(result)
 
     def _apply(self, function, *rest, **named):
-        self._graphs, self._parts = {}, None
+        self._graphs, self._bytes, self._parts = {}, 0, None
         return super()._apply(function, *rest, **named)
 
     def __getstate__(self):
         """Copies and pickles capture for themselves."""
-        return {**self.__dict__, "_graphs": {}, "_parts": None, "_places": None}
+        return {**self.__dict__, "_graphs": {}, "_bytes": 0, "_parts": None, "_places": None}
 '''

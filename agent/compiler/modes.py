@@ -1,8 +1,8 @@
 """`torch.compile` in its modes, each as a candidate source file.
 
-The compiler's own settings are passed as `options`, so that nothing global changes. Every module and, where code is made
-for exact sizes, every set of input sizes compiles its own copy of `forward`: torch.compile keeps its cache by code
-object, walks it one entry after the other on each call, and gives up for good after eight.
+The compiler's own settings are passed as `options`, so that nothing global changes. Every module and every set of input
+sizes compiles its own copy of `forward`: torch.compile keeps its cache by code object, walks it one entry after the other on
+each call, and gives up for good after eight.
 """
 
 from __future__ import annotations
@@ -15,60 +15,66 @@ from agent.compiler.forward import Parameter, cut_apart, forward_parameters, wit
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to call the compiler.
+    """One way to call the compiler; code is made for exactly the sizes at hand.
 
     Attributes:
         label: for tables.
-        dynamic: one code for all sizes, or one for each set of sizes.
-        options: settings by Inductor's dotted names.
+        baseline: what the referee calls the baseline that this is, see `baseline_name`.
+        options: settings by Inductor's dotted names, those of the baseline.
         graphs: outputs live in a CUDA graph's memory and must be copied out.
+        one_thread: on a CPU, code without threads.
         words: what a reader should know, one clause.
-        baseline: how the referee's names of baselines begin that this is the same as.
     """
 
     label: str
-    dynamic: bool
+    baseline: str
     options: dict[str, bool | int | str] = field(default_factory=dict)
     graphs: bool = False
+    one_thread: bool = False
     words: str = ""
-    baseline: str = "compile_"
 
+
+_TUNED: dict[str, bool | int | str] = {"max_autotune": True, "coordinate_descent_tuning": True}
 
 CPU_MODES = (
-    Mode("compile dynamic", True, words="one code for all sizes"),
-    Mode("compile default", False, words="code for exactly the sizes at hand"),
+    Mode("compile default", "compile_default", words="code for exactly the sizes at hand"),
     Mode(
         "compile one thread",
-        False,
+        "compile_default",
         {"cpp.threads": 1},
+        one_thread=True,
         words="for exactly the sizes at hand, without threads",
     ),
+    Mode("compile max-autotune", "compile_max_autotune", _TUNED, words="kernels chosen by measurement"),
 )
 
 CUDA_MODES = (
-    Mode("compile dynamic", True, words="one code for all sizes"),
-    Mode("compile default", False, words="code for exactly the sizes at hand", baseline="compile_default"),
-    Mode(
-        "compile max-autotune",
-        False,
-        {"max_autotune": True, "coordinate_descent_tuning": True},
-        words="kernels and their launch settings chosen by measurement",
-        baseline="compile_max_autotune",
-    ),
+    Mode("compile default", "compile_default", words="code for exactly the sizes at hand"),
     Mode(
         "compile reduce-overhead",
-        False,
+        "compile_reduce_overhead",
         {"triton.cudagraphs": True},
         graphs=True,
         words="replayed as a CUDA graph, outputs copied out of its memory",
-        baseline="compile_reduce_overhead",
+    ),
+    Mode(
+        "compile max-autotune",
+        "compile_max_autotune",
+        {**_TUNED, "triton.cudagraphs": True},
+        graphs=True,
+        words="kernels and their launch settings chosen by measurement, replayed as a CUDA graph, outputs copied",
     ),
 )
 
 
 def modes(device: str) -> tuple[Mode, ...]:
-    """The modes worth a try on "cpu" or "cuda"."""
+    """The modes of "cpu" or "cuda", the default one first, and last what compiles longest."""
     return CUDA_MODES if device == "cuda" else CPU_MODES
+
+
+def baseline_name(mode: Mode, device: str, threads: int) -> str:
+    """The referee's name of the baseline that a mode is: on a CPU with its number of threads."""
+    return mode.baseline if device == "cuda" else f"{mode.baseline}/{1 if mode.one_thread else threads}t"
 
 
 def mode_source(mode: Mode, reference: str, title: str) -> str:
@@ -134,23 +140,21 @@ def _model(mode: Mode, parameters: Sequence[Parameter]) -> str:
     if mode.graphs:
         result = f"copied({result})"
     mark = ["        torch.compiler.cudagraph_mark_step_begin()"] if mode.graphs else []
-    if mode.dynamic:
-        lines = [
-            "        if self._compiled is None:",
-            f"            self._compiled = torch.compile(own_copy(Model.forward), dynamic=True{options})",
-            "        compiled = self._compiled",
-        ]
-    else:
-        seen = ", ".join(names) + ("," if len(names) == 1 else "")
-        lines = [
-            "        key = tuple(",
-            "            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else repr(value)",
-            f"            for value in ({seen})",
-            "        )",
-            "        compiled = self._compiled.get(key)",
-            "        if compiled is None:",
-            f"            compiled = torch.compile(own_copy(Model.forward), dynamic=False{options})",
-            "            self._compiled[key] = compiled",
+    seen = ", ".join(names) + ("," if len(names) == 1 else "")
+    lines = [
+        "        key = tuple(",
+        "            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else repr(value)",
+        f"            for value in ({seen})",
+        "        )",
+        "        compiled = self._compiled.get(key)",
+        "        if compiled is None:",
+        f"            compiled = torch.compile(own_copy(Model.forward), dynamic=False{options})",
+        "            self._compiled[key] = compiled",
+    ]
+    if mode.graphs:  # it would capture a graph of its own, which ends the capture that is under way
+        lines[:0] = [
+            "        if torch.cuda.is_current_stream_capturing():",
+            f"            return super().forward({', '.join(names)})",
         ]
     return "\n".join(
         [
@@ -159,7 +163,7 @@ def _model(mode: Mode, parameters: Sequence[Parameter]) -> str:
             "",
             "    def __init__(self, *args, **kwargs):",
             "        super().__init__(*args, **kwargs)",
-            f"        self._compiled = {'None' if mode.dynamic else '{}'}",
+            "        self._compiled = {}",
             "",
             f"    def forward(self, {signature}):",
             *lines,
@@ -168,6 +172,6 @@ def _model(mode: Mode, parameters: Sequence[Parameter]) -> str:
             "",
             "    def __getstate__(self):",
             '        """Copies and pickles compile for themselves."""',
-            f'        return {{**self.__dict__, "_compiled": {"None" if mode.dynamic else "{}"}}}',
+            '        return {**self.__dict__, "_compiled": {}}',
         ]
     )

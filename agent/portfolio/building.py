@@ -45,7 +45,7 @@ class Portfolio:
     """What was chosen.
 
     Attributes:
-        members: those that the tree uses, the one that runs most first.
+        members: those that the tree uses, candidates before ways to run the reference, the one that runs most first.
         tree: which member runs where; its leaves hold indices into `members`.
         decision: "faster" when a leaf beats the best baseline confidently on validation, "same" when nothing does and what comes
             nearest to it stands in, "slower" when even that was not to be had.
@@ -75,7 +75,7 @@ class Portfolio:
 
     @property
     def winner(self) -> Entry:
-        """The member that runs on most shapes."""
+        """The candidate that runs on most shapes; a baseline where no candidate runs anywhere."""
         return self.members[0]
 
     def told(self) -> dict[str, Any]:
@@ -185,12 +185,19 @@ def _best_deployable(table: Table) -> int | None:
 
 
 def _by_weight(table: Table, picked: Sequence[int | None]) -> list[int]:
-    """The columns that the tree uses, that of most calls first."""
+    """The columns that the tree uses: candidates before baselines, that of most calls first."""
     weights: dict[int, float] = {}
     for column, weight in zip(picked, table.weights, strict=True):
         if column is not None:
             weights[column] = weights.get(column, 0.0) + float(weight)
-    return sorted(weights, key=lambda column: (-weights[column], table.entries[column].order))
+    return sorted(
+        weights,
+        key=lambda column: (
+            bool(table.entries[column].baseline),
+            -weights[column],
+            table.entries[column].order,
+        ),
+    )
 
 
 def _logs(table: Table, picked: Sequence[int | None]) -> list[float]:

@@ -25,6 +25,8 @@ class Entry:
         asked: shapes of further rounds, by `dims_key`, whether or not they could be timed there.
         relative_joules: joules of a call over the best baseline's, geometric mean over the shapes where they were measured; None
             where they were not.
+        baseline: the referee's name of the baseline whose times these are, of what was not judged itself
+            (`agent.portfolio.baselines`); empty for a candidate.
     """
 
     candidate: Candidate
@@ -32,6 +34,7 @@ class Entry:
     verdict: Mapping[str, Any]
     asked: frozenset[str] = frozenset()
     relative_joules: float | None = None
+    baseline: str = ""
 
     @property
     def geomean(self) -> float:
@@ -146,20 +149,22 @@ def wins_everywhere(validations: Sequence[Mapping[str, Any]]) -> bool:
     return bool(best) and min(best.values()) > 1.0
 
 
-def eager_speedups(verdict: Mapping[str, Any]) -> dict[str, float]:
-    """Speed of the plain reference at the process's own number of threads against the best baseline, by `dims_key`.
+def ranked_speedup(row: Mapping[str, Any], baseline: str) -> float | None:
+    """A baseline's speed against the best one at a row's shape, both from the round that ranked them; None if it was not timed."""
+    ranked = row.get("baselines") or {}
+    own_us = (ranked.get(baseline) or {}).get("median_us")
+    best_us = (ranked.get(row.get("best_baseline") or "") or {}).get("median_us") or row.get("baseline_us")
+    return float(best_us) / float(own_us) if own_us and best_us else None
 
-    Both from the round in which the baselines were ranked, if the row names the best one.
-    """
+
+def eager_speedups(verdict: Mapping[str, Any]) -> dict[str, float]:
+    """Speed of the plain reference at the process's own number of threads against the best baseline, by `dims_key`."""
     threads = (verdict.get("environment") or {}).get("threads")
     found = {}
     for row in timed_rows(verdict):
-        ranked = row.get("baselines") or {}
-        eager = ranked.get(f"eager/{threads}t") or ranked.get("eager")
-        best = ranked.get(row.get("best_baseline") or "") or {}
-        best_us = best.get("median_us") or row.get("baseline_us")
-        if eager and eager.get("median_us") and best_us:
-            found[dims_key(row["dims"])] = float(best_us) / float(eager["median_us"])
+        speedup = ranked_speedup(row, f"eager/{threads}t") or ranked_speedup(row, "eager")
+        if speedup:
+            found[dims_key(row["dims"])] = speedup
     return found
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agent.candidates import Candidate
 from agent.store import JobStore
 
 if TYPE_CHECKING:
     from agent.background import Background
+    from agent.budget import Ledger
     from evaluator.client import Referee
     from evaluator.sources import TaskSource
 
@@ -28,6 +29,8 @@ class ProposalContext:
         may_go_on: whether the job still wants candidates; asked by a proposer that waits for something. Raises JobStopped
             when the job was cancelled.
         background: technique notes and what earlier jobs taught, for prompts; None leaves them out.
+        ledger: the caps that the job's models share; None where one proposer alone asks.
+        others_wait: whether there is something else to do for the job while a proposer waits, see `Asks`.
     """
 
     task: TaskSource
@@ -37,6 +40,8 @@ class ProposalContext:
     store: JobStore
     may_go_on: Callable[[], bool] = field(default=lambda: True)
     background: Background | None = None
+    ledger: Ledger | None = None
+    others_wait: Callable[[], bool] = field(default=lambda: False)
 
 
 class Proposer(Protocol):
@@ -52,4 +57,13 @@ class Proposer(Protocol):
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
         """Yield candidates, best guess first."""
+        ...
+
+
+@runtime_checkable
+class Asks(Proposer, Protocol):
+    """A proposer that waits for answers: it offers None, instead of waiting, while others have something to do."""
+
+    def offers(self, context: ProposalContext) -> Iterator[Candidate | None]:
+        """As `propose`; the first thing it does is to send its requests, and then it offers None while `others_wait`."""
         ...

@@ -1,19 +1,17 @@
-"""Proposes what the compiler already knows: its generated kernels as editable sources, and its modes."""
+"""Proposes what the compiler already knows: its default mode, and its generated kernels as editable sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from agent.candidates import Candidate
-from agent.compiler import channels_last, cuda_graph
+from agent.compiler import channels_last
 from agent.compiler.capture import capture
 from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
-from agent.portfolio.entries import wins_everywhere
 from agent.proposers.base import ProposalContext
 
 
@@ -48,62 +46,33 @@ CUDA_EXTRACTIONS = (Extraction("inductor Triton", "generated kernels with one la
 
 
 class CompilerProposer:
-    """Origin `compiler`: extracted kernels and another layout first, because they can win; then the modes, which cannot lose by much."""
+    """Origin `compiler`: its default mode first, which is cheap and shows the baseline's times; then what can win.
+
+    The other modes are baselines, too, compiled for exactly the shape, so as candidates they would end at 1.0x or below. They are
+    not judged: where one of them is the fastest, `agent.portfolio.baselines` makes it a member.
+    """
 
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most nine candidates; what could not be made is told in an event and costs nothing else."""
-        seen: set[str] = set()
-        yield from self._extracted(context, seen)
+        """Yield at most five candidates; what could not be made is told in an event and costs nothing else."""
+        yield from self._default_mode(context)
+        yield from self._extracted(context)
         yield from self._channels_last(context)
-        best = self._modes_needed(context)
-        for label, note, make in (*self._modes(context, best), *self._launched_together(context)):
-            try:
-                source = make()
-            except ProposalFailed as error:
-                self._tell(context, label, str(error))
-                continue
-            if source not in seen:
-                seen.add(source)
-                yield Candidate(source, self.origin, label, note=note)
 
-    @staticmethod
-    def _modes(
-        context: ProposalContext, best: Sequence[str] | None
-    ) -> Iterator[tuple[str, str, Callable[[], str]]]:
-        """Label, note and maker of each mode that is one of the best baselines; None for all."""
-
-        def wanted(baseline: str) -> bool:
-            return best is None or any(name.startswith(baseline) for name in best)
-
-        text, title = context.task.source, context.task.name
-        if context.device == "cuda" and wanted(cuda_graph.BASELINE):
-            yield (cuda_graph.LABEL, cuda_graph.NOTE, partial(cuda_graph.cuda_graph_source, text, title))
-        for mode in modes(context.device):
-            if wanted(mode.baseline):
-                yield mode.label, mode.words, partial(mode_source, mode, text, title)
-
-    def _launched_together(self, context: ProposalContext) -> Iterator[tuple[str, str, Callable[[], str]]]:
-        """Label, note and maker of graphs where some shape is not won yet: of the extracted kernels, and of the reference."""
-        if context.device != "cuda":
+    def _default_mode(self, context: ProposalContext) -> Iterator[Candidate]:
+        mode = modes(context.device)[0]
+        if not self._worth_it(context, "compiler.modes"):
+            self._tell(
+                context, mode.label, "not entered: a candidate beats the best baseline on validation shapes"
+            )
             return
-        step = "compiler.graphs"
-        decided = context.store.step(step)
-        if not isinstance(decided, dict):
-            decided = {"entered": not wins_everywhere(self._validations(context))}
-            context.store.finish_step(step, decided)
-        if not decided["entered"]:
-            self._tell(context, cuda_graph.LABEL, "not entered: every validation shape is won already")
+        try:
+            source = mode_source(mode, context.task.source, context.task.name)
+        except ProposalFailed as error:
+            self._tell(context, mode.label, str(error))
             return
-        make, title = cuda_graph.cuda_graph_source, context.task.name
-        if any(name.startswith(cuda_graph.BASELINE) for name in self._best_baselines(context)):
-            yield cuda_graph.LABEL, cuda_graph.NOTE, partial(make, context.task.source, title)
-        extraction = CUDA_EXTRACTIONS[0].label
-        known = context.store.step(f"compiler.extract.{extraction}")
-        if isinstance(known, dict) and "source" in known:
-            note = "generated kernels, replayed as a CUDA graph; inputs and outputs copied"
-            yield f"{extraction} in a CUDA graph", note, partial(make, known["source"], title, "ModelNew")
+        yield Candidate(source, self.origin, mode.label, note=mode.words)
 
     def _channels_last(self, context: ProposalContext) -> Iterator[Candidate]:
         """Another layout is no baseline's, so it can win, but only where a library has kernels for it."""
@@ -119,46 +88,8 @@ class CompilerProposer:
                 return
             yield Candidate(source, self.origin, label, note=channels_last.NOTE)
 
-    def _modes_needed(self, context: ProposalContext) -> Sequence[str] | None:
-        """The baselines whose modes enter as candidates of their own; None for all, since nothing is known.
-
-        They are what every candidate is timed against, each compiled for exactly the shape, so as candidates they end at 1.0x or
-        below. They are entered to be delivered where nothing else is confidently faster, and only those that were the best
-        baseline at some shape: to compile and judge the others takes minutes on a GPU, and none of them can come out first.
-        """
-        decided = context.store.step("compiler.modes")
-        if not isinstance(decided, dict):
-            best = max(map(_validated_lower_bound, self._validations(context)), default=0.0)
-            decided = {
-                "entered": best <= 1.0,
-                "best_lower_bound": best,
-                "baselines": self._best_baselines(context),
-            }
-            context.store.finish_step("compiler.modes", decided)
-            if not decided["entered"]:
-                reason = (
-                    f"not entered: a candidate beats all of them on validation shapes (at least {best:.2f}x)"
-                )
-                self._tell(context, "torch.compile modes", reason)
-        if not decided["entered"]:
-            return ()
-        return cast("list[str]", decided.get("baselines")) or None
-
-    @staticmethod
-    def _best_baselines(context: ProposalContext) -> list[str]:
-        """Which baselines were the best one at a shape where a candidate was timed."""
-        found: set[str] = set()
-        for candidate in context.store.candidates():
-            for phase in ("screen", "validation"):
-                verdict = context.store.verdict(candidate.sha256, phase) or {}
-                found |= {
-                    row["best_baseline"] for row in verdict.get("shapes") or [] if row.get("best_baseline")
-                }
-        return sorted(found)
-
-    def _worth_another(self, context: ProposalContext, extraction: Extraction) -> bool:
-        """Whether a second form of the same kernels is worth its judging: not where something already wins."""
-        step = f"compiler.another.{extraction.label}"
+    def _worth_it(self, context: ProposalContext, step: str) -> bool:
+        """Whether something that cannot win by much is worth its judging: not where something wins already."""
         decided = context.store.step(step)
         if not isinstance(decided, dict):
             best = max(map(_validated_lower_bound, self._validations(context)), default=0.0)
@@ -171,11 +102,13 @@ class CompilerProposer:
         found = (context.store.verdict(one.sha256, "validation") for one in context.store.candidates())
         return [verdict for verdict in found if verdict is not None and verdict["verdict"] == "accepted"]
 
-    def _extracted(self, context: ProposalContext, seen: set[str]) -> Iterator[Candidate]:
+    def _extracted(self, context: ProposalContext) -> Iterator[Candidate]:
+        seen: set[str] = set()
         operators: set[str] = set()
         for extraction in CUDA_EXTRACTIONS if context.device == "cuda" else CPU_EXTRACTIONS:
             if extraction.needs and not (
-                extraction.needs & operators and self._worth_another(context, extraction)
+                extraction.needs & operators
+                and self._worth_it(context, f"compiler.another.{extraction.label}")
             ):
                 continue
             try:

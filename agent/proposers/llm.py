@@ -21,7 +21,7 @@ from agent.providers.base import Message, Provider, Reply
 from agent.providers.choice import Standing, choose
 from agent.providers.desk import IN_FLIGHT, LOOK_S, Desk, Witness
 from agent.providers.registry import provider_for
-from agent.records import messages_sha256
+from agent.records import ASKED_STEPS, messages_sha256
 from agent.spec import Budget, ModelChoice
 from agent.strategy import mismatch, starting
 from agent.strategy.clusters import visible_rows
@@ -88,7 +88,11 @@ class LLMProposer:
         self._provide = provide
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """See `Proposer.propose`.
+        """See `Proposer.propose`; raises as `offers` does."""
+        return (candidate for candidate in self.offers(context) if candidate is not None)
+
+    def offers(self, context: ProposalContext) -> Iterator[Candidate | None]:
+        """See `Asks.offers`.
 
         Raises:
             ProposalFailed: when no request of any model was answered, with the last reason.
@@ -103,11 +107,14 @@ class LLMProposer:
             prefix=f"{self.origin}/",
             provide=self._provide,
             witness=self._witness,
+            ledger=context.ledger,
         )
         try:
             seed = self._strategy.seed
             first = _First(desk, context, self.origin, in_flight, self._start_from, seed)
             yield from first.candidates()
+            while context.others_wait():  # a search goes on from what all have brought
+                yield None
             if first.awaited:
                 raise AnswersAwaited(first.awaited)
             if desk.answered or desk.last_failure is None:
@@ -181,15 +188,21 @@ class _First:
         self._begun = 0
         self._times: Mapping[str, str] = {}
 
-    def candidates(self) -> Iterator[Candidate]:
-        """Candidates as their answers arrive."""
+    def candidates(self) -> Iterator[Candidate | None]:
+        """Candidates as their answers arrive; None instead of waiting for them while others have something to do."""
         self._times = self._desk.records.recall(
             "baseline times", lambda: baseline_times(self._context) or {"": ""}
         )
+        self._begin()
+        # Files of requests are whole before anything else of the job begins.
+        batches = [one for one in self._attempts if self._desk.models[one.model].provider == "batch"]
+        wait([one.waiting for one in batches if one.waiting is not None], LOOK_S)
         while True:
             self._begin()
             if not self._attempts:
                 break
+            while self._would_wait() and self._context.others_wait():
+                yield None
             attempt = self._next()
             if attempt is None:
                 break
@@ -222,11 +235,21 @@ class _First:
     def _ask(self, attempt: _Attempt) -> bool:
         """Send the attempt's next request; False while the budget has no room for it."""
         attempt.waiting = self._desk.ask(self._request(attempt), attempt.model, attempt.messages)
-        return attempt.waiting is not None
+        if attempt.waiting is None:
+            return False
+        if attempt.round == 1 and attempt.sample == 1:
+            self._context.store.finish_step(
+                f"{ASKED_STEPS}{self._origin}", {"request": self._request(attempt)}
+            )
+        return True
 
     def _choose(self) -> int:
         index = choose(self.standings)
         return -1 if index is None else index
+
+    def _would_wait(self) -> bool:
+        under_way = [one.waiting for one in self._attempts if one.waiting is not None]
+        return bool(under_way) and not any(waiting.done() for waiting in under_way)
 
     def _next(self) -> _Attempt | None:
         """The first attempt with an answer; None when there will be none, or the job is to come to its end."""

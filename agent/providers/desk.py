@@ -39,6 +39,11 @@ LOOK_S = 0.5
 _COST_NOTHING = frozenset({"authentication", "rate_limit", "server", "request", "no_room", "waiting"})
 
 
+def ledger_of(store: JobStore, budget: Budget) -> Ledger:
+    """The job's caps with what all desks of earlier attempts have spent."""
+    return Ledger(budget, sum((Records(store, one).spent() for one in PREFIXES), Cost()))
+
+
 class Desk:
     """Asks the models of one job.
 
@@ -49,6 +54,7 @@ class Desk:
         prefix: names of this desk's requests begin with it.
         provide: makes the provider of a model.
         witness: is told of every request that is asked, recorded ones included.
+        ledger: of all desks that are open at once, see `ledger_of`; None for one of its own.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Desk:
         prefix: str = "llm/",
         provide: Callable[[ModelChoice], Provider] = provider_for,
         witness: Witness | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self._witness = witness
         self.store = store
@@ -72,7 +79,7 @@ class Desk:
         self._prices = self.records.recall("prices", lambda: price_snapshot(self.models))
         # Names of requests are the same in every job; what servers and batches know them by must not be.
         self._nonce = self.records.recall("request names", lambda: token_hex(8))
-        self._ledger = Ledger(budget, sum((Records(store, one).spent() for one in PREFIXES), Cost()))
+        self._ledger = ledger or ledger_of(store, budget)
         self._provide = provide
         self._providers: dict[int, Provider] = {}
         self._secrets = known_secrets(os.environ.get(one.api_key_variable, "") for one in self.models)

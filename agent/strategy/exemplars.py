@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.strategy.clusters import visible_geomean
+from agent.strategy.twins import is_twin
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -51,11 +52,13 @@ class Judged:
 
 
 def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
-    """Those of the candidates that the referee has said something about, in their order."""
+    """Those of the candidates that the referee has said something about, in their order; without graph twins."""
     found = []
     for candidate in candidates:
         verdict = store.verdict(candidate.sha256, "screen")
-        if verdict is not None and verdict["verdict"] not in ("not_judged", "task_rejected"):
+        if verdict is None or is_twin(candidate):
+            continue
+        if verdict["verdict"] not in ("not_judged", "task_rejected"):
             found.append(Judged(candidate, verdict))
     return found
 

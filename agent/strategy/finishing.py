@@ -1,5 +1,4 @@
-"""After all proposers: tunes what declares `TUNABLES`, undoes the winner's changes one at a time to learn which paid, and on a GPU
-replays the winner as a CUDA graph where it does not win everywhere."""
+"""After all proposers: tunes what declares `TUNABLES`, and undoes the winner's changes one at a time to learn which paid."""
 
 from __future__ import annotations
 
@@ -7,13 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
-from agent.compiler.cuda_graph import cuda_graph_source
-from agent.errors import ProposalFailed
-from agent.portfolio.entries import wins_everywhere
 from agent.strategy.ablation import Change, changes, first_paid, lesson, undo
 from agent.strategy.draws import recorded
 from agent.strategy.lessons import ABLATED_STEPS, Lesson, keep
 from agent.strategy.tuner import tuned
+from agent.strategy.twins import is_twin
 
 if TYPE_CHECKING:
     from agent.proposers.base import ProposalContext
@@ -39,27 +36,6 @@ class Finisher:
                 yield from tuned(context, candidate, self._strategy)
         if self._strategy.ablate:
             yield from self._ablations(context)
-        if context.device == "cuda":
-            yield from self._graphed(context)
-
-    def _graphed(self, context: ProposalContext) -> Iterator[Candidate]:
-        """The winner as a CUDA graph: where calls are short, launching costs what the kernel gains."""
-        accepted = self._accepted(context, "finishing/graph")
-        winner = max(accepted, key=lambda one: _validated(context, one), default=None)
-        if (
-            winner is None or winner.origin == "compiler"
-        ):  # the compiler's own are tried as graphs by its proposer
-            return
-        found = [context.store.verdict(one.sha256, "validation") or {} for one in accepted]
-        if wins_everywhere([verdict for verdict in found if verdict.get("verdict") == "accepted"]):
-            return
-        try:
-            source = cuda_graph_source(winner.source, winner.label, "ModelNew")
-        except ProposalFailed as error:
-            text = f"{winner.label} is not tried as a CUDA graph: {error}"
-            context.store.event("proposer.finished", {"origin": self.origin, "text": text})
-            return
-        yield Candidate(source, winner.origin, f"{winner.label} in a CUDA graph", winner.sha256, winner.note)
 
     def _ablations(self, context: ProposalContext) -> Iterator[Candidate]:
         accepted = {one.sha256: one for one in self._accepted(context, "finishing/ablate")}
@@ -109,7 +85,7 @@ def _learn(context: ProposalContext, winner: Candidate, without: Candidate, chan
 
 def _is_accepted(context: ProposalContext, candidate: Candidate) -> bool:
     verdict = context.store.verdict(candidate.sha256, "screen")
-    return verdict is not None and verdict["verdict"] == "accepted"
+    return verdict is not None and verdict["verdict"] == "accepted" and not is_twin(candidate)
 
 
 def _validated(context: ProposalContext, candidate: Candidate) -> float:

@@ -53,5 +53,6 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         "strata": {split: [one.stratum for one in part] for split, part in drawn.items()},
         "further": [one.dims for one in session.drawn.sampler().further(_FURTHER)],
         "processors": session.fleet.processors,
+        "device_name": session.fleet.device.facts().get("device_name"),
         "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
     }

@@ -60,6 +60,15 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
             (_plain(word), _COLORS.get(word, "red")),
             shown,
         )
+    if name == "portfolio.changed":
+        speedup, seconds = data.get("geomean_speedup"), data.get("seconds")
+        what = "first accepted candidate" if data.get("provisional") else "best so far"
+        told = f"{what}: {_plain(data.get('label'))} ({_plain(data.get('origin'))})"
+        told += f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
+        told += f" after {seconds:.0f} s" if isinstance(seconds, int | float) else ""
+        return Text(
+            told + (", provisional: not validated yet" if data.get("provisional") else ""), style="bold"
+        )
     if name == "candidate.proposed":
         return Text(f"proposed {_plain(data.get('label'))} ({_plain(data.get('origin'))})", style="dim")
     if name == "task.inferred":

@@ -41,7 +41,8 @@ def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as
         json.dump(shown, sys.stdout)
         sys.stdout.write("\n")
     else:
-        say.print(f"{job.state}: {job.reason}", markup=False, highlight=False)
+        said = job.reason if job.verdict == "no_improvement" else f"{job.state}: {job.reason}"
+        say.print(said, markup=False, highlight=False)
         if bundle:
             Console().print(f"bundle: {bundle}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit({"succeeded": 0, "waiting": EXIT_WAITING}.get(job.state, EXIT_FAILED))

@@ -41,6 +41,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Waiting for answers", reason)
         case "job.finished":
             return Said("Finished", reason, "good")
+        case "job.failed" if data.get("verdict") == "no_improvement":
+            return Said("No improvement", reason.removeprefix("no improvement: "), "warn")
         case "job.failed":
             return Said("Failed", reason, "bad")
         case "job.cancelled":
@@ -59,6 +61,10 @@ def say(name: str, data: Data) -> Said:
             return Said(f"Judging again: {label}", reason, "warn")
         case "candidate.judged":
             return Said(f"Judged: {label}", _judgement(data), words.verdict(_text(data, "verdict")).tone)
+        case "portfolio.changed" if data.get("provisional"):
+            when = f"after {formats.seconds(data.get('seconds'))}"
+            told = _joined(origin, _speedup(data), when, "provisional: not validated yet")
+            return Said(f"First accepted candidate: {label}", told, "good")
         case "portfolio.changed":
             return Said(f"New best: {label}", _joined(origin, _speedup(data)), "good")
         case "proposer.failed":

@@ -74,6 +74,11 @@ VERDICTS: dict[str, Word] = {
     "not_judged": Word(
         "not judged", "warn", "The referee failed, not the candidate; it says nothing about it."
     ),
+    "no_improvement": Word(
+        "no improvement",
+        "warn",
+        "Nothing that was found is faster than the best baseline, so nothing is delivered.",
+    ),
     "pending": Word("in progress", "busy", "Not judged yet."),
 }
 

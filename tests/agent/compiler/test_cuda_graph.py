@@ -214,3 +214,112 @@ def test_a_replay_is_the_module(tmp_path: Path, source: str, root: str) -> None:
     answer = run_program(tmp_path, ON_A_GPU)
     assert answer.pop("graphs") == 3, "three sizes, and the same graphs under inference_mode"
     assert all(answer.values()), json.dumps(answer)
+
+
+#: Runs the file's own code with a stand-in for each thing of CUDA that it asks: a graph is a recording of the module's own call.
+WITH_A_STAND_IN = """
+import contextlib, json, threading, torch, candidate
+
+class Stream:
+    def wait_stream(self, other): pass
+
+class Graph:
+    def replay(self):
+        replays.append(threading.get_ident())
+        self.again()
+
+@contextlib.contextmanager
+def capturing(graph, capture_error_mode):
+    assert capture_error_mode == "thread_local" and not torch.is_grad_enabled()
+    at_once.append(1)
+    assert len(at_once) == 1, "one capture at a time"
+    captures.append(graph)
+    yield
+    at_once.pop()
+
+capturing_now, stream, at_once, captures, replays = [False], [0], [], [], []
+torch.cuda.is_current_stream_capturing = lambda: capturing_now[0]
+torch.cuda.current_stream = torch.cuda.Stream = lambda *_: Stream()
+torch.cuda.stream = lambda _: contextlib.nullcontext()
+torch.cuda.CUDAGraph, torch.cuda.graph = Graph, capturing
+torch.cuda.memory_reserved, torch.cuda.empty_cache = (lambda: 0), (lambda: None)
+candidate.raw_stream = lambda _: stream[0]
+candidate.may_replay = lambda *_: not torch.is_grad_enabled()
+
+real = candidate.captured
+def captured(forward, inputs, most):
+    found = real(forward, inputs, most)
+    if found:
+        targets, graph, result, held = found
+        graph.again = lambda: result.copy_(forward(*targets))
+    return found
+candidate.captured = captured
+
+new = candidate.ModelNew(16, 8).eval()
+found = {}
+with torch.no_grad():
+    x = torch.randn(5, 16)
+    def right(y=x):
+        return bool(torch.allclose(new(y), torch.relu(y @ new.weight + new.bias), atol=1e-5))
+    found["right"] = [right() for _ in range(3)]
+    found["first_call_captures_nothing"] = len(captures) == 1 and len(replays) == 2
+    kept = new(x); before = kept.clone(); new(x + 1)
+    found["outputs_last"] = torch.equal(kept, before)
+    capturing_now[0] = True
+    count = len(replays)
+    found["inside_a_capture_as_it_is"] = right() and len(replays) == count
+    capturing_now[0] = False
+    stream[0] = 7
+    count = len(captures)
+    found["another_stream"] = all(right() for _ in range(3)) and len(captures) == count + 1
+    stream[0] = 0
+    count = len(captures)
+    def other():
+        with torch.no_grad():
+            found["another_thread"] = all(right() for _ in range(3)) and len(captures) == count + 1
+    thread = threading.Thread(target=other); thread.start(); thread.join()
+    candidate.CAPTURING.acquire()
+    count, y = len(captures), torch.randn(6, 16)
+    found["busy_runs_as_it_is"] = all(right(y) for _ in range(3)) and len(captures) == count
+    candidate.CAPTURING.release()
+    found["and_captures_later"] = right(y) and len(captures) == count + 1
+    held = new._bytes
+    found["bytes"] = held
+    candidate.MOST_BYTES = held + 200
+    count, y = len(captures), torch.randn(7, 16)
+    found["no_room_runs_as_it_is"] = all(right(y) for _ in range(3)) and len(captures) == count and new._bytes == held
+    new.register_buffer("count", torch.zeros(1))
+    plain = candidate.Launched.forward
+    def writing(self, x):
+        self.count.add_(1)
+        return plain(self, x)
+    candidate.Launched.forward = writing
+    new._graphs, new._bytes = {}, 0
+    candidate.MOST_BYTES = 1 << 30
+    count = len(captures)
+    for _ in range(4):
+        new(x)
+    found["writes"] = float(new.count)
+    found["what_writes_is_never_captured"] = len(captures) == count
+    candidate.Launched.forward = plain
+    new._graphs = {}
+    for rows in range(1, 60):
+        for _ in range(3):
+            right(torch.randn(rows, 16))
+    found["most_graphs"] = len(new._graphs) <= candidate.MOST_GRAPHS
+    new.double()
+    found["moved"] = (len(new._graphs), new._bytes)
+print(json.dumps(found))
+"""
+
+
+def test_what_it_captures_and_when_it_runs_as_it_is(tmp_path: Path) -> None:
+    """The file's logic without a GPU: threads, streams, other captures, memory, and modules that write into themselves."""
+    (tmp_path / "candidate.py").write_text(cuda_graph_source(MEMBER, NAME, "ModelNew"))
+    answer = run_program(tmp_path, WITH_A_STAND_IN)
+    assert answer.pop("right") == [True] * 3
+    # 3 graphs of 5 rows (two streams, two threads) and one of 6: 16 inputs and 8 outputs a row, 4 bytes each.
+    assert answer.pop("bytes") == (3 * 5 + 6) * 24 * 4
+    assert answer.pop("writes") == 4.0, "as often as it was called"
+    assert answer.pop("moved") == [0, 0]
+    assert all(answer.values()), json.dumps(answer)

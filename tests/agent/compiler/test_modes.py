@@ -6,9 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
+import torch
+import torch._inductor
 
 from agent.bundle.sections import cut
-from agent.compiler.modes import CPU_MODES, CUDA_MODES, Mode, mode_source
+from agent.compiler.modes import CPU_MODES, CUDA_MODES, Mode, baseline_name, mode_source, modes
 from tests.agent.compiler.extraction import run_program, task_text
 
 NAME = "matmul_bias_relu"
@@ -72,6 +74,7 @@ def test_each_mode_is_a_file_of_its_own(mode: Mode) -> None:
         assert "return copied(compiled(self, x))" in source, (
             "a graph's outputs are overwritten by its next replay"
         )
+        assert "is_current_stream_capturing():\n            return super().forward(x)" in source
 
 
 def test_code_for_exact_sizes_survives_more_sizes_than_the_compilers_limit(tmp_path: Path) -> None:
@@ -83,11 +86,25 @@ def test_code_for_exact_sizes_survives_more_sizes_than_the_compilers_limit(tmp_p
     assert answer["keys"] == ["weight", "bias"]
 
 
-def test_one_code_for_all_sizes(tmp_path: Path) -> None:
-    write(tmp_path, "compile dynamic")
-    answer = run_program(tmp_path, COUNT)
-    assert answer["right"]
-    assert answer["graphs"] == 1 + 1, "one for the module, one for its copy"
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [
+        ("cpu", ["compile_default/4t", "compile_default/1t", "compile_max_autotune/4t"]),
+        ("cuda", ["compile_default", "compile_reduce_overhead", "compile_max_autotune"]),
+    ],
+)
+def test_each_mode_is_a_baseline_with_the_settings_of_the_compilers_mode(
+    device: str, names: list[str]
+) -> None:
+    """As `evaluator.roles.variants` compiles them: else the times of baselines say nothing of the members."""
+    assert [baseline_name(mode, device, 4) for mode in modes(device)] == names
+    for mode in modes(device):
+        word = mode.baseline.removeprefix("compile_").replace("_", "-")
+        expected = {} if word == "default" else dict(torch._inductor.list_mode_options(word))
+        if device == "cpu":
+            expected.pop("triton.cudagraphs", None)
+        assert {name: value for name, value in mode.options.items() if name != "cpp.threads"} == expected
+        assert mode.graphs == ("triton.cudagraphs" in mode.options)
 
 
 @pytest.mark.slow

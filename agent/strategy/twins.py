@@ -1,0 +1,62 @@
+"""Graph twins: an accepted candidate replayed as a CUDA graph, wherever launches matter.
+
+The best baseline may be a CUDA graph, which launches once a call. A candidate of several kernels must not lose to that for its
+launches alone, so it is judged as a graph, too: a candidate like any other, right after the one that it replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from agent.candidates import Candidate
+from agent.compiler.cuda_graph import cuda_graph_source
+from agent.errors import ProposalFailed
+from agent.portfolio.entries import timed_rows
+from agent.strategy.lessons import ABLATED_STEPS
+
+if TYPE_CHECKING:
+    from agent.store import JobStore
+
+_ENDING = " in a CUDA graph"
+#: Calls that are shorter may wait for their launches: a launch takes some 5 us, and modules have several.
+_SHORT_US = 100.0
+#: Baselines that launch once a call.
+_GRAPHS = ("cuda_graph", "compile_reduce_overhead", "compile_max_autotune")
+
+
+def graph_twin(store: JobStore, candidate: Candidate, device: str) -> Candidate | None:
+    """The twin of an accepted candidate; None where launches do not matter, or no graph can be made of it.
+
+    Args:
+        store: of the job, with the candidate's verdicts.
+        candidate: any candidate.
+        device: "cpu" or "cuda".
+    """
+    if device != "cuda" or is_twin(candidate) or store.step(f"{ABLATED_STEPS}{candidate.sha256}") is not None:
+        return None
+    if candidate.origin == "compiler" and "torch.compile(" in candidate.source:
+        return None  # reduce-overhead is that already
+    verdicts = [store.verdict(candidate.sha256, phase) for phase in ("screen", "validation")]
+    accepted = [one for one in verdicts if one is not None and one["verdict"] == "accepted"]
+    if len(accepted) < len(verdicts) or not any(_launches_matter(verdict) for verdict in accepted):
+        return None
+    try:
+        source = cuda_graph_source(candidate.source, candidate.label, "ModelNew")
+    except ProposalFailed:
+        return None
+    label = f"{candidate.label}{_ENDING}"
+    return Candidate(source, candidate.origin, label, candidate.sha256, candidate.note)
+
+
+def is_twin(candidate: Candidate) -> bool:
+    """Whether a candidate is another one as a graph: nothing to tune, to undo or to show to a model."""
+    return candidate.parent_sha256 is not None and candidate.label.endswith(_ENDING)
+
+
+def _launches_matter(verdict: Mapping[str, Any]) -> bool:
+    return any(
+        str(row.get("best_baseline")).startswith(_GRAPHS)
+        or float(row.get("candidate_us") or _SHORT_US) < _SHORT_US
+        for row in timed_rows(verdict)
+    )

@@ -1,0 +1,63 @@
+"""What a job tells while it runs and when it ends, on a terminal and on its page."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import typer
+from rich.console import Console
+
+from services.commands.showing import event_line
+from services.commands.working import end
+from services.dashboard import story, words
+from services.jobs.views import JobView
+
+FIRST = {
+    "label": "a kernel", "origin": "llm", "geomean_speedup": 1.23, "seconds": 41.6, "provisional": True
+}  # fmt: skip
+NONE = "no improvement: optimized.py (a kernel, origin llm): 0.46x [0.18, 0.92] against the best baseline"
+
+
+def test_the_first_accepted_candidate_is_told_with_its_seconds_and_as_provisional() -> None:
+    line = event_line({"name": "portfolio.changed", "data": FIRST})
+    assert line is not None
+    assert line.plain == (
+        "first accepted candidate: a kernel (llm) 1.23x after 42 s, provisional: not validated yet"
+    )
+    said = story.say("portfolio.changed", FIRST)
+    assert said.what == "First accepted candidate: a kernel"
+    assert "after 42 s" in said.detail and "provisional" in said.detail
+    validated = FIRST | {"provisional": False}
+    line = event_line({"name": "portfolio.changed", "data": validated})
+    assert line is not None and line.plain == "best so far: a kernel (llm) 1.23x after 42 s"
+    assert story.say("portfolio.changed", validated).what == "New best: a kernel"
+
+
+def test_no_improvement_is_one_plain_sentence_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    said = story.say("job.failed", {"verdict": "no_improvement", "reason": NONE})
+    assert (said.what, said.tone) == ("No improvement", "warn")
+    assert said.detail == NONE.removeprefix("no improvement: ")
+    assert words.verdict("no_improvement").label == "no improvement"
+
+    def dumped(mode: str) -> dict[str, Any]:
+        return {"state": "failed", "verdict": "no_improvement", "reason": NONE}
+
+    job = cast(
+        JobView,
+        SimpleNamespace(
+            state="failed", verdict="no_improvement", reason=NONE, winner=None, summary={}, model_dump=dumped
+        ),
+    )
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit) as ended:
+            end(job, None, None, Console(stderr=True, width=300), as_json=as_json)
+        assert ended.value.exit_code == 1
+        shown = capsys.readouterr()
+        if as_json:
+            assert json.loads(shown.out)["job"]["reason"] == NONE
+            assert json.loads(shown.out)["bundle"] is None
+        else:
+            assert shown.err.strip() == NONE
