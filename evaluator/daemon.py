@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import signal
 import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.faults import told
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.fleet import Fleet
 from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
+
+if TYPE_CHECKING:
+    from evaluator.referee.core import RefereeCore
+
+_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -39,11 +46,14 @@ def serve(
         out.flush()
 
     try:
-        core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir), referees)
+        # The fleet first, since its fork servers take seconds to import torch: it imports what we need of it meanwhile.
+        stores = Path(verdicts_dir).parent
+        fleet = Fleet(open_device(device), Path(work_dir), minimum_tier, stores=stores, referees=referees)
+        from evaluator.referee.core import RefereeCore
+
+        core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir), referees, fleet=fleet)
         # While it times, the referee moves to the device's core; until then it has no business there.
         keep_to(core.fleet.role_cores)
-        # Once per torch version and user: seconds that the first compilation would otherwise wait for.
-        core.fleet.warm_up()
     except EvaluatorError as error:
         answer({"fatal": type(error).__name__, "message": str(error)})
         return
@@ -52,6 +62,9 @@ def serve(
             {"fatal": "RefereeLost", "message": f"the referee did not start: {told(error, Path(work_dir))}"}
         )
         return
+    # Once per torch version and user: seconds that the first compilation would otherwise wait for. It waits for what is left of
+    # them, and so does whoever times; describing a task and checking a candidate go on beside it.
+    threading.Thread(target=_warm_up, args=(core.fleet,), name="warm-up", daemon=True).start()
     answer({"ready": True})
     try:
         for line in sys.stdin:
@@ -69,6 +82,13 @@ def _answered(core: RefereeCore, request: dict[str, Any], answer: Any, work_dir:
         return {"error": str(error)}
     except Exception as error:  # noqa: BLE001 - see above
         return {"error": told(error, work_dir)}
+
+
+def _warm_up(fleet: Fleet) -> None:
+    try:
+        fleet.warm_up()
+    except EvaluatorError as error:
+        _log.warning("the compiler was not warmed up: %s", error)
 
 
 def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
@@ -97,6 +117,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
         }
         return result
     if call == "evaluate":
+        from evaluator.referee.evaluation import Request
 
         def progress(stage: str, done: int, total: int, text: str) -> None:
             answer({"progress": {"stage": stage, "done": done, "total": total, "text": text}})

@@ -151,22 +151,32 @@ class CompileAhead:
 
     def _supervise(self) -> None:
         """Starts processes as long as there is work, and stops them while the device is wanted."""
-        fleet = self._session.fleet
-        fleet.build_headers()
-        with fleet.device_lock.shared() as hold:
-            while True:
-                with self._guard:
-                    while (one := self._next()) is not None:
-                        number = max(self._running, default=0) + 1
-                        self._running[number] = one
-                        threading.Thread(target=self._work, args=(number, one), daemon=True).start()
-                    if self._closing or not (self._running or self._waiting):
-                        # Under the guard: who adds work from now on starts another thread.
-                        self._supervisor = None
-                        return
-                    self._guard.wait(_LOOK_SECONDS)
-                if hold.wanted():
-                    self._give_way(hold)
+        try:
+            with self._session.fleet.device_lock.shared() as hold:
+                self._session.fleet.build_headers()
+                while self._start_processes():
+                    if hold.wanted():
+                        self._give_way(hold)
+        except Exception:
+            # The session's process compiles what was not done, and says what is wrong.
+            _log.exception("compiling ahead ended")
+            with self._guard:
+                self._waiting.clear()
+                self._supervisor = None
+
+    def _start_processes(self) -> bool:
+        """Starts as many as there is room for, and waits a moment; False if nothing is left to do."""
+        with self._guard:
+            while (one := self._next()) is not None:
+                number = max(self._running, default=0) + 1
+                self._running[number] = one
+                threading.Thread(target=self._work, args=(number, one), daemon=True).start()
+            if not (self._running or (self._waiting and not self._closing)):
+                # Under the guard: who adds work from now on starts another thread.
+                self._supervisor = None
+                return False
+            self._guard.wait(_LOOK_SECONDS)
+            return True
 
     def _next(self) -> Work | None:
         fleet = self._session.fleet

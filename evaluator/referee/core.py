@@ -49,6 +49,7 @@ class RefereeCore:
         minimum_tier: the weakest sandbox tier to accept.
         verdicts_dir: where verdicts are kept for later; None keeps none.
         referees: how many share the device, this one among them.
+        fleet: one that was opened with all that already.
     """
 
     def __init__(
@@ -58,10 +59,13 @@ class RefereeCore:
         minimum_tier: str,
         verdicts_dir: Path | None = None,
         referees: int = 1,
+        fleet: Fleet | None = None,
     ) -> None:
         # Referees of a batch have work folders of their own and their verdicts in one place: what else they share is beside it.
         stores = verdicts_dir.parent if verdicts_dir else work_dir
-        self.fleet = Fleet(open_device(device), work_dir, minimum_tier, stores=stores, referees=referees)
+        self.fleet = fleet or Fleet(
+            open_device(device), work_dir, minimum_tier, stores=stores, referees=referees
+        )
         if self.fleet.keeper is not None:
             self.fleet.keeper.make_room = self._close_idle
         self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1

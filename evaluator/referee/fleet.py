@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import logging
 import os
 import secrets
@@ -31,8 +32,8 @@ from evaluator.referee.memory_size import MemorySize
 from evaluator.referee.room import Room
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
+from evaluator.referee.tool_run import run_tool
 from evaluator.roles import chain, runner
-from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
@@ -97,7 +98,7 @@ class Fleet:
         self.built_folder = work_dir / "built"
         self.built_folder.mkdir(exist_ok=True)
         self._sweep()
-        # One for all work folders of this user: our own code alone writes it, and it takes 150 MB and 18 s to make.
+        # One for all work folders of this user: our own code alone writes it, and it takes 150 MB and seconds to make.
         self.headers = headers_folder()
         self.chain_library = chain.build(work_dir / "trusted")
         self.chain = chain.load(self.chain_library)
@@ -151,6 +152,8 @@ class Fleet:
             try:
                 names = {"run", "compile"} if self.gpu else {"run"}
                 self._servers = {name: self._server(name, tier) for name in names}
+                # They take seconds to import torch. What else needs it here is imported beside them.
+                importlib.import_module("evaluator.referee.evaluation")
                 self.attacks = self._attack_ourselves()
             except (SandboxUnavailable, RoleFailure) as failure:
                 reasons.append(f"{tier}: {failure}")
@@ -305,9 +308,9 @@ class Fleet:
             return self._basics
 
     def build_headers(self) -> None:
-        """Precompiles Inductor's C++ headers once per torch version (about 18 s on two cores).
+        """Precompiles Inductor's C++ headers once per torch version, see :mod:`evaluator.roles.shared_headers`.
 
-        Without them every process that compiles pays that time. The caller holds the device's lock shared; taking it
+        The caller holds the device's lock shared; taking it
         in here could wait for a referee that waits for us.
         """
         complete = self.headers / "complete"
@@ -331,29 +334,25 @@ class Fleet:
                 if self._precompile():
                     complete.touch()
 
-    def _precompile(self) -> bool:
+    def _precompile(self, *, trusting: bool = True) -> bool:
+        folder = process_headers(self.tier, self.headers)
         program = (
-            "import torch\n"
-            "from evaluator.roles import variants\n"
-            "variants.use_shared_headers(HEADERS, build=True)\n"
-            "f = torch.compile(lambda x: (x * 2 + 1).relu(), dynamic=False)\n"
-            "f(torch.ones(64))\n"
-        ).replace("HEADERS", repr(process_headers(self.tier, self.headers)))
+            "from evaluator.roles import shared_headers\n"
+            f"shared_headers.build({folder!r}, trusting={trusting})\n"
+        )
         process = self.server("compile").fork(
             role="tool", limits=self.limits, builds_headers=True, may_compile=True
         )
-        text = sealed_text(_tool_text(program))
-        try:
-            with tempfile.TemporaryFile() as sink:
-                process.request_json(runner.TOOL, {}, 180.0, (text, sink.fileno()))
-        except RoleFailure as failure:
-            # Usually no compiler; then Inductor's C++ baselines are unavailable, and every verdict says so.
-            _log.warning("Inductor's C++ headers were not precompiled: %s", failure)
-            return False
-        finally:
-            os.close(text)
-            process.close()
-        return any(self.headers.glob("*.gch"))
+        result = run_tool(process, program, {}, 180.0)
+        if result.status == "ok" and any(self.headers.glob("*.gch")):
+            return True
+        if trusting:
+            return self._precompile(trusting=False)
+        # Usually no compiler; then Inductor's C++ baselines are unavailable, and every verdict says so.
+        _log.warning(
+            "Inductor's C++ headers were not precompiled: %s", f"{result.stderr}{result.stdout[-2000:]}"
+        )
+        return False
 
     def baselines(self, precision: str = DEFAULT) -> list[Baseline]:
         """Every way to run the reference of a task of this tier on this device, without times yet."""
@@ -412,12 +411,6 @@ def process_headers(tier: str, headers: Path) -> str:
     from evaluator.roles import confinement
 
     return confinement.HEADERS if tier == "namespaces" else str(headers)
-
-
-def _tool_text(program: str) -> bytes:
-    import json
-
-    return json.dumps({"program": program, "files": {}}).encode()
 
 
 @contextmanager

@@ -94,6 +94,8 @@ class TaskSession:
 
     def start_process(self, server: str = "reference") -> RoleProcess:
         """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
+        if "compile" in self.task.source:  # it may do so in its first call
+            self.fleet.build_headers()
         process = self.fleet.server(server).fork(
             role="reference",
             folder=self.folder,

@@ -25,6 +25,7 @@ from evaluator.roles import (
     device_memory,
     interpreted,
     rehearsal,
+    shared_headers,
     torch_cpp,
     variants,
 )
@@ -90,7 +91,7 @@ class ModuleHost(Turns):
         if self.role != "candidate" or request.get("compiles") or words in texts[0]:
             variants.raise_recompile_limit()
             if self.device.type == "cpu":
-                variants.use_shared_headers(self._headers)
+                shared_headers.use(self._headers)
         if interpreted.VARIABLE in os.environ:
             interpreted.prepare()
         if request.get("rehearses"):
@@ -101,6 +102,12 @@ class ModuleHost(Turns):
         self._reference_text = texts[1] if len(texts) > 1 else b""
         self.cpp.imported()
         return b""
+
+    def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """See `Turns.variant`. The headers may have come since this process was started."""
+        if self.device.type == "cpu":
+            shared_headers.use(self._headers)
+        return super().variant(request, descriptors)
 
     def asked(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Calls of `load_inline` that have not been built, as JSON (the referee validates it)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,27 +36,6 @@ def raise_recompile_limit() -> None:
     ):
         if hasattr(dynamo_config, name):
             setattr(dynamo_config, name, 4096)
-
-
-def use_shared_headers(folder: str, *, build: bool = False) -> None:
-    """Points Inductor at the C++ headers that were precompiled in ``folder``, and its locks at a private place.
-
-    Building them takes about 18 s on two cores; without this each process, with its private /tmp, would pay again.
-    Only the process that builds them writes there. Everybody else gets a private folder of links, so that a header
-    that is missing (another instruction set, an interrupted build) is made anew instead of ending the evaluation.
-    """
-    import torch._inductor.codecache as codecache
-
-    if not hasattr(codecache, "_HEADER_DIR"):
-        return
-    private = os.path.join(os.environ["TMPDIR"], "headers")
-    os.makedirs(private, exist_ok=True)
-    codecache._HEADER_LOCK_DIR = os.path.join(private, "locks")
-    codecache._HEADER_DIR = folder if build else private
-    # An unfinished build may still take back what it wrote.
-    if not build and os.path.exists(os.path.join(folder, "complete")):
-        for entry in os.listdir(folder):
-            os.symlink(os.path.join(folder, entry), os.path.join(private, entry))
 
 
 def use_tier(tier: str) -> None:

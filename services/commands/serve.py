@@ -88,10 +88,6 @@ def _has_keys() -> bool:
 
 
 def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Console) -> None:
-    import uvicorn
-
-    from services.api.app import create_app
-    from services.api.patience import most_connections, patient
     from services.observing.logs import dress
     from services.observing.requests import ACCESS_LOG
     from services.settings import get_settings
@@ -111,6 +107,14 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if settings.embedded and not with_worker:
         say.print("[yellow]no worker:[/] jobs wait until a process with a worker opens the same database.")
+    if with_worker:
+        _begin_self_check()
+
+    import uvicorn
+
+    from services.api.app import create_app
+    from services.api.patience import most_connections, patient
+
     app = create_app(settings, with_worker=with_worker)
 
     class Server(uvicorn.Server):
@@ -151,6 +155,17 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     except KeyboardInterrupt:
         pass
     _leave()
+
+
+def _begin_self_check() -> None:
+    """The worker's referee takes longer to start than all of the rest, which is imported beside it."""
+    from services.db.session import database
+    from services.db.upgrade import upgrade
+    from services.settings import get_settings
+    from services.worker.context import worker_context
+
+    upgrade(database(get_settings().database))
+    worker_context()
 
 
 def _leave() -> None:

@@ -82,6 +82,8 @@ def _run(
         with clock.part("POST /optimize to bundle"):
             job = demo.optimize(fields)
             bundle = demo.fetch_bundle(job)
+        if demo.first_accepted_s is not None:
+            clock.parts.insert(-1, ("POST /optimize to the first accepted candidate", demo.first_accepted_s))
         demo.show_result(job)
         console.print(f"Bundle: {bundle}", highlight=False, soft_wrap=True)
         console.print(f"Page:   {url}{job['urls']['dashboard']}", highlight=False, soft_wrap=True)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import httpx
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +32,7 @@ from services.demo.serving import START_WITHIN_S
 
 JUDGE_WITHIN_S = 300.0
 REPRODUCE_WITHIN_S = 600.0
-SAY_EVERY_S = 10.0  # where nothing is redrawn, a line this often says that it goes on
+SAY_EVERY_S = 5.0  # where nothing is redrawn, a line after so much silence says that it goes on
 _POLL_S = 0.25
 
 
@@ -49,6 +51,7 @@ class Demo:
         self._folder = folder
         self._console = console
         self._is_live = is_live
+        self.first_accepted_s: float | None = None  # after the job was posted
 
     def wait_until_ready(self) -> str:
         """Waits for the worker's self-check; returns the sandbox tier in force."""
@@ -88,29 +91,24 @@ class Demo:
         return job
 
     def _follow(self, job_id: str) -> None:
-        start = said_at = time.monotonic()
-        shown: Table | Text = Text("waiting for the first candidate", style="dim")
+        now = _Now(self._console)
         with (
             Client(str(self._client.base_url)) as client,
-            Live(console=self._console, auto_refresh=False, transient=True) as live,
+            now if not self._is_live else Live(now, console=self._console, transient=True),
         ):
             for view in client.watch(job_id):
                 event = view.model_dump(mode="json")
-                now = time.monotonic()
-                since = Text(f"{formats.offset(now - start):>8}  ", style="dim")
-                doing = Text("")
+                data = event["data"]
+                if event["name"] == "candidate.judged" and data["verdict"] == "accepted":
+                    self.first_accepted_s = self.first_accepted_s or now.elapsed_s
                 if event["name"] == story.PROGRESS_EVENT:
-                    doing = Text(printable(story.progress(event["data"])), style="cyan")
+                    now.doing = printable(story.progress(data))
                 line = event_line(event)
-                if line is None and not self._is_live and doing and now - said_at > SAY_EVERY_S:
-                    line = doing
                 if line is not None:
-                    said_at = now
-                    self._console.print(since + line)
+                    now.doing = ""
+                    now.say(line)
                     if self._is_live:
-                        shown = board(self._candidates(job_id), None)
-                if self._is_live:
-                    live.update(Group(shown, doing), refresh=True)
+                        now.board = board(self._candidates(job_id), None)
 
     def show_result(self, job: Mapping[str, Any]) -> None:
         """Prints the leaderboard and what the held-out shapes say."""
@@ -217,6 +215,53 @@ class Demo:
 
     def _say(self, text: str) -> None:
         self._console.print(Text(printable(text)))
+
+
+class _Now:
+    """What a job is doing, and since when: redrawn by `Live` on a terminal, elsewhere a line after each silence.
+
+    As a context manager it prints these lines.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._start = self._said_at = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._break_silence, daemon=True)
+        self._spinner = Spinner("dots", style="cyan")
+        self.board: Table | Text = Text("waiting for the first candidate", style="dim")
+        self.doing = ""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the job was posted."""
+        return time.monotonic() - self._start
+
+    def say(self, line: Text) -> None:
+        """Prints a line with the time."""
+        self._said_at = time.monotonic()
+        self._console.print(Text(f"{formats.offset(self.elapsed_s):>8}  ", style="dim") + line)
+
+    def __rich__(self) -> Group:
+        self._spinner.update(text=self._words())
+        return Group(self.board, self._spinner)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _words(self) -> Text:
+        return Text(
+            f"{formats.offset(self.elapsed_s):>8}  {self.doing or 'choosing what to do next'}", style="cyan"
+        )
+
+    def _break_silence(self) -> None:
+        while not self._over.wait(_POLL_S):
+            if time.monotonic() - self._said_at > SAY_EVERY_S:
+                self.say(Text(self.doing or "choosing what to do next", style="cyan"))
 
 
 def _what_is_missing(readiness: Mapping[str, Any]) -> str:

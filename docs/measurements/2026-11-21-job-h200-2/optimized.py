@@ -8,6 +8,7 @@ Judged on cuda. Members and where they come from:
 Outside the judged domain (other devices, dtypes, layouts, sizes), and whenever a gradient is asked for, the
 reference runs. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.
 """
+from __future__ import annotations
 
 import functools
 import inspect
@@ -15,7 +16,6 @@ import threading
 import warnings
 
 import torch
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # 1. The reference as it was given: the fall-back, and the owner of all parameters
@@ -36,7 +36,6 @@ first read the cache line that they are about to overwrite.
 Bytes: 12 per element at float32, plus 8 per column. Source: Ba, Kiros, Hinton, "Layer Normalization", arXiv 1607.06450.
 """
 
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -64,17 +63,15 @@ The kernels are plain source: edit, split or fuse them, and keep the checks in f
 """
 
 
-    from torch._inductor.runtime import triton_helpers  # small functions that ship with torch
-    from torch._inductor.runtime.triton_helpers import libdevice
     import inspect
-    import torch
-    import triton
-    import triton.language as tl
-
 
     import torch
     import torch.nn as nn
     import torch.nn.functional as F
+    import triton
+    import triton.language as tl
+    from torch._inductor.runtime import triton_helpers  # small functions that ship with torch
+    from torch._inductor.runtime.triton_helpers import libdevice
 
 
     class Model_1(nn.Module):
