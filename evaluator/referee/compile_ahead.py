@@ -157,8 +157,7 @@ class CompileAhead:
                 while self._start_processes():
                     if hold.wanted():
                         self._give_way(hold)
-        except Exception:
-            # The session's process compiles what was not done, and says what is wrong.
+        except Exception:  # noqa: BLE001 - the session's process compiles what was not done, and says what is wrong
             _log.exception("compiling ahead ended")
             with self._guard:
                 self._waiting.clear()
