@@ -8,16 +8,19 @@ from contextlib import ExitStack
 from evaluator.errors import RoleFailure
 from evaluator.lint import space
 from evaluator.lint.findings import LintFinding, Report
-from evaluator.lint.probe import Probe
+from evaluator.lint.probe import Probe, words
 from evaluator.lint.refusals import finding_of
 from evaluator.lint.rules import RULES, structure
 from evaluator.lint.rules.answers import variation
+from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.shapes.space import Dims
 from evaluator.sources import TaskSource
 
 #: After so long no further shape of the range is tried, and no further rule begun.
 _CORNERS_UNTIL_S, _RULES_UNTIL_S = 8.0, 20.0
+#: Of inputs and outputs that rules look at, on the host.
+_MOST_BYTES = 64 << 20
 #: Words of a failure that are a verdict of their own; whatever else is wrong refuses the task.
 _OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
 #: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.
@@ -50,6 +53,12 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
             for each in dims:
                 try:
                     opened = stack.enter_context(session.trial(each))
+                    if (
+                        opened.inputs.input_bytes + sum(m.span_bytes for m in opened.output_metas)
+                        > _MOST_BYTES
+                    ):
+                        findings.append(_too_large(opened))
+                        continue
                     probes.append(Probe.of(session, opened))
                 except RoleFailure as failure:
                     word, detail = failure.word, failure.detail
@@ -77,10 +86,21 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
     )
 
 
+def _too_large(shape: OpenShape) -> LintFinding:
+    length = shape.inputs.input_bytes + sum(meta.span_bytes for meta in shape.output_metas)
+    return LintFinding(
+        "not_looked_at",
+        "warning",
+        f"at {words(shape.dims)} inputs and outputs take {length >> 20} MiB, and the task has no smaller size: whether an answer "
+        "that needs no computation would pass was not looked at",
+        "let the sizes vary (DIMS), so that lint finds a small one",
+    )
+
+
 def _of_rules(probes: list[Probe], until_s: float) -> list[LintFinding]:
     """What the rules find, without what only follows from the first cause."""
     found: list[LintFinding] = []
-    for rule in RULES:
+    for rule in RULES if probes else ():
         found += rule(probes)
         if time.monotonic() > until_s or any(finding.rule in _CAUSES for finding in found):
             break
