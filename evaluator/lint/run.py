@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 
@@ -14,7 +15,7 @@ from evaluator.lint.rules import RULES, structure
 from evaluator.lint.rules.answers import variation
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
-from evaluator.shapes.space import Dims
+from evaluator.shapes.space import Dims, defaults
 from evaluator.sources import TaskSource
 
 #: After so long no further shape of the range is tried, and no further rule begun.
@@ -66,7 +67,8 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
                     raise
             if len(probes) == 2 and all(_integers(probe.dims) for probe in probes):
                 findings += space.check_effect(session, probes[0].shape, probes[1].shape)
-            findings += _of_rules(probes, started + _RULES_UNTIL_S)
+            found = _of_rules(probes, started + _RULES_UNTIL_S)
+            findings += _that_hold(session, dims, found) if inferred else found
             findings += _at_equal_sizes(session) if inferred else []
             facts = [{"shape": probe.where, "variation": variation(probe)} for probe in probes]
         limit = started + _CORNERS_UNTIL_S
@@ -84,6 +86,18 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
             "elapsed_s": round(time.monotonic() - started, 2),
         }
     )
+
+
+def _that_hold(session: TaskSession, dims: list[Dims], found: list[LintFinding]) -> list[LintFinding]:
+    """Of the findings at small sizes, which nobody runs where the space was inferred, those that hold at the file's own sizes, too."""
+    own = defaults(session.space)
+    if own in dims or not any(finding.severity == "error" for finding in found):
+        return found
+    if not session.drawn.fitting([own], _MOST_BYTES // 2):
+        return [finding for finding in found if finding.severity != "error"]
+    with session.trial(own) as opened:
+        there = {finding.rule for finding in _of_rules([Probe.of(session, opened)], math.inf)}
+    return [finding for finding in found if finding.severity != "error" or finding.rule in there]
 
 
 def _too_large(shape: OpenShape) -> LintFinding:

@@ -56,9 +56,11 @@ def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple
             is too busy to stop it in time.
     """
     fleet = session.fleet
-    eager = next(b for b in shape.baselines if b.mode == "eager" and b.threads == fleet.threads)
+    eager = next(b for b in session.every_baseline(shape) if b.mode == "eager" and b.threads == fleet.threads)
+    session.prepare(shape.side, eager)
     saved, shape.baselines = shape.baselines, [eager]
     reference = CandidateRun(fleet, session, twin(session.task), name="reference")
+    reference.expects = [shape]
     timed = Timed(shape, Outcome())
     try:
         with Pair(session, reference) as pair:

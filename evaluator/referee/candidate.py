@@ -79,6 +79,8 @@ class CandidateRun:
         self.folder = f"candidate-{key[:32]}"
         #: What has been built for it, by the digest of the call: a library, or the compiler's words.
         self._built: dict[str, bytes | str] = {}
+        #: The shapes that will be opened in its process; None for all of the session's.
+        self.expects: list[OpenShape] | None = None
         self.sides: dict[int, Side] = {}
         self.process: RoleProcess | None = None
         self.compile_s = 0.0
@@ -102,7 +104,7 @@ class CandidateRun:
         """The same candidate with what has been built for it, for one more new process; this one's has ended."""
         assert self.process is None
         run = CandidateRun(self.fleet, self.session, self.candidate, self.expires_at, self.name)
-        run._built = self._built
+        run._built, run.expects = self._built, self.expects
         return run
 
     def build(self, shapes: list[OpenShape]) -> None:
@@ -426,7 +428,8 @@ class CandidateRun:
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
         process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
-        side = self.fleet.side(process, shape.key, shape.inputs, self.session.memory_of_others())
+        memory = self.session.memory_of_others(self.expects)
+        side = self.fleet.side(process, shape.key, shape.inputs, memory)
         try:
             side.open(_CALL_SECONDS)
         except BaseException:

@@ -282,6 +282,11 @@ class Fleet:
 
         return DeviceSide(process, key, inputs, self.chain, self.keeper, memory)
 
+    def trim(self) -> None:
+        """On a GPU: memory that the referee keeps for later is given back where it is much."""
+        if self.keeper is not None:
+            self.keeper.trim()
+
     def pin(self, process: RoleProcess) -> None:
         """On a GPU machine: the process shares the referee's core from now on."""
         if self.core is not None and not process.pinned:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,10 +41,11 @@ _CALL_SECONDS, _FIRST_CALL_SECONDS = 60.0, 120.0
 #: Elements that are compared at a time, and elements of inputs and outputs of which the oracle computes rows at a time.
 _PIECE, _PART = 1 << 25, 1 << 25
 #: Places at which the oracle looks for each content, and how many more where values differ from the reference's own.
-_LOOKS, _DOUBTS = 2, 6
+_LOOKS, _DOUBTS, _WORST = 2, 4, 2
 #: An output of more elements is not computed in float64 as a whole.
 _WHOLE = 1 << 26
 _WORDS = 1 << 24
+_FEW_ROWS = 16
 #: Pieces of an output of a timed call that are compared.
 _TIMED_PIECES = 4
 
@@ -193,7 +195,8 @@ class _Comparison:
     def _look(self, answer: Answer, own: Answer, rows: tuple[int, int]) -> None:
         """The oracle's word on some rows."""
         case = self._case(rows)
-        self._told(f"{rows[1] - rows[0]} of {self._batch} rows at a time")
+        if rows[1] - rows[0] > 1 or self._batch <= _FEW_ROWS:
+            self._told(f"{rows[1] - rows[0]} of {self._batch} rows at a time")
         self._judge(case, answer, rows)
 
     def _look_at_all(self, answer: Answer, own: Answer) -> None:
@@ -262,7 +265,7 @@ class _Comparison:
 
     def _compare_all(self, answer: Answer, own: Answer) -> None:
         """Every value beside the reference's own. What differs by rows is not wrong until the oracle says so."""
-        doubts = 0
+        doubtful: list[tuple[float, int]] = []
         for index, meta in enumerate(own.metas):
             found = list(pieces(answer.tensor(index), own.tensor(index)))
             if self._name == "timed" and len(found) > _TIMED_PIECES:
@@ -271,11 +274,13 @@ class _Comparison:
             for first, mine, theirs in found:
                 if self._agrees(index, meta, mine, theirs):
                     continue
-                doubts += 1
-                if self._places is None or doubts > _DOUBTS:
+                if self._places is None:
                     self._reject(index, meta, mine, theirs)
-                row = first + _worst_row(mine, theirs)
-                self._look(answer, own, (row, row + 1))
+                    continue
+                row, gap = _worst_row(mine, theirs)
+                doubtful.append((gap, first + row))
+        for row in _chosen(doubtful):
+            self._look(answer, own, (row, row + 1))
 
     def _agrees(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> bool:
         if self._outcome.bounds and self._places is not None:
@@ -332,13 +337,26 @@ def pieces(mine: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, torc
             yield first, one, other
 
 
-def _worst_row(mine: torch.Tensor, theirs: torch.Tensor) -> int:
-    """The row (of the first dimension) in which values differ most."""
-    differing = mine != theirs
-    if mine.is_floating_point() or mine.is_complex():
-        gap = (mine.to(torch.float64 if not mine.is_complex() else mine.dtype) - theirs).abs()
-        differing = torch.nan_to_num(gap, nan=torch.inf)
-    return int(differing.reshape(len(mine), -1).amax(dim=1).to(torch.float64).argmax())
+def _worst_row(mine: torch.Tensor, theirs: torch.Tensor) -> tuple[int, float]:
+    """The row (of the first dimension) in which values differ most beside their size in the last dimension, and by how much."""
+    if not (mine.is_floating_point() or mine.is_complex()):
+        gaps = (mine != theirs).to(torch.float64)
+    else:
+        wide = torch.complex128 if mine.is_complex() else torch.float64
+        magnitude = theirs.to(wide).abs()
+        scale = magnitude + magnitude.square().mean(dim=-1, keepdim=True).sqrt() + sys.float_info.min
+        gaps = torch.nan_to_num((mine.to(wide) - theirs).abs() / scale, nan=torch.inf)
+    worst = gaps.reshape(len(mine), -1).amax(dim=1)
+    row = int(worst.argmax())
+    return row, float(worst[row])
+
+
+def _chosen(doubtful: list[tuple[float, int]]) -> list[int]:
+    """Rows at which the oracle looks: those that differ most, and some others, drawn."""
+    ordered = [row for _, row in sorted(doubtful, reverse=True)]
+    worst, others = ordered[:_WORST], ordered[_WORST:]
+    drawn = random.SystemRandom().sample(others, min(len(others), _DOUBTS - _WORST))
+    return list(dict.fromkeys([*worst, *drawn]))
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -19,6 +19,7 @@ from evaluator.roles import device_memory
 from evaluator.roles.gate import Gate
 
 #: What is kept of ended processes; large pieces are given back at once.
+_MOST_KEPT_BYTES = 1 << 30
 _SPARE_MEMORIES, _MOST_SPARE_BYTES = 1, 2 << 30
 #: How long memory is waited for that others are about to give back: that of a killed process comes with the end of its context.
 _WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
@@ -171,6 +172,12 @@ class Lender:
         for memory in spare:
             memory.free()
         torch.cuda.empty_cache()
+
+    @staticmethod
+    def trim() -> None:
+        """Gives back what torch keeps for later, where that is much: other processes cannot ask for it."""
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _MOST_KEPT_BYTES:
+            torch.cuda.empty_cache()
 
     @staticmethod
     def free_bytes() -> tuple[int, int]:

@@ -284,6 +284,7 @@ class Side(KeptCalls):
             "keep": keep,
             "token": token,
             "held": list(self.kept.items()),
+            "light": self.gpu and self.inputs.needs.large,
             "slots": min(self.slot_count, max(_FEWEST_SLOTS, 1 << (calls - 1).bit_length())),
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,6 +152,7 @@ class TaskSession:
             self._next_key += 1
             check_repeatable(opened.side)
             self.shapes[frozen] = opened
+            self.fleet.trim()
         return self.shapes[frozen]
 
     @contextmanager
@@ -167,9 +168,9 @@ class TaskSession:
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(opened.inputs.tensors)
 
-    def memory_of_others(self) -> MemorySize:
-        """On a GPU: what a candidate's process or a control needs for all shapes that are open here."""
-        shapes = self.shapes.values()
+    def memory_of_others(self, shapes: Sequence[OpenShape] | None = None) -> MemorySize:
+        """On a GPU: what a candidate's process or a control needs for these shapes, or for all that are open here."""
+        shapes = list(self.shapes.values()) if shapes is None else shapes
         needs = [(shape.inputs.needs, shape.side.most_calls(shape.output_metas)) for shape in shapes]
         return of_shapes(needs, self.fleet.room.budget_bytes)
 
@@ -431,6 +432,8 @@ class TaskSession:
             shape.side.release()
             if self.fleet.keeper is not None:
                 self.fleet.keeper.forget(shape.inputs.tensors)
+        self.shapes = {}
+        self.fleet.trim()
 
 
 def task_folder(sha256: str) -> str:

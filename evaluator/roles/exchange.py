@@ -49,6 +49,7 @@ class Exchange:
         os.close(descriptor)
         self._bytes = device_memory.as_bytes(self._address, length_bytes)
         self._length_bytes = length_bytes
+        self.pool_mib = pool_bytes >> 20
         self._copies_from = pool_bytes if library else 0
         self._next = self._copies_from
         self._pool: Any = None

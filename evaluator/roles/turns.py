@@ -211,7 +211,7 @@ class Turns:
             self._make_slots(shape, request["slots"])
         with self._pool(timed=warm is not None):
             if warm == NULL:
-                self._make_null(shape)
+                self._make_null(shape, light=request["light"])
             elif warm == LEAST:
                 self._make_least(shape)
             if warm is not None and not request["token"]:
@@ -244,9 +244,11 @@ class Turns:
             shape.forwards[LEAST] = least.native() or least
 
     @staticmethod
-    def _make_null(shape: Shape) -> None:
-        """Adds the variant that returns an output made before."""
-        if NULL not in shape.forwards:
+    def _make_null(shape: Shape, *, light: bool = False) -> None:
+        """Adds the variant that returns an output made before; ``light``: a small one, where a real one takes gigabytes."""
+        if NULL not in shape.forwards and light:
+            shape.forwards[NULL] = _constant(torch.zeros(1, device="cuda"))
+        elif NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
             eager = shape.forwards["eager"]
             shape.forwards[NULL] = eager.null(result) if isinstance(eager, calls.Call) else _constant(result)
@@ -323,7 +325,10 @@ class Turns:
             torch.OutOfMemoryError: some of their outputs may have been put elsewhere.
         """
         if self._exchange is not None and self._exchange.overflowed:
-            raise torch.OutOfMemoryError(f"{TOO_SMALL} for the outputs of timed calls at this shape")
+            raise torch.OutOfMemoryError(
+                f"{TOO_SMALL} for the outputs of timed calls at this shape: a call needs more than {self._exchange.pool_mib} MiB, "
+                f"{torch.cuda.memory_allocated() >> 20} MiB are allocated"
+            )
 
     def _located(self, outputs: list[list[torch.Tensor]]) -> tuple[frames.Addresses, bool]:
         """Where the referee finds outputs, and whether copies have been queued for that."""
@@ -378,23 +383,28 @@ class Turns:
         if self._exchange is not None:
             self._exchange.forget()
         rows: list[list[torch.Tensor]] = []
-        for kind in request["kinds"]:
-            move = exact.Move(**kind["move"]) if kind["move"] else None
-            if kind["tier"] == OWN_RESULT:
-                with torch.no_grad(), variants.full_precision() if self._exchange else nullcontext():
-                    results = blocks.flatten(shape.forwards["eager"](*arguments))
-            else:
-                results = exact.outputs(shape, arguments, own, kind["tier"], move)
-            rows.append([self._kept(tensor) for tensor in results])
-            del results
-            if [form_of(tensor) for tensor in rows[-1]] != [form_of(tensor) for tensor in rows[0]]:
+        try:
+            for kind in request["kinds"]:
+                rows.append([self._kept(tensor) for tensor in self._exactly(shape, arguments, own, kind)])
+        finally:
+            if self._exchange is not None:
+                torch.cuda.synchronize()
+                # In float64 a module takes twice its memory, which others need now.
+                torch.cuda.empty_cache()
+        for row in rows[1:]:
+            if [form_of(tensor) for tensor in row] != [form_of(tensor) for tensor in rows[0]]:
                 raise ContractError("the oracle's outputs differ in shape or dtype")
-        if self._exchange is not None:
-            torch.cuda.synchronize()
-            # In float64 a module takes twice its memory, which others need now.
-            torch.cuda.empty_cache()
         self._exact_outputs = rows
         return _report(rows, self._located(rows)[0], [0] * len(rows))
+
+    @staticmethod
+    def _exactly(shape: Shape, arguments: list[Any], own: Any, kind: dict[str, Any]) -> list[torch.Tensor]:
+        """One result, see :meth:`oracle`."""
+        if kind["tier"] != OWN_RESULT:
+            move = exact.Move(**kind["move"]) if kind["move"] else None
+            return exact.outputs(shape, arguments, own, kind["tier"], move)
+        with torch.no_grad(), variants.full_precision():
+            return blocks.flatten(shape.forwards["eager"](*arguments))
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy that the next result cannot change, where the referee reads it."""
