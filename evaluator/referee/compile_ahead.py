@@ -86,6 +86,8 @@ class CompileAhead:
         work: Sequence[Work],
         progress: Callable[[int, int], None],
         between: Callable[[], None] = lambda: None,
+        *,
+        has_device: bool = False,
     ) -> None:
         """Compiles now, and returns when all of it is done.
 
@@ -95,11 +97,14 @@ class CompileAhead:
             work: what is wanted.
             progress: told how many of all are done, from time to time.
             between: called all the while; others may get the device in it.
+            has_device: the caller holds the device's lock for itself alone, for which the supervisor would wait in vain.
         """
         self._add(work, first=True)
         keys = [key for one in work for key in one.keys]
         told = -1
         while True:
+            if has_device:
+                self._start_processes()
             with self._guard:
                 left = self._left(keys)
                 if left:
@@ -172,7 +177,8 @@ class CompileAhead:
                 threading.Thread(target=self._work, args=(number, one), daemon=True).start()
             if not (self._running or (self._waiting and not self._closing)):
                 # Under the guard: who adds work from now on starts another thread.
-                self._supervisor = None
+                if threading.current_thread() is self._supervisor:
+                    self._supervisor = None
                 return False
             self._guard.wait(_LOOK_SECONDS)
             return True

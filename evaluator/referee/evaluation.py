@@ -239,6 +239,7 @@ class Evaluation:
             thorough=self.request.thorough,
             every=self._confirms,
             between=way.between,
+            has_device=self._alone,
         )
 
     def _clocked(self, timed: list[tuple[str, OpenShape]], clock: Stages) -> bool:

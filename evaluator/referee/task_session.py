@@ -229,6 +229,7 @@ class TaskSession:
         thorough: bool = True,
         every: bool = False,
         between: Callable[[], None] = lambda: None,
+        has_device: bool = False,
     ) -> None:
         """Compiles the baselines for exactly these shapes, in parallel, and loads them; no clock runs.
 
@@ -241,6 +242,7 @@ class TaskSession:
             thorough: with the modes that take long to compile, too; a first look does without them.
             every: see above.
             between: see above.
+            has_device: see :meth:`CompileAhead.finish`.
         """
         todo = [
             shape
@@ -261,7 +263,7 @@ class TaskSession:
 
         if work:
             self.process.freeze()
-            self.ahead.finish(work, tell, between)
+            self.ahead.finish(work, tell, between, has_device=has_device)
         for shape in todo:
             self._load_baselines(shape, between)
         if todo and self.fleet.shares_stores:

@@ -87,6 +87,8 @@ class Turns:
         #: GPU only: where the slots of all shapes lie.
         self._slots: torch.Tensor | None = None
         self._slots_place = (0, 0, 0)
+        #: The large shape that was called last.
+        self._pooled: Shape | None = None
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Learns where the arguments of every slot lie in the arena; only the first slot is made."""
@@ -205,6 +207,8 @@ class Turns:
             self._exchange.forget()
         gc.collect(0)
         warm = request["warm"]
+        if request["light"]:
+            self._make_way(shape)
         if warm is not None:
             self._turn_to(shape, captured=bool(request["token"]))
             # A clock will be looking at what comes next.
@@ -222,6 +226,16 @@ class Turns:
         captured.run()
         captured.arm(request["token"])
         return captured.report
+
+    def _make_way(self, shape: Shape) -> None:
+        """A large shape's calls get all of the pool: what other shapes returned there is forgotten."""
+        before, self._pooled = self._pooled, shape
+        if before is shape or self._exchange is None:
+            return
+        for other in self.shapes.values():
+            if other is not shape:
+                other.outputs, other.held = [], {}
+        self._exchange.renew()
 
     def _turn_to(self, shape: Shape, *, captured: bool) -> None:
         """Timed blocks of another shape or regime begin: what was recorded and kept for those of the last one goes."""
@@ -293,6 +307,8 @@ class Turns:
         if request["ready"]:
             self.ready(request["ready"], [])
         shape = self.shapes[request["shape"]]
+        if request["pooled"]:
+            self._make_way(shape)
         variant = request["variant"]
         results: list[Any] = []
         slots = self._slots_of(shape, request)
