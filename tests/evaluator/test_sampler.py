@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from evaluator.errors import RoleFailure
+from evaluator.roles.module_host import _fields_of
 from evaluator.shapes.apart import are_near
 from evaluator.shapes.drawing import Drawn, Limits
+from evaluator.shapes.inference.declaring import declared
+from evaluator.shapes.inference.result import refused
 from evaluator.shapes.sampler import COUNTS, NEAR, SMALL, SPLITS, Sampler
 from evaluator.shapes.space import (
     ChoiceDim,
@@ -22,6 +27,7 @@ from evaluator.shapes.space import (
     varying,
 )
 from evaluator.shapes.strata import CROSSED, STRATA, draw_every, draw_strata, is_prime
+from kernelbench_tasks import Dim
 
 pytestmark = pytest.mark.shares
 
@@ -136,6 +142,26 @@ def test_what_varies() -> None:
     assert varying({"heads": space["heads"], "dtype": SPACE["dtype"]}, CONFIGURATION) == ["heads", "dtype"]
     assert varying({"dtype": SPACE["dtype"]}, ["dtype"]) == []
     assert varying({}, []) == []
+
+
+def test_the_own_size_is_that_of_the_kind_of_device() -> None:
+    dim = Dim(1, 64, default=8, gpu=32)
+    for gpu, own in ((False, 8), (True, 32)):
+        space = parse_space({"rows": _fields_of("rows", dim, gpu=gpu)})
+        assert sampler(space).draw("visible")[0] == Drawn({"rows": own}, "own")
+
+
+def test_what_a_user_names_is_varied() -> None:
+    """A configuration stays as it is unless the request's `space` names it, by whatever name of those that move together."""
+    inferred = replace(
+        refused(""), ok=True, space={"batch": IntegerDim(1, 64, 1, 8), "features": IntegerDim(8, 64, 8, 16)},
+        tied={"batch": ("batch",), "features": ("features", "hidden")},
+    )  # fmt: skip
+    assert "VARIES" not in declared("", inferred, {})
+    named: dict[str, Any] = {}
+    exec(declared("", inferred, {"hidden": {"max": 32}}), named)
+    assert named["VARIES"] == ["features"]
+    assert varying(inferred.space, ["features"], named["VARIES"]) == ["batch", "features"]
 
 
 def test_near_shapes_are_log_uniform_awkward_ones_among_them_and_of_a_realistic_volume() -> None:
