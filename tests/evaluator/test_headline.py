@@ -10,7 +10,7 @@ import pytest
 from evaluator.referee.shape_results import summary_of
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize
-from evaluator.verdict import ShapeResult
+from evaluator.verdict import ShapeResult, by_size
 
 pytestmark = pytest.mark.shares
 
@@ -61,6 +61,12 @@ def test_each_split_has_a_headline_of_its_own() -> None:
     assert summary["overfit_index"] == pytest.approx(2.0)
     # Own twice, near once: strata count alike, not shapes.
     assert summary["geomean_speedup"] == pytest.approx(math.sqrt(2.0 * 1.0))
+
+
+def test_strata_stand_beside_the_headline_where_there_are_several() -> None:
+    both = summary_of([timed("own", 4.0), timed("near", 1.5), timed("small", 0.5)], Traffic())
+    assert by_size(both) == "own 4.00x, near 1.50x, small 0.50x"
+    assert by_size(summary_of([timed("own", 4.0)], Traffic())) == by_size({}) == ""
 
 
 def test_the_own_size_is_no_sample_of_others() -> None:

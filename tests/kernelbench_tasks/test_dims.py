@@ -25,6 +25,12 @@ def test_a_default_lies_in_the_middle_of_the_octaves() -> None:
     assert Dim(0, 0).default == 0
 
 
+def test_a_dimension_has_a_size_of_its_own_on_a_gpu() -> None:
+    assert (Dim(1, 4096, default=16).gpu, Dim(1, 4096, default=16, gpu=4096).gpu) == (16, 4096)
+    with pytest.raises(ValueError, match="gpu=5000"):
+        Dim(1, 4096, default=16, gpu=5000)
+
+
 def test_dimensions_are_values() -> None:
     assert Dim(1, 4) == Dim(1, 4)
     assert hash(Choice("a", "b")) == hash(Choice("a", "b"))

@@ -35,6 +35,7 @@ def test_texts_of_strangers_stay_texts_in_tables() -> None:
         "dims": {HOSTILE: HOSTILE}, "split": HOSTILE, "stratum": HOSTILE, "decision": HOSTILE, "timed": True, "weight": HOSTILE,
         "best_baseline": HOSTILE, "baselines": {HOSTILE: {"median_us": HOSTILE}}, "candidate_us": HOSTILE, "correct": HOSTILE,
     }  # fmt: skip
+    row.summary = {"by_stratum": {HOSTILE: {"geomean_speedup": 2.0}, "near": {"geomean_speedup": 1.0}}}
     told = story.timeline([{"name": HOSTILE, "data": {"text": HOSTILE}, "time": HOSTILE}], None)
     for made in (
         table_rows.ranked([row], has_traffic=True, tickable=True),
