@@ -1,4 +1,4 @@
-"""The main loop of a job: describe, propose, judge, choose, assemble, judge on held-out shapes, bundle.
+"""The main loop of a job: describe, ask models, propose, judge, choose, assemble, judge on held-out shapes, bundle.
 
 Each arrow is one step with a stored result. A job that is killed at any instant is simply run again: what the store
 has is skipped, only the judging in flight is repeated.

@@ -37,6 +37,7 @@ def baseline_entries(
     """
     if not entries:
         return []
+    entries = sorted(entries, key=lambda entry: entry.candidate.sha256)  # in whatever order they were judged
     environment = entries[0].verdict.get("environment") or {}
     found: list[Entry] = []
     known: dict[str, float] = {}

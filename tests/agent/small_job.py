@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agent.candidates import Candidate
 from agent.job import run_job
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
@@ -107,13 +108,17 @@ def spec(base_url: str | None = None, **more: Any) -> JobSpec:
 
 
 def judged(store: FolderStore) -> set[tuple[str, str, str]]:
-    """(candidate, phase, verdict word) of everything that was judged."""
+    """(candidate, phase, verdict word) of everything that was judged; optimized.py holds measured figures, so by its name."""
     return {
-        (candidate.sha256, phase, verdict["verdict"])
+        (_known_by(candidate), phase, verdict["verdict"])
         for candidate in store.candidates()
         for phase in ("screen", "validation", "held_out")
         if (verdict := store.verdict(candidate.sha256, phase)) is not None
     }
+
+
+def _known_by(candidate: Candidate) -> str:
+    return candidate.label if candidate.label == "optimized.py" else candidate.sha256
 
 
 def main(folder: Path, base_url: str, work_dir: Path) -> JobOutcome:

@@ -78,3 +78,13 @@ def test_what_was_judged_itself_is_left_out() -> None:
 def test_a_forward_that_cannot_be_wrapped_leaves_the_plain_reference() -> None:
     source = small_job.TASK.replace("forward(self, x: torch.Tensor)", "forward(self, *x)")
     assert baseline_entries(TaskSource("sort", source), "cuda", [judged({"compile_default": 10.0})]) == []
+
+
+def test_the_order_in_which_candidates_were_judged_changes_nothing() -> None:
+    """Answers of models arrive in any order, and a job that was killed must deliver the same file."""
+    first = judged({"eager": 50.0, "compile_default": 20.0, "cuda_graph": 19.0})
+    other = replace(
+        judged({"eager": 20.5, "compile_default": 20.0, "cuda_graph": 21.0}),
+        candidate=Candidate("class ModelNew: ...", "llm", "other"),
+    )
+    assert baseline_entries(TASK, "cuda", [first, other]) == baseline_entries(TASK, "cuda", [other, first])
