@@ -335,7 +335,8 @@ class TaskSession:
                 baseline.failure = ""
                 self._prepare(shape, baseline)
         tier.drop_wrong(self, shape, wanted)
-        shape.find_same()
+        if not shape.remembered:  # there, contenders are loaded and nothing else may become one
+            shape.find_same()
         for baseline in wanted:
             if baseline.failure:
                 self.unavailable[baseline.name] = baseline.failure

@@ -104,7 +104,7 @@ def _generated_code(paths: list[str]) -> Iterator[None]:
         paths.append(path)
         return load(key, path, *arguments, **options)
 
-    PyCodeCache.load_by_key_path = noted  # type: ignore[assignment]
+    PyCodeCache.load_by_key_path = noted  # type: ignore[method-assign]
     try:
         yield
     finally:
