@@ -13,13 +13,20 @@ from evaluator.shapes.space import Dims
 
 @dataclass
 class Baseline:
-    """One way a user could run the reference without us: mode and threads, with its time at one shape."""
+    """One way a user could run the reference without us: mode and threads, with its time at one shape.
+
+    Attributes:
+        code: digest of what the compiler generated; empty where that is not known.
+        same_as: name of another one with as many threads for which it generated the same, and which is timed for both.
+    """
 
     name: str
     mode: str
     threads: int
     median_us: float = 0.0
     failure: str = ""
+    code: str = ""
+    same_as: str = ""
 
 
 @dataclass
@@ -49,14 +56,19 @@ class OpenShape:
         return self.side.gpu and self.inputs.needs.large
 
     @property
+    def working(self) -> list[Baseline]:
+        """What is timed: without those that failed, and with one of those that are the same code."""
+        return [baseline for baseline in self.baselines if not baseline.failure and not baseline.same_as]
+
+    @property
     def contenders(self) -> list[Baseline]:
         """The two fastest baselines, and the best one with another number of threads."""
-        working = sorted((b for b in self.baselines if not b.failure), key=lambda b: b.median_us)
+        working = sorted(self.working, key=lambda b: b.median_us)
         return [*working[:2], *(rival for rival in self.rivals if rival not in working[:2])]
 
     @property
     def best(self) -> Baseline:
-        return min((b for b in self.baselines if not b.failure), key=lambda baseline: baseline.median_us)
+        return min(self.working, key=lambda baseline: baseline.median_us)
 
     @property
     def rivals(self) -> list[Baseline]:
@@ -66,8 +78,16 @@ class OpenShape:
         wait for one another; so this choice is not left to a ranking of some seconds ago.
         """
         best = self.best
-        others = [b for b in self.baselines if not b.failure and b.threads != best.threads]
+        others = [b for b in self.working if b.threads != best.threads]
         return [best, *sorted(others, key=lambda baseline: baseline.median_us)[:1]]
+
+    def find_same(self) -> None:
+        """Marks baselines whose code another one has, too: max-autotune changes nothing where there is nothing to tune."""
+        first: dict[tuple[str, int], str] = {}
+        for baseline in self.baselines:
+            if baseline.code and not baseline.failure:
+                name = first.setdefault((baseline.code, baseline.threads), baseline.name)
+                baseline.same_as = name if name != baseline.name else ""
 
 
 def freeze_dims(dims: Dims) -> tuple[tuple[str, Any], ...]:

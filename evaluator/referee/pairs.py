@@ -206,10 +206,8 @@ class Pair:
         best = shape.best
         return [
             (baseline, self._control.side(shape, baseline))
-            for baseline in shape.baselines
-            if not baseline.failure
-            and baseline.threads == best.threads
-            and baseline.median_us <= _NEAR * best.median_us
+            for baseline in shape.working
+            if baseline.threads == best.threads and baseline.median_us <= _NEAR * best.median_us
         ]
 
     def _rivals(self, timed: Timed) -> list[tuple[Baseline, Side]]:

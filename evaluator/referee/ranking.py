@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MIN_CALLS = 4
 #: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
 _CLEARLY_SLOWER = 0.35
+_HOPELESS = 2.0
 #: Rounds that confirm remembered times, and how far off (relative) they may be.
 _PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
@@ -49,7 +50,7 @@ def rank(session: TaskSession, shape: OpenShape) -> None:
     all get blocks of the same length, near rivals are told apart again, and times are only compared within a
     round, which is shorter than the seconds for which a neighbor slows this machine.
     """
-    rivals = [baseline for baseline in shape.baselines if not baseline.failure]
+    rivals = shape.working
     everybody, side = list(rivals), shape.side
     session.fleet.pin(side.process)
     guesses_us = {baseline.name: _guess_us(session, shape, baseline) for baseline in rivals}
@@ -62,6 +63,7 @@ def rank(session: TaskSession, shape: OpenShape) -> None:
         for _ in range(count):
             rounds.append({b.name: session.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
             nulls_ns.append(session.null_ns(side, calls, shape.output_metas))
+            rivals = without_hopeless(rounds, rivals)
         names = [baseline.name for baseline in rivals]
         score = {name: _relative(rounds, name, names) for name in names}
         near = min(score.values()) + _CLEARLY_SLOWER
@@ -74,6 +76,19 @@ def rank(session: TaskSession, shape: OpenShape) -> None:
     for baseline in everybody:
         ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
         baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
+    times_us = {baseline.name: baseline.median_us for baseline in everybody}
+    for baseline in shape.baselines:
+        baseline.median_us = times_us.get(baseline.same_as, baseline.median_us)
+
+
+def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> list[Baseline]:
+    """Without those whose shortest block so far took more than `_HOPELESS` times as long as another's longest.
+
+    Two threads of a tiny module can take 50 times as long as one, and all get blocks of as many calls as the fastest.
+    """
+    taken = {b.name: [turn[b.name] for turn in rounds] for b in rivals}
+    most_ns = _HOPELESS * min(max(blocks) for blocks in taken.values())
+    return [b for b in rivals if min(taken[b.name]) <= most_ns]
 
 
 def _guess_us(session: TaskSession, shape: OpenShape, baseline: Baseline) -> float:

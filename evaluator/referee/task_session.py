@@ -338,8 +338,8 @@ class TaskSession:
             shape.ranked = True
         return all(shape.ranked for shape in shapes)
 
-    def prepare(self, side: Side, baseline: Baseline) -> None:
-        """Makes a baseline ready to be called at a shape; compiles it if need be."""
+    def prepare(self, side: Side, baseline: Baseline) -> str:
+        """Makes a baseline ready to be called at a shape; compiles it if need be. Returns its `Baseline.code`."""
         side.own()
         request = {
             "shape": side.key,
@@ -348,11 +348,12 @@ class TaskSession:
             "threads": baseline.threads,
             "autocast": AUTOCAST_DTYPES.get(self.precision),
         }
-        side.process.request(runner.VARIANT, request, _COMPILE_SECONDS)
+        answer = side.process.request_json(runner.VARIANT, request, _COMPILE_SECONDS)
+        return str(answer.get("code") or "")[:64]
 
     def _prepare(self, shape: OpenShape, baseline: Baseline) -> None:
         try:
-            self.prepare(shape.side, baseline)
+            baseline.code = self.prepare(shape.side, baseline)
         except RoleFailure as failure:
             if shape.side.process.dead or baseline.mode == "eager":
                 raise
@@ -370,6 +371,8 @@ class TaskSession:
                 baseline.failure = ""
                 self._prepare(shape, baseline)
         tier.drop_wrong(self, shape, wanted)
+        if not shape.remembered:  # there, contenders are loaded and nothing else may become one
+            shape.find_same()
         for baseline in wanted:
             if baseline.failure:
                 self.unavailable[baseline.name] = baseline.failure

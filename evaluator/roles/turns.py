@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -427,15 +428,15 @@ class Turns:
         return tensor.clone() if self._exchange is None else self._exchange.place(tensor)
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
-        """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up)."""
+        """Reference only: prepares a baseline (compiles it for exactly this shape and warms it up); says which code it is."""
         shape = self.shapes[request["shape"]]
         self._make_slots(shape, 1)
         torch.set_num_threads(request["threads"])
         autocast = getattr(torch, request["autocast"]) if request["autocast"] else None
-        variants.prepare(
+        code = variants.prepare(
             shape, request["variant"], request["mode"], request["threads"], self.device, autocast
         )
-        return b""
+        return json.dumps({"code": code}).encode()
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:
         if self._slots is None:

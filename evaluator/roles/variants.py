@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,6 +24,9 @@ MODES = (
     "eager_autocast",
     "compile_autocast",
 )
+
+#: How the line of generated code begins that says the how manieth of this process it is.
+_NUMBER = "# AOT ID"
 
 
 def raise_recompile_limit() -> None:
@@ -66,7 +71,7 @@ def prepare(
     threads: int,
     device: torch.device,
     autocast: torch.dtype | None = None,
-) -> None:
+) -> str:
     """Adds the variant ``name`` to the shape's forwards and warms it up on slot 0 until nothing compiles any more.
 
     Args:
@@ -77,9 +82,43 @@ def prepare(
         device: where the module runs.
         autocast: what the modes with autocast compute products in.
 
+    Returns:
+        A digest of the code that Inductor loaded for it on a CPU; empty where it loaded none.
+
     Raises:
         Exception: whatever the compiler raises; the referee then goes on without this baseline.
     """
+    generated: list[str] = []
+    with _generated_code(generated) if device.type == "cpu" else nullcontext():
+        _make(shape, name, mode, threads, device, autocast)
+    digest = hashlib.sha256()
+    for path in generated:
+        with open(path, encoding="utf-8") as file:
+            digest.update("".join(line for line in file if not line.startswith(_NUMBER)).encode())
+    return digest.hexdigest() if generated else ""
+
+
+@contextmanager
+def _generated_code(paths: list[str]) -> Iterator[None]:
+    """Adds the files of code that Inductor loads meanwhile, compiled now or kept from earlier."""
+    from torch._inductor.codecache import PyCodeCache
+
+    load = PyCodeCache.load_by_key_path
+
+    def noted(key: str, path: str, *arguments: Any, **options: Any) -> ModuleType:
+        paths.append(path)
+        return load(key, path, *arguments, **options)
+
+    PyCodeCache.load_by_key_path = noted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PyCodeCache.load_by_key_path = load  # type: ignore[method-assign]
+
+
+def _make(
+    shape: Any, name: str, mode: str, threads: int, device: torch.device, autocast: torch.dtype | None
+) -> None:
     if mode == "eager":
         shape.forwards[name] = shape.forwards["eager"]
     elif mode == "cuda_graph":

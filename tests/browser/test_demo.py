@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from kernelbench_tasks import catalog
+from services.demo import steps
 from services.demo.board import board
 from services.demo.cheat import cheating_candidate
 from tests.browser import stored
@@ -91,6 +92,18 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
     assert cells[4][1] == "Replayed."
 
 
+def test_a_job_that_says_nothing_is_told_of_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "SAY_EVERY_S", 0.1)
+    console = Console(width=120, record=True, file=io.StringIO())
+    now = steps._Now(console)
+    with now:
+        wait_until(
+            lambda: "choosing what to do next" in console.export_text(clear=False), 10.0, lambda: "silence"
+        )
+        now.doing = "Screening one pass: checking rows=512"
+        wait_until(lambda: now.doing in console.export_text(clear=False), 10.0, lambda: "silence")
+
+
 @pytest.mark.timeout(300)
 def test_a_module_that_does_not_parse_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
     task = tmp_path / "broken.py"
@@ -137,6 +150,7 @@ def test_the_demo_goes_from_a_file_of_ones_own_to_a_caught_cheat(tmp_path: Path)
     for said in (
         "Dashboard: http://127.0.0.1:",
         "speedup on held-out shapes",
+        "POST /optimize to the first accepted candidate",
         "verdict: cheating",
         "The service is stopped.",
     ):

@@ -1,0 +1,68 @@
+"""Which baselines are timed: near rivals always, those that cannot be the fastest not for long, the same code once."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.ranking import without_hopeless
+from tests.attacks.test_candidates import TASK
+
+
+def left(**blocks: list[int]) -> list[str]:
+    baselines = [Baseline(name, "eager", 1) for name in blocks]
+    rounds = [dict(zip(blocks, times, strict=True)) for times in zip(*blocks.values(), strict=True)]
+    return [baseline.name for baseline in without_hopeless(rounds, baselines)]
+
+
+def test_a_baseline_whose_best_block_is_twice_as_long_as_the_worst_of_another_is_out() -> None:
+    assert left(one_thread=[100, 110], two_threads=[5000, 230]) == ["one_thread"]
+
+
+def test_one_disturbed_block_puts_nobody_out() -> None:
+    assert left(fastest=[100, 900], near=[120, 125], disturbed=[4000, 130]) == [
+        "fastest",
+        "near",
+        "disturbed",
+    ]
+
+
+def test_the_fastest_stays_even_where_all_its_blocks_but_one_were_disturbed() -> None:
+    assert "fastest" in left(fastest=[100, 900, 900], steady=[150, 151, 152])
+
+
+@pytest.mark.timeout(240)
+def test_max_autotune_is_timed_once_with_the_default_mode_where_it_generates_the_same(
+    core: RefereeCore,
+) -> None:
+    with core.fleet.device_lock.shared():
+        session = core.session(TASK)
+        shape = session.open({"rows": 64, "cols": 96})
+        session.compile_baselines([shape], lambda *_: None)
+    with core.fleet.device_lock.exclusive():
+        session.rank_baselines([shape], lambda *_: None)
+    found = {baseline.name: baseline for baseline in shape.baselines}
+    threads = core.fleet.threads
+    assert found[f"compile_max_autotune/{threads}t"].same_as == f"compile_default/{threads}t"
+    for baseline in shape.baselines:
+        assert baseline.median_us > 0
+        if baseline.same_as:
+            assert baseline.median_us == found[baseline.same_as].median_us
+    assert not any(baseline.same_as for baseline in shape.working)
+    assert len({baseline.code for baseline in shape.working if baseline.code}) == len(shape.working) - 2
+
+
+def test_other_code_other_threads_and_what_failed_are_the_same_as_nothing() -> None:
+    shape = OpenShape({}, 1, None, None)  # type: ignore[arg-type]
+    shape.baselines = [
+        Baseline("failed", "compile_default", 1, failure="no compiler", code="a"),
+        Baseline("one", "compile_default", 1, code="a"),
+        Baseline("two", "compile_default", 2, code="a"),
+        Baseline("other", "compile_max_autotune", 1, code="b"),
+        Baseline("eager", "eager", 1),
+        Baseline("eager too", "eager", 1),
+        Baseline("again", "compile_max_autotune", 1, code="a"),
+    ]
+    shape.find_same()
+    assert {one.name: one.same_as for one in shape.baselines if one.same_as} == {"again": "one"}
