@@ -63,7 +63,7 @@ class CudaDevice:
         self.architecture = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(self._handle))
         self.memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
         # Of an H200 8.8 GiB, where a third is 22 calls of 128 MB.
-        self.share_bytes = self.memory_bytes // 16
+        self.share_bytes = self.memory_bytes // 24
         self.input_cap_bytes = min(512 << 20, self.share_bytes // 8)
         # An eighth of the memory; rates that any data center's GPU of these years reaches without TF32.
         self.caps = Caps(self.memory_bytes // 8, 0.1, 3e13, 1.5e12, 8e-6)

@@ -69,6 +69,7 @@ class CompileAhead:
         self._running: dict[int, Work] = {}
         self._done: set[tuple[Any, ...]] = set()
         self._processes: dict[int, RoleProcess] = {}
+        self._threads: set[threading.Thread] = set()
         self._stopped: set[int] = set()
         self._may_go = threading.Event()
         self._may_go.set()
@@ -187,13 +188,13 @@ class CompileAhead:
         fleet = self._session.fleet
         if self._closing or not self._waiting or len(self._running) >= fleet.compile_workers:
             return None
-        used_bytes = sum(one.needs_bytes for one in self._running.values())
-        if (
-            self._budget_bytes
-            and self._running
-            and used_bytes + self._waiting[0].needs_bytes > self._budget_bytes
-        ):
-            return None
+        if self._budget_bytes and self._running:
+            used_bytes = sum(one.needs_bytes for one in self._running.values())
+            wanted_bytes = self._waiting[0].needs_bytes
+            # What runs has not taken all of its memory yet, and the rest of the evaluation needs some.
+            free_bytes = fleet.keeper.free_bytes()[0] if fleet.keeper is not None else 0
+            if used_bytes + wanted_bytes > min(self._budget_bytes, free_bytes):
+                return None
         return self._waiting.popleft()
 
     def _give_way(self, hold: Hold) -> None:
@@ -209,6 +210,7 @@ class CompileAhead:
 
     def _work(self, number: int, work: Work) -> None:
         process: RoleProcess | None = None
+        self._threads.add(threading.current_thread())
         try:
             process = self._session.start_process(self._role)
             process.meanwhile = lambda waited_for: self._pause(number, waited_for)
@@ -225,6 +227,7 @@ class CompileAhead:
                 self._processes.pop(number, None)
                 self._stopped.discard(number)
                 self._done.update(work.keys)
+                self._threads.discard(threading.current_thread())
                 self._guard.notify_all()
 
     def _compile(self, number: int, process: RoleProcess, work: Work) -> None:
@@ -240,7 +243,7 @@ class CompileAhead:
                         if process.dead:
                             return
         finally:
-            opened.side.release()
+            session.forget(opened.inputs, opened.side)
 
     def _pause(self, number: int, process: RoleProcess) -> float:
         """Stops the process while the device is wanted; returns for how many seconds."""
@@ -260,15 +263,22 @@ class CompileAhead:
             process.continue_others()
         return time.monotonic() - began
 
-    def close(self) -> None:
-        """Ends all processes."""
+    def give_memory_back(self) -> None:
+        """Ends all processes, whose memory others need more; the session's compiles what they have not done. Not for their own needs."""
+        if threading.current_thread() in self._threads:
+            return
         with self._guard:
-            self._closing = True
             self._waiting.clear()
             processes = list(self._processes.values())
-            supervisor = self._supervisor
         for process in processes:
             process.kill()
+
+    def close(self) -> None:
+        """Ends all processes, for good."""
+        with self._guard:
+            self._closing = True
+            supervisor = self._supervisor
+        self.give_memory_back()
         self._may_go.set()
         if supervisor is not None:
             supervisor.join()
@@ -278,4 +288,6 @@ def work_for(shape: OpenShape, baselines: Iterable[Baseline], modes: Iterable[st
     """The work of a shape that is open: those of its baselines that need a compiler."""
     needs = shape.inputs.needs
     names = tuple(baseline.name for baseline in baselines if baseline.mode in modes)
-    return Work(shape.dims, names, needs.slot_bytes + 2 * needs.peak_bytes + _CONTEXT_BYTES)
+    # Weights are there three times: in the referee, on their way, and in the module.
+    needs_bytes = needs.slot_bytes + 2 * needs.peak_bytes + 3 * needs.weights_bytes + _CONTEXT_BYTES
+    return Work(shape.dims, names, needs_bytes)

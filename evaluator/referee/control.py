@@ -143,6 +143,8 @@ class Control:
             run = CandidateRun(
                 self._fleet, self._session, twin(self._session.task), name="control", files_of=files_of
             )
+            # Large shapes are never opened in it, see :meth:`_ready`.
+            run.expects = [shape for shape in self._session.shapes.values() if not shape.large]
             self._runs[threads] = run
             run.start()
         return self._runs[threads]

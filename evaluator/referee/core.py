@@ -67,7 +67,7 @@ class RefereeCore:
             open_device(device), work_dir, minimum_tier, stores=stores, referees=referees
         )
         if self.fleet.keeper is not None:
-            self.fleet.keeper.make_room = self._close_idle
+            self.fleet.keeper.make_room = self._make_room
         self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
         self._lint_reports = ReportStore(stores / "lint")
@@ -241,6 +241,12 @@ class RefereeCore:
         """Closes every task but the one in use, which is the last, for the memory of their references."""
         while len(self._sessions) > in_use:
             self._sessions.popitem(last=False)[1].close()
+
+    def _make_room(self) -> None:
+        """The device is full: tasks that are not in use go, and what is only compiled ahead."""
+        self._close_idle()
+        for session in self._sessions.values():
+            session.ahead.give_memory_back()
 
     def _drop(self, task: TaskSource) -> None:
         session = self._sessions.pop(task.sha256, None)

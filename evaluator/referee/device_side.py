@@ -34,6 +34,8 @@ _EXCHANGE_SECONDS = 60.0
 #: For so long a replay may go on while its process is stopped.
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
+#: A pool that was too small for a baseline grows by this factor, where so much stays free.
+_GROWTH, _GROWTH_SPARE_BYTES = 1.5, 2 << 30
 #: Elements of which float64 copies are made at a time.
 _PIECE_ELEMENTS = 1 << 25
 #: Owner of slots in which contents of more than one shape may lie.
@@ -53,10 +55,11 @@ class DeviceSide(Side):
         chain: Chain,
         keeper: Keeper,
         size: MemorySize,
+        usual_size: MemorySize,
     ) -> None:
         self._keeper = keeper
-        #: What the process must have.
-        self._size = size
+        #: What the process must have, and what blocks of ordinary shapes fit into.
+        self._size, self._usual_size = size, usual_size
         self._nulls_ns: dict[tuple[int, bool, bool], deque[int]] = {}
         super().__init__(process, key, inputs, chain)
 
@@ -95,7 +98,7 @@ class DeviceSide(Side):
 
     def _allocate(self, fixed_bytes: int, slots_bytes: int) -> None:
         self._region = self._keeper.region(fixed_bytes)
-        assert slots_bytes <= self._slots.length_bytes
+        assert slots_bytes <= self._slots.length_bytes and self.slot_count > 0
 
     @property
     def _slots(self) -> Region:
@@ -125,7 +128,34 @@ class DeviceSide(Side):
     def most_calls(self, metas: tuple[TensorMeta, ...]) -> int:
         """See :meth:`Side.most_calls`: the exchange must hold all outputs, with room for what lies between them."""
         each_bytes = sum(meta.span_bytes for meta in metas)
-        return min(self.slot_count, self._memory().size.calls(each_bytes))
+        fits = min(self.slot_count, self._memory().size.calls(each_bytes))
+        return min(fits, self.inputs.needs.most_calls(self._usual_size, each_bytes))
+
+    def enlarge(self) -> bool:
+        """See :meth:`Side.enlarge`."""
+        size, budget_bytes = self._memory().size, self._keeper.free_bytes()[0]
+        more = replace(size, pool_bytes=int(size.pool_bytes * _GROWTH))
+        if more.pool_bytes + _GROWTH_SPARE_BYTES > budget_bytes + size.pool_bytes:
+            return False
+        self._lend(more)
+        return True
+
+    def _load_state(self, request: dict[str, Any], deadline_s: float) -> None:
+        """See :meth:`Side._load_state`; the role copies weights from memory that goes when that is done."""
+        if not self._state:
+            return super()._load_state(request, deadline_s)
+        region = self._keeper.region(self._state_bytes)
+        try:
+            for entry, offset in zip(self._state, self._state_offsets, strict=True):
+                source = entry.values if isinstance(entry.values, torch.Tensor) else upload(entry.values)
+                source = source.view(torch.uint8).reshape(-1)
+                region.bytes[offset : offset + source.numel()].copy_(source)
+            self._keeper.wait()
+            descriptors = (self._region.descriptor, region.descriptor)
+            request = {**request, "state_bytes": region.length_bytes}
+            self.process.request(runner.IMPORT, request, deadline_s, descriptors)
+        finally:
+            region.close()
 
     # -- contents ----------------------------------------------------------------------------------------------
 

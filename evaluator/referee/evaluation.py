@@ -134,6 +134,8 @@ class Evaluation:
             return True
         assert self.fleet.keeper is not None
         self.control.close()
+        if failure.role == "reference" and not self._alone:
+            return False  # it is tried again with all of the device
         if not self.fleet.room.can_tell(alone=self._alone):
             return False
         candidate = [self.candidate.process] if self.candidate.process is not None else []
@@ -397,13 +399,15 @@ class Evaluation:
 
     def _aa_shape(self, timed: Sequence[OpenShape]) -> OpenShape:
         """Where the reference is timed against itself: at a timed shape, or, where all of them are large, which is more memory than a
-        third process has, at the largest other one."""
+        third process has, at the largest other one (the smallest, if there is none but large ones)."""
         small = [shape for shape in timed if not shape.large]
         if small:
             target_us = self.fleet.device.block_target_us / 4
             return min(small, key=lambda shape: abs(shape.best.median_us - target_us))
         others = [shape for shape in self.session.shapes.values() if not shape.large]
-        return max(others or timed, key=lambda shape: shape.inputs.input_bytes)
+        if others:
+            return max(others, key=lambda shape: shape.inputs.input_bytes)
+        return min(timed, key=lambda shape: shape.inputs.input_bytes)
 
     # -- words -------------------------------------------------------------------------------------------------
 

@@ -280,12 +280,12 @@ class Fleet:
             return Side(process, key, inputs, self.chain)
         from evaluator.referee.device_side import DeviceSide
 
-        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory)
+        return DeviceSide(process, key, inputs, self.chain, self.keeper, memory, self.room.usual)
 
-    def trim(self) -> None:
-        """On a GPU: memory that the referee keeps for later is given back where it is much."""
+    def trim(self, *, collect: bool = False) -> None:
+        """On a GPU: memory that the referee keeps for later is given back."""
         if self.keeper is not None:
-            self.keeper.trim()
+            self.keeper.trim(collect=collect)
 
     def pin(self, process: RoleProcess) -> None:
         """On a GPU machine: the process shares the referee's core from now on."""

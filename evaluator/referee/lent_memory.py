@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import select
@@ -18,8 +19,6 @@ from evaluator.referee.memory_size import MemorySize
 from evaluator.roles import device_memory
 from evaluator.roles.gate import Gate
 
-#: What is kept of ended processes; large pieces are given back at once.
-_MOST_KEPT_BYTES = 1 << 30
 _SPARE_MEMORIES, _MOST_SPARE_BYTES = 1, 2 << 30
 #: How long memory is waited for that others are about to give back: that of a killed process comes with the end of its context.
 _WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
@@ -171,13 +170,14 @@ class Lender:
             spare, self._spare = self._spare, []
         for memory in spare:
             memory.free()
-        torch.cuda.empty_cache()
+        self.trim(collect=True)
 
     @staticmethod
-    def trim() -> None:
-        """Gives back what torch keeps for later, where that is much: other processes cannot ask for it."""
-        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _MOST_KEPT_BYTES:
-            torch.cuda.empty_cache()
+    def trim(*, collect: bool = False) -> None:
+        """Gives back what torch keeps for later: other processes cannot ask for it. ``collect``: with what is left in cycles."""
+        if collect:
+            gc.collect()
+        torch.cuda.empty_cache()
 
     @staticmethod
     def free_bytes() -> tuple[int, int]:

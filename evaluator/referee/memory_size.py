@@ -42,6 +42,8 @@ _SPARE_BYTES, _PART_BYTES = 256 << 20, 768 << 20
 #: What both have of these, with the referee's own pieces of contents and outputs.
 _FIXED_BYTES = 2 * (_SPARE_BYTES + _PART_BYTES) + (3 << 30)
 _SPARE_SHARE = {"reference": 0.25, "others": 0.5}
+#: What blocks of every shape that is not large hold at least.
+_FEWEST_CALLS = 2
 #: Of others, at most so much for temporaries by their number alone.
 _MOST_TEMPORARIES_BYTES = 1 << 30
 
@@ -104,11 +106,13 @@ class ShapeNeeds:
         slot_bytes: of one slot.
         outputs_bytes: of the outputs of one call.
         peak_bytes: that a call of the reference takes beside its inputs and weights, outputs among them; 0 if it was not measured.
+        weights_bytes: of the module.
     """
 
     slot_bytes: int
     outputs_bytes: int
     peak_bytes: int = 0
+    weights_bytes: int = 0
 
     @property
     def large(self) -> bool:
@@ -116,8 +120,20 @@ class ShapeNeeds:
         return self.outputs_bytes > _LARGE_OUTPUTS_BYTES or self.slot_bytes > _LARGE_INPUTS_BYTES
 
     def fits(self, budget_bytes: int) -> bool:
-        """Whether reference and candidate have room side by side."""
-        return 2 * (self.slot_bytes + self.peak_bytes) + _FIXED_BYTES <= budget_bytes
+        """Whether reference and candidate have room side by side; the referee has the weights once more."""
+        both_bytes = 2 * (self.slot_bytes + self.peak_bytes + self.weights_bytes) + self.weights_bytes
+        return both_bytes + _FIXED_BYTES <= budget_bytes
+
+    def most_calls(self, usual_size: MemorySize, each_bytes: int) -> int:
+        """Calls of the longest block, the same in every process: one at a large shape, else as many as a usual amount holds.
+
+        Args:
+            usual_size: see :func:`usual`.
+            each_bytes: of the outputs of one call.
+        """
+        if self.large:
+            return 1
+        return max(_FEWEST_CALLS, min(usual_size.slots(self.slot_bytes), usual_size.calls(each_bytes)))
 
     def least(self, calls: int, budget_bytes: int, of: str = "others") -> MemorySize:
         """Memory in which blocks of so many calls can be timed, and single ones be checked.
@@ -146,7 +162,7 @@ def of_reference(needs: ShapeNeeds, usual_size: MemorySize, budget_bytes: int) -
     """What the reference's process gets for a shape: the usual amount, and more where blocks of two calls need it (one of a large shape)."""
     if needs.large:
         return needs.least(1, budget_bytes, "reference")
-    return usual_size.or_larger(needs.least(2, budget_bytes, "reference"))
+    return usual_size.or_larger(needs.least(_FEWEST_CALLS, budget_bytes, "reference"))
 
 
 def of_compiler(needs: ShapeNeeds) -> MemorySize:

@@ -118,7 +118,9 @@ class ShapeInputs:
     @property
     def needs(self) -> ShapeNeeds:
         """What one call takes of a GPU's memory."""
-        return ShapeNeeds(slot_bytes(self.tensors), self.outputs_bytes or self.peak_bytes, self.peak_bytes)
+        weights_bytes = sum(entry.meta.span_bytes for entry in self.state)
+        outputs_bytes = self.outputs_bytes or self.peak_bytes
+        return ShapeNeeds(slot_bytes(self.tensors), outputs_bytes, self.peak_bytes, weights_bytes)
 
     @property
     def input_bytes(self) -> int:

@@ -67,6 +67,9 @@ class Side(KeptCalls):
         layouter = Layouter()
         self._state = inputs.state if self._like is None else []
         self._state_offsets = [layouter.take(entry.meta.span_bytes) for entry in self._state]
+        self._state_bytes = layouter.used_bytes
+        if self.gpu:
+            layouter = Layouter()  # weights do not stay in shared memory
         self._pool_offsets = [
             layouter.take(tensor.pool.nbytes) if tensor.rollable else -1 for tensor in tensors
         ]
@@ -112,9 +115,8 @@ class Side(KeptCalls):
         """Loads the weights and binds the slots; returns the seconds that constructing the module took."""
         state = []
         for entry, offset in zip(self._state, self._state_offsets, strict=True):
-            self._put(offset, entry.values)
             state.append({"name": entry.name, "offset": offset, "meta": meta_json(entry.meta)})
-        descriptor, length_bytes = self._shared()
+        _, length_bytes = self._shared()
         request = {
             "shape": self.key,
             "state": state,
@@ -123,7 +125,7 @@ class Side(KeptCalls):
             "like": self._like,
         }
         started = time.perf_counter()
-        self.process.request(runner.IMPORT, request, deadline_s, (descriptor,))
+        self._load_state(request, deadline_s)
         setup_s = time.perf_counter() - started
         for tensor, offset in zip(self.inputs.tensors, self._pool_offsets, strict=True):
             if tensor.rollable:
@@ -137,6 +139,16 @@ class Side(KeptCalls):
         self.process.request(runner.BIND, binding, deadline_s)
         self.process.modules[self.key] = self.inputs
         return setup_s
+
+    def _load_state(self, request: dict[str, Any], deadline_s: float) -> None:
+        """Puts the weights where the process finds them, and has it construct and load its module."""
+        for entry, offset in zip(self._state, self._state_offsets, strict=True):
+            self._put(offset, entry.values)
+        self.process.request(runner.IMPORT, request, deadline_s, (self._shared()[0],))
+
+    def enlarge(self) -> bool:
+        """GPU only: gives the process more memory for the outputs of timed calls; False where there is none."""
+        return False
 
     # -- contents ----------------------------------------------------------------------------------------------
 
@@ -457,9 +469,11 @@ class Side(KeptCalls):
     def close(self, *, collect: bool = True) -> None:
         """Forgets the shape on both ends; what is left in cycles only with ``collect``, which takes it 0.2 s."""
         self.process.modules.pop(self.key, None)
-        if not self.process.dead:
-            self.process.request(runner.CLOSE, {"shape": self.key, "collect": collect}, 30.0)
-        self.release()
+        try:
+            if not self.process.dead:
+                self.process.request(runner.CLOSE, {"shape": self.key, "collect": collect}, 30.0)
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Gives our end of the shared memory back."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evaluator.devices.base import AUTOCAST_DTYPES
-from evaluator.errors import ProtocolViolation, RoleFailure
+from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.precision import TIERS
 from evaluator.referee import ranking, tier
 from evaluator.referee.block import Block
@@ -53,6 +53,8 @@ class TaskSession:
         self.task = task
         self.folder = task_folder(task.sha256)
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
+        #: Of the largest module so far.
+        self.weights_bytes = 0
         self.process = self.start_process()
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
@@ -150,7 +152,11 @@ class TaskSession:
         if frozen not in self.shapes:
             opened = self._open_in(self.process, dims, self._next_key)
             self._next_key += 1
-            check_repeatable(opened.side)
+            try:
+                check_repeatable(opened.side)
+            except BaseException:
+                self.forget(opened.inputs, opened.side)
+                raise
             self.shapes[frozen] = opened
             self.fleet.trim()
         return self.shapes[frozen]
@@ -165,8 +171,7 @@ class TaskSession:
             yield opened
         finally:
             opened.side.close(collect=self.fleet.gpu)
-            if self.fleet.keeper is not None:
-                self.fleet.keeper.forget(opened.inputs.tensors)
+            self._forget_draws(opened.inputs)
 
     def memory_of_others(self, shapes: Sequence[OpenShape] | None = None) -> MemorySize:
         """On a GPU: what a candidate's process or a control needs for these shapes, or for all that are open here."""
@@ -198,13 +203,27 @@ class TaskSession:
         except (KeyError, TypeError, ValueError, frames.FrameError) as error:
             raise ProtocolViolation("task_rejected", f"the task's description is invalid: {error}") from None
         inputs.renew_small(self.fleet.gpu)
+        self.weights_bytes = max(self.weights_bytes, inputs.needs.weights_bytes)
         side = self.fleet.side(process, key, inputs, self._memory(inputs, dims, lean=lean))
-        side.open(_BUILD_SECONDS)
-        side.fill(1)
-        if lean:
-            return OpenShape(dims, key, inputs, side)
-        block = side.block(1, _CALL_SECONDS)
-        return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block))
+        try:
+            side.open(_BUILD_SECONDS)
+            side.fill(1)
+            if lean:
+                return OpenShape(dims, key, inputs, side)
+            block = side.block(1, _CALL_SECONDS)
+            return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block))
+        except BaseException:
+            self.forget(inputs, side)
+            raise
+
+    def forget(self, inputs: ShapeInputs, side: Side) -> None:
+        """Gives our end of a shape's memory back."""
+        side.release()
+        self._forget_draws(inputs)
+
+    def _forget_draws(self, inputs: ShapeInputs) -> None:
+        if self.fleet.keeper is not None:
+            self.fleet.keeper.forget(inputs.tensors)
 
     def _memory(self, inputs: ShapeInputs, dims: Dims, *, lean: bool) -> MemorySize:
         """On a GPU: what a process of the reference needs at a shape.
@@ -296,7 +315,8 @@ class TaskSession:
                     for b in self.fleet.baselines(self.precision)
                     if b.mode in device.compiled_modes and b.mode not in modes
                 ]
-                todo.append(Work(dims, tuple(names), _CALL_COSTS * (size or 0) + _CONTEXT_BYTES))
+                needs_bytes = _CALL_COSTS * (size or 0) + 3 * self.weights_bytes + _CONTEXT_BYTES
+                todo.append(Work(dims, tuple(names), needs_bytes))
         self.ahead.begin(todo)
 
     def _recall(self, shape: OpenShape) -> list[Baseline]:
@@ -394,7 +414,24 @@ class TaskSession:
         same_slot: bool = False,
         glance: Callable[[], None] = lambda: None,
     ) -> Block:
-        """One block of a baseline with fresh contents."""
+        """One block of a baseline with fresh contents. Where its process has too little memory for it, it gets more."""
+        try:
+            return self._run(side, baseline, calls, chained, captured, same_slot, glance)
+        except RoleReported as failure:
+            if runner.TOO_SMALL not in failure.sentence or captured or not side.enlarge():
+                raise
+        return self.run(side, baseline, calls, chained=chained, same_slot=same_slot, glance=glance)
+
+    @staticmethod
+    def _run(
+        side: Side,
+        baseline: Baseline,
+        calls: int,
+        chained: bool,
+        captured: bool,
+        same_slot: bool,
+        glance: Callable[[], None],
+    ) -> Block:
         slots = 1 if same_slot else calls
         side.ready(
             _CALL_SECONDS,
@@ -434,11 +471,9 @@ class TaskSession:
             self.ahead.close()
         self.process.close()
         for shape in self.shapes.values():
-            shape.side.release()
-            if self.fleet.keeper is not None:
-                self.fleet.keeper.forget(shape.inputs.tensors)
+            self.forget(shape.inputs, shape.side)
         self.shapes = {}
-        self.fleet.trim()
+        self.fleet.trim(collect=True)
 
 
 def task_folder(sha256: str) -> str:

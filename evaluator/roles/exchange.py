@@ -94,8 +94,9 @@ class Exchange:
         No CUDA graph may be left that was recorded in it. What still lives in the old one stays where it is.
         """
         if self._pool is not None:
-            # First the old one, whose memory the new one needs.
+            # First the old one, whose memory the new one needs; what died in it after one before went is still kept for that one.
             self._pool = None
+            torch.cuda.empty_cache()
             self._pool = torch.cuda.MemPool(self._allocator.allocator())
 
     def forget(self) -> None:

@@ -31,7 +31,7 @@ from evaluator.roles import (
 )
 from evaluator.roles.drawing import Drawn, draw, measured, on_device
 from evaluator.roles.exchange import span_elements
-from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta
+from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, typed
 from evaluator.roles.runner import ContractError
 from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
@@ -377,10 +377,7 @@ class ModuleHost(Turns):
             if self.role == "candidate":
                 shape.share(self.shapes[request["like"]])
             return b""
-        state = {
-            entry["name"]: shape.view(entry["offset"], read_meta(entry["meta"])).clone()
-            for entry in request["state"]
-        }
+        state = self._state_from(shape, request["state"], descriptors[1:], request.get("state_bytes", 0))
         shape.spec = spec = calls.CallSpec.of(request["call"])
         metas = {entry["name"]: read_meta(entry["meta"]) for entry in request["state"]}
         if self.role == "candidate":
@@ -392,7 +389,33 @@ class ModuleHost(Turns):
         shape.model.train(spec.training).to(self.device)
         shape.initial = [tensor.clone() for tensor in calls.members(shape.model, spec, metas)[1]]
         shape.forwards = {"eager": calls.make(shape.model, shape.model, spec, shape.initial)}
+        if self.device.type == "cuda":
+            del state
+            torch.cuda.empty_cache()
         return b""
+
+    @staticmethod
+    def _state_from(
+        shape: Shape, entries: list[dict[str, Any]], descriptors: list[int], length_bytes: int
+    ) -> dict[str, torch.Tensor]:
+        """Copies of the weights: from the shape's arena, or from device memory of their own, which is given back."""
+        if not length_bytes:
+            return {
+                entry["name"]: shape.view(entry["offset"], read_meta(entry["meta"])).clone()
+                for entry in entries
+            }
+        handle = device_memory.adopt(descriptors[0])
+        address = device_memory.attach(handle, length_bytes)
+        os.close(descriptors[0])
+        memory = device_memory.as_bytes(address, length_bytes)
+        state = {
+            entry["name"]: typed(memory, entry["offset"], read_meta(entry["meta"])).clone()
+            for entry in entries
+        }
+        torch.cuda.synchronize()
+        del memory
+        device_memory.detach(address, handle, length_bytes)
+        return state
 
     def _new_model(self, init: list[Any], state: dict[str, torch.Tensor], *, training: bool) -> nn.Module:
         assert self.module is not None

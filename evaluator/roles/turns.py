@@ -172,11 +172,8 @@ class Turns:
         assert self._exchange is not None
         torch.cuda.synchronize()
         for shape in self.shapes.values():
-            # Slots are made anew when they are needed.
-            shape.slots, shape.outputs, shape.held = [], [], {}
-            shape.captured.clear()
-            for made in (NULL, LEAST):
-                shape.forwards.pop(made, None)
+            self._forget(shape)
+            shape.slots = []  # made anew when they are needed
         self._exact_outputs, self._timed, self._slots = [], None, None
         gc.collect()
         self._exchange.close()
@@ -235,19 +232,23 @@ class Turns:
             return
         for other in self.shapes.values():
             if other is not shape:
-                other.outputs, other.held = [], {}
+                self._forget(other)
         self._exchange.renew()
+
+    @staticmethod
+    def _forget(shape: Shape) -> None:
+        """What was recorded and kept for timed blocks of a shape goes; all of it lies in the pool."""
+        shape.captured.clear()
+        shape.outputs, shape.held = [], {}
+        for made in (NULL, LEAST):
+            shape.forwards.pop(made, None)
 
     def _turn_to(self, shape: Shape, *, captured: bool) -> None:
         """Timed blocks of another shape or regime begin: what was recorded and kept for those of the last one goes."""
         before, self._timed = self._timed, (shape, captured)
         if before is None or before == self._timed or self._exchange is None:
             return
-        last, _ = before
-        last.captured.clear()
-        last.outputs, last.held = [], {}
-        for made in (NULL, LEAST):
-            last.forwards.pop(made, None)
+        self._forget(before[0])
         self._exchange.renew()
 
     @staticmethod
@@ -436,6 +437,9 @@ class Turns:
         code = variants.prepare(
             shape, request["variant"], request["mode"], request["threads"], self.device, autocast
         )
+        if self.device.type == "cuda":
+            # First calls are made outside of the pool; others need that memory now.
+            torch.cuda.empty_cache()
         return json.dumps({"code": code}).encode()
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:
