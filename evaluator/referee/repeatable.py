@@ -9,7 +9,6 @@ from evaluator.errors import RoleFailure
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
-from evaluator.referee.device_side import DeviceSide
 from evaluator.referee.side import Side
 from evaluator.roles.frames import TensorMeta
 
@@ -25,15 +24,16 @@ def check_repeatable(side: Side) -> None:
     Rounding in another order (atomic additions on a GPU) passes; whatever is random changes more than single elements.
     """
     outputs = []
+    large = side.gpu and side.inputs.needs.large
     for last in (False, True):
         side.ready(_CALL_SECONDS)
         block = side.block(1, _CALL_SECONDS)
         # What the last call returned stays where it is: a copy of it may be gigabytes.
-        spans = side.claimed(block, 0) if last and isinstance(side, DeviceSide) else side.outputs(block, 0)
+        spans = side.claimed(block, 0) if last and large else side.outputs(block, 0)
         outputs.append((block.report.metas, spans))
     (metas, first), (_, second) = outputs
     for meta, before, after in zip(metas, first, second, strict=True):
-        pairs = _pairs(before, after, meta, in_parts=side.gpu and side.inputs.needs.large)
+        pairs = _pairs(before, after, meta, in_parts=large)
         if not all(_agrees(widen(a, meta.dtype), widen(b, meta.dtype), meta.dtype) for a, b in pairs):
             raise RoleFailure(
                 "task_rejected",

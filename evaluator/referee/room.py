@@ -45,7 +45,11 @@ class Room:
         """
         if not needs.fits(self.budget_bytes):
             taken_gib, half_gib = (
-                value / (1 << 30) for value in (needs.slot_bytes + needs.peak_bytes, self.budget_bytes / 2)
+                value / (1 << 30)
+                for value in (
+                    needs.slot_bytes + needs.peak_bytes + needs.weights_bytes,
+                    self.budget_bytes / 2,
+                )
             )
             raise RoleFailure(
                 "task_rejected",

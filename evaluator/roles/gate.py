@@ -136,6 +136,11 @@ class Gated:
         self._host = host
         self._longs = memoryview(self._memory).cast("Q")
 
+    def close(self) -> None:
+        """Takes the memory away from the GPU; nothing queued uses it any more. Another gate may get its address."""
+        self._longs.release()
+        _call("cuMemHostUnregister", ctypes.c_void_p(self._host))
+
     @property
     def state_address(self) -> int:
         """Where kernels find the state that a block begins with."""

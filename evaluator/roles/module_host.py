@@ -249,7 +249,7 @@ class ModuleHost(Turns):
             (
                 key
                 for key, other in self.shapes.items()
-                if other is not shape and other.configuration == shape.configuration and other.forwards
+                if other is not shape and other.configuration == shape.configuration and other.is_heavy
             ),
             None,
         )

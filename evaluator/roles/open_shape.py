@@ -36,6 +36,10 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.layout
 
 
+#: Weights of so many bytes are not there once more for each shape.
+_HEAVY_BYTES = 64 << 20
+
+
 class Exact:
     """The float64 twin of a module, made when it is first asked for."""
 
@@ -47,7 +51,8 @@ class Exact:
 class Shape:
     """One open shape: a module, its arena and the arguments bound to each slot.
 
-    Shapes of one configuration share a module, as calls of one program do, and so its weights are there once.
+    Shapes of one configuration share a module whose weights are many, so that these are there once. Others have a module each: what a
+    candidate keeps for one module and uses for another shows.
     """
 
     def __init__(self) -> None:
@@ -69,6 +74,13 @@ class Shape:
         #: Reference only: the encoded arguments of the constructor, and what ``get_inputs`` drew, until it is handed over.
         self.configuration = ""
         self.draws: list[list[torch.Tensor]] = []
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether its module, which is ready to be called, has so many weights that other shapes use it, too."""
+        if self.model is None or not self.forwards:
+            return False
+        return sum(tensor.nbytes for tensor in self.model.state_dict().values()) > _HEAVY_BYTES
 
     def share(self, other: Shape) -> None:
         """Calls the module of another shape from now on."""

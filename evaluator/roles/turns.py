@@ -153,7 +153,7 @@ class Turns:
         self.wake(request, [])
         with os.fdopen(descriptors[2], "rb") as code:
             code.seek(0)
-            if self._gate is None:
+            if self._gate is None:  # once for a process
                 device_chain.load(code.read())
                 device_chain.block_states()
         self._gate = Gated(descriptors[3])
@@ -179,6 +179,8 @@ class Turns:
         self._exchange.close()
         device_memory.detach(*self._slots_place)
         self._exchange = None
+        if self._gate is not None:
+            self._gate.close()
 
     def ready(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """What must not be on the clock: forgets the outputs of the last block, sets threads and poison, warms up.

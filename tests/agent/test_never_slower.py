@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ from tests.agent.scripted_referee import Says, ScriptedReferee, timed
 KERNEL = Candidate(small_job.GOOD, "llm", "a kernel")
 #: Slower than the compiled reference at few rows, faster at many.
 MIXED = {16: 0.4, 32: 0.45, 64: 0.5, 1024: 1.9, 2048: 2.0, 4096: 2.1}
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    """As many as the scripted referee judges with: a module tells its user of any other number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def run(folder: Path, says: Says) -> tuple[JobOutcome, FolderStore, ScriptedReferee]:

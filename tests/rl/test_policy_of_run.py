@@ -85,7 +85,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = tokens.clone()
     labels[:, : given.shape[1]] = -100
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(80):
+    for _ in range(200):
         optimizer.zero_grad()
         model(input_ids=tokens, labels=labels).loss.backward()
         optimizer.step()
