@@ -23,21 +23,18 @@ class Tier(NamedTuple):
         matrix_tf32: whether float32 products of matrices may be computed in TF32 (``torch.backends.cuda.matmul.allow_tf32``).
         cudnn_tf32: the same of what cuDNN computes: convolutions and recurrent layers (``torch.backends.cudnn.allow_tf32``).
         mantissa_bits: explicit bits that an operand keeps where it may be rounded, None where it may not.
-        cuts: whether the others may be cut off: tensor cores ignore the low bits of a TF32 operand (PTX ISA, ``mma``), and not every kernel
-            rounds before. Where all values of a row are alike, such errors do not cancel.
     """
 
     words: str
     matrix_tf32: bool
     cudnn_tf32: bool
     mantissa_bits: int | None
-    cuts: bool = False
 
 
 TIERS = {
-    DEFAULT: Tier("products of matrices in float32, convolutions and recurrent layers in TF32 on a GPU", False, True, 10, cuts=True),
+    DEFAULT: Tier("products of matrices in float32, convolutions and recurrent layers in TF32 on a GPU", False, True, 10),
     "strict": Tier("all products in float32", False, False, None),
-    "tf32": Tier("all products in TF32 on a GPU", True, True, 10, cuts=True),
+    "tf32": Tier("all products in TF32 on a GPU", True, True, 10),
     "bf16": Tier("operands of products in bfloat16", True, True, 7),
     "fp16": Tier("operands of products in float16", True, True, 10),
     "fp8": Tier("operands of products in float8", True, True, 3),

@@ -35,3 +35,8 @@ class CandidateSource:
     @cached_property
     def sha256(self) -> str:
         return sha256_of(self.source)
+
+
+def task_folder(sha256: str) -> str:
+    """Name of the folder, in a referee's store, of what was compiled for a task."""
+    return f"task-{sha256[:32]}"

@@ -21,8 +21,7 @@ from evaluator.batch.schedule import Schedule
 from evaluator.client import Referee, verdicts_folder
 from evaluator.devices import Device, open_device
 from evaluator.errors import EvaluatorError, RefereeLost
-from evaluator.referee.task_session import task_folder
-from evaluator.sources import sha256_of
+from evaluator.sources import sha256_of, task_folder
 from evaluator.verdict import NO_ROOM, as_json, without_measurement
 from evaluator.verdict_store import VerdictStore
 

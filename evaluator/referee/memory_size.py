@@ -150,7 +150,8 @@ class ShapeNeeds:
             )
             return MemorySize(calls * self.slot_bytes, pool_bytes, _PART_BYTES)
         by_number_bytes = _TEMPORARIES * (self.slot_bytes + self.outputs_bytes)
-        temporaries_bytes = max(min(by_number_bytes, _MOST_TEMPORARIES_BYTES), 2 * peak_bytes)
+        measured_bytes = int(peak_bytes * (1 + _SPARE_SHARE[of])) + _SPARE_BYTES * (peak_bytes > _SPARE_BYTES)
+        temporaries_bytes = max(min(by_number_bytes, _MOST_TEMPORARIES_BYTES), measured_bytes)
         pool_bytes = _OUTPUT_PARTS * calls * self.outputs_bytes + temporaries_bytes
         pool_bytes += MOST_HELD * self.outputs_bytes
         copies_bytes = _COPIES[of] * (self.outputs_bytes + (1 << 20))

@@ -15,6 +15,8 @@ _MIN_CALLS = 4
 #: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
 _CLEARLY_SLOWER = 0.35
 _HOPELESS = 2.0
+#: Calls take at least this part of a long block.
+_LEAST_PART = 0.05
 #: Rounds that confirm remembered times, and how far off (relative) they may be.
 _PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
@@ -104,11 +106,13 @@ def _guess_us(session: TaskSession, shape: OpenShape, baseline: Baseline) -> flo
 def guess_us(short_ns: int, long_ns: int, calls: int) -> float:
     """Microseconds per call from blocks of one and of so many calls; at least 1.
 
-    Where outputs are so large that a block has one call, its start and end are part of the guess.
+    Where outputs are so large that a block has one call, its start and end are part of the guess. A short block that took as long as the
+    long one had something to load; then the guess is a part of the latter.
     """
     if calls == 1:
         return max(long_ns / 1e3, 1.0)
-    return max((long_ns - short_ns) / (1e3 * (calls - 1)), 1.0)
+    least_ns = _LEAST_PART * long_ns / calls
+    return max((long_ns - short_ns) / (calls - 1), least_ns, 1e3) / 1e3
 
 
 def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from evaluator.errors import RoleFailure
 from evaluator.oracle.arrays import Array, space
@@ -11,6 +12,9 @@ from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.referee.side import Side
 from evaluator.roles.frames import TensorMeta
+
+if TYPE_CHECKING:
+    from evaluator.referee.device_side import DeviceSide
 
 _CALL_SECONDS = 60.0
 #: A reference may differ from itself in this share of an output's elements.
@@ -29,7 +33,8 @@ def check_repeatable(side: Side) -> None:
         side.ready(_CALL_SECONDS)
         block = side.block(1, _CALL_SECONDS)
         # What the last call returned stays where it is: a copy of it may be gigabytes.
-        spans = side.claimed(block, 0) if last and large else side.outputs(block, 0)
+        in_place = last and large
+        spans = cast("DeviceSide", side).claimed(block, 0) if in_place else side.outputs(block, 0)
         outputs.append((block.report.metas, spans))
     (metas, first), (_, second) = outputs
     for meta, before, after in zip(metas, first, second, strict=True):

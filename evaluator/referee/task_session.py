@@ -30,7 +30,7 @@ from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.shapes.space import Dims, Space, parse_space, varying
 from evaluator.shapes.traffic import parse_traffic
-from evaluator.sources import TaskSource
+from evaluator.sources import TaskSource, task_folder
 
 Progress = Callable[[str, int, int, str], None]
 _DIRECTIONS = ("forward", "forward_backward")
@@ -474,11 +474,6 @@ class TaskSession:
             self.forget(shape.inputs, shape.side)
         self.shapes = {}
         self.fleet.trim(collect=True)
-
-
-def task_folder(sha256: str) -> str:
-    """Name of the folder, in a referee's store, of what was compiled for a task."""
-    return f"task-{sha256[:32]}"
 
 
 def _words(dims: Dims) -> str:

@@ -57,7 +57,7 @@ class Arithmetic(TorchDispatchMode):
     def __init__(self, *, widen: bool, tier: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._widen = widen
-        self._bits, self._cuts = TIERS[tier].mantissa_bits, TIERS[tier].cuts
+        self._bits = TIERS[tier].mantissa_bits
         matrices = {} if tier == DEFAULT else _MATRIX_PRODUCTS
         self._products = {} if self._bits is None else {**_CUDNN_PRODUCTS, **matrices}
 
@@ -78,23 +78,21 @@ class Arithmetic(TorchDispatchMode):
         """One operand, or the list of a recurrent layer's weights, rounded."""
         if isinstance(value, (list, tuple)):
             return [self._operand(one) for one in value]
-        return rounded(value, self._bits, cuts=self._cuts) if isinstance(value, torch.Tensor) else value
+        return rounded(value, self._bits) if isinstance(value, torch.Tensor) else value
 
 
-def rounded(values: torch.Tensor, bits: int | None, *, cuts: bool = False) -> torch.Tensor:
-    """Values with so many explicit mantissa bits, rounded to nearest or cut off; the exponent's range is not cut.
+def rounded(values: torch.Tensor, bits: int | None) -> torch.Tensor:
+    """Values rounded to nearest with so many explicit mantissa bits; the exponent's range is not cut.
 
     For real formats the range matters less: whoever uses fp16 or fp8 scales, which a mantissa does not notice.
     """
     if bits is None or not (values.is_floating_point() or values.is_complex()):
         return values
     if values.is_complex():
-        parts = torch.view_as_real(values.resolve_conj()).contiguous()
-        return torch.view_as_complex(rounded(parts, bits, cuts=cuts))
+        return torch.view_as_complex(rounded(torch.view_as_real(values.resolve_conj()).contiguous(), bits))
     mantissa, exponent = torch.frexp(values)
     steps = 2.0 ** (bits + 1)
-    whole = torch.trunc(mantissa * steps) if cuts else torch.round(mantissa * steps)
-    near = torch.ldexp(whole / steps, exponent)
+    near = torch.ldexp(torch.round(mantissa * steps) / steps, exponent)
     return torch.where(torch.isfinite(values), near, values)
 
 

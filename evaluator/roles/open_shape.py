@@ -80,7 +80,8 @@ class Shape:
         """Whether its module, which is ready to be called, has so many weights that other shapes use it, too."""
         if self.model is None or not self.forwards:
             return False
-        return sum(tensor.nbytes for tensor in self.model.state_dict().values()) > _HEAVY_BYTES
+        weights_bytes: int = sum(tensor.nbytes for tensor in self.model.state_dict().values())
+        return weights_bytes > _HEAVY_BYTES
 
     def share(self, other: Shape) -> None:
         """Calls the module of another shape from now on."""

@@ -84,10 +84,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokens = torch.cat([given, answer], dim=1)
     labels = tokens.clone()
     labels[:, : given.shape[1]] = -100
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(200):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    for _ in range(400):
         optimizer.zero_grad()
-        model(input_ids=tokens, labels=labels).loss.backward()
+        loss = model(input_ids=tokens, labels=labels).loss
+        if loss.item() < 0.02:
+            break
+        loss.backward()
         optimizer.step()
     model.save_pretrained(folder)
     return folder

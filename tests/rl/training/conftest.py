@@ -22,7 +22,7 @@ def _trl() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world whose `sft/checkpoint` writes programs."""
     at = world(tmp_path_factory.mktemp("trained"))
-    ended = runs.train(sft_stage(at, "sft", steps=150, batch=6, save_every=1000))
+    ended = runs.train(sft_stage(at, "sft", steps=85, batch=6, save_every=1000))
     assert ended.error == "", ended.text
     return at
 

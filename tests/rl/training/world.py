@@ -91,7 +91,7 @@ def sft_stage(at: Path, output: str, **more: Any) -> AnyStage:
             "batch": 4,
             "max_tokens": 500,
             "model": {"fresh": FRESH, "vocabulary": 4096, **_MODEL},
-            "optimizer": {"learning_rate": 1e-2},
+            "optimizer": {"learning_rate": 4e-3},
             **_COMMON,
             **more,
         },
