@@ -21,8 +21,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("agent", "evaluator", "kernelbench_tasks", "kernelwright", "rl", "services")
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 
-# A file is one idea of 100 to 400 lines; the bound leaves room for the one that needs a little more.
-MOST_LINES = 450
+# A file is one idea of 100 to 400 lines; the bound leaves room for those that need more.
+MOST_LINES = 500
 MOST_BYTES = 1_000_000
 NAMES_WITHOUT_MEANING = frozenset(
     {"base2", "common", "helper", "helpers", "manager", "misc", "util", "utils"}

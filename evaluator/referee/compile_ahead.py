@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluator.errors import RoleFailure
@@ -46,6 +46,10 @@ class Work:
     dims: Dims
     baselines: tuple[str, ...]
     needs_bytes: int = 0
+
+    def without(self, names: Sequence[str]) -> Work:
+        """The same with fewer baselines."""
+        return replace(self, baselines=tuple(name for name in self.baselines if name not in names))
 
     @property
     def keys(self) -> list[tuple[Any, ...]]:
@@ -134,9 +138,8 @@ class CompileAhead:
                 if not names or (self._budget_bytes and one.needs_bytes > self._budget_bytes):
                     continue  # too large for a process beside all others: the session's compiles it when it is loaded
                 if first:
-                    self._waiting = deque(
-                        w for w in self._waiting if w.dims != one.dims or set(w.baselines) - set(names)
-                    )
+                    later = [w if w.dims != one.dims else w.without(names) for w in self._waiting]
+                    self._waiting = deque(w for w in later if w.baselines)
                     self._waiting.appendleft(Work(one.dims, names, one.needs_bytes))
                 else:
                     self._waiting.append(Work(one.dims, names, one.needs_bytes))

@@ -367,16 +367,15 @@ def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 def fingerprint(span: torch.Tensor, key: int | None = None) -> tuple[int, int]:
     """A key and a keyed sum over flat bytes: whoever changes any of them does not know how to keep the sum."""
     key = secrets.randbits(62) | 1 if key is None else key
-    aligned = span.data_ptr() % 8 == 0
-    whole = len(span) // 8 * 8 if aligned else 0
-    words = span[:whole].view(torch.int64)
-    factors = (
-        torch.arange(min(len(words), _WORDS), device=span.device, dtype=torch.int64).mul_(2).add_(1).mul_(key)
-    )
-    total = span[whole:].to(torch.int64).sum()
-    for number, part in enumerate(words.split(_WORDS)):
-        # Products wrap around; odd factors lose nothing.
-        total += (part * factors[: len(part)]).sum() * (2 * number + 1)
+    # Products wrap around; odd factors lose nothing.
+    factors = torch.arange(_WORDS + 8, device=span.device, dtype=torch.int64).mul_(2).add_(1).mul_(key)
+    total = torch.zeros((), device=span.device, dtype=torch.int64)
+    for number, piece in enumerate(span.split(8 * _WORDS)):
+        part = piece.clone() if piece.storage_offset() % 8 else piece
+        count = len(part) // 8
+        words, rest = part[: 8 * count].view(torch.int64), part[8 * count :].to(torch.int64)
+        of_part = (words * factors[:count]).sum() + (rest * factors[count : count + len(rest)]).sum()
+        total += of_part * (2 * number + 1)
     return key, int(total)
 
 

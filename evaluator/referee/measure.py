@@ -312,7 +312,9 @@ def _calls(
     checker.run(1)  # loads what later calls find
     short, long = checker.run(1), checker.run(many)
     checker.run_rival(rival, baseline, 1)
-    each_us = min(guess_us(short.elapsed_ns, long.elapsed_ns, many), max(baseline.median_us, 1.0))
+    each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
+    if baseline.median_us:  # else nobody has timed it, as in A/A
+        each_us = min(each_us, max(baseline.median_us, 1.0))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
     return max(min(_MIN_CALLS, most), min(calls, most * 4 // 5))
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from evaluator.referee import measure
 from evaluator.referee.measure import SharedClock, _estimate, _Quad, effort_for, quicker_than_nothing
+from evaluator.referee.open_shape import Baseline
 from evaluator.referee.ranking import guess_us
 
 pytestmark = pytest.mark.shares
@@ -85,6 +89,8 @@ def test_a_rival_that_is_only_luckier_is_not_the_baseline() -> None:
 def test_a_guess_needs_no_second_call() -> None:
     assert guess_us(500_000, 900_000, 1) == 900.0
     assert guess_us(500_000, 2_000_000, 16) == 100.0
+    # The short one had something to load: a call does not take next to nothing for that.
+    assert guess_us(900_000_000, 41_600_000, 16) == 0.05 * 2_600
 
 
 def test_nobody_is_accused_for_what_a_neighbor_did() -> None:
@@ -105,3 +111,27 @@ def test_what_one_shape_leaves_of_the_clock_is_for_the_next_ones() -> None:
     assert second.max_seconds <= effort.max_seconds
     on_a_cpu = effort_for("screen", gpu=False)
     assert SharedClock(2, gpu=False).next(on_a_cpu) == on_a_cpu
+
+
+@pytest.mark.parametrize(("median_us", "calls"), [(0.0, 4), (2_600.0, 4), (1.0, 819)])
+def test_a_baseline_that_nobody_has_timed_does_not_make_blocks_long(median_us: float, calls: int) -> None:
+    """Seen in A/A on an H100: blocks of 819 calls of 2.6 ms each, half a minute for a run of one second."""
+
+    class Played:
+        """A side whose calls take 2.6 ms."""
+
+        side = SimpleNamespace(most_calls=lambda metas: 1024)
+
+        @staticmethod
+        def run(calls: int) -> Any:
+            return SimpleNamespace(elapsed_ns=int(calls * 2.6e6))
+
+        @staticmethod
+        def run_rival(*_: Any) -> None:
+            return None
+
+    session: Any = SimpleNamespace(fleet=SimpleNamespace(device=SimpleNamespace(block_target_us=2000.0)))
+    first: Any = (Baseline("eager", "eager", 1, median_us), None)
+    shape: Any = SimpleNamespace(output_metas=())
+    played: Any = Played
+    assert measure._calls(session, shape, played, first, measure.Effort((8,), 0.01, 1.0)) == calls

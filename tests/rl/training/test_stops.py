@@ -52,9 +52,9 @@ def test_a_round_that_is_not_judged_to_its_end_goes_on_as_if_nothing_had_been(
     trained: Path, call: int
 ) -> None:
     model = trained / "sft" / "checkpoint"
-    whole = selfsup_stage(trained, f"round-whole-{call}", model, rounds=1, steps=3)
+    whole = selfsup_stage(trained, f"round-whole-{call}", model, rounds=1, steps=3, samples=12)
     assert runs.train(whole).error == ""
-    stage = selfsup_stage(trained, f"round-dead-{call}", model, rounds=1, steps=3)
+    stage = selfsup_stage(trained, f"round-dead-{call}", model, rounds=1, steps=3, samples=12)
     ended = runs.train(stage, at={call: "gone"})
     assert ended.error == "FleetLost"
     assert "no service answers at http://planted" in ended.text

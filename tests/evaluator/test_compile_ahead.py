@@ -1,0 +1,214 @@
+"""Compiling ahead: once, side by side, out of the way of whoever times, and never what keeps a verdict waiting. Roles are played."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.errors import RoleFailure
+from evaluator.referee.compile_ahead import CompileAhead, Work
+from evaluator.referee.open_shape import Baseline
+
+pytestmark = pytest.mark.shares
+
+GIB = 1 << 30
+NAMES = ("compile_default", "max-autotune")
+
+
+class Process:
+    """A compiling process."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self.meanwhile: Any = None
+        self.steps: list[str] = []
+
+    def freeze(self) -> None:
+        self.steps.append("stopped")
+
+    def thaw(self) -> None:
+        self.steps.append("continued")
+
+    def stop_others(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        self.dead = True
+
+    close = kill
+
+
+class Hold:
+    """The device's lock, held shared; `wants` says that somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.wants = threading.Event()
+        self.gave_way: list[list[list[str]]] = []
+        self.processes: list[Process] = []
+
+    def wanted(self) -> bool:
+        return self.wants.is_set()
+
+    def give_way(self) -> None:
+        self.gave_way.append([list(process.steps) for process in self.processes if not process.dead])
+        self.wants.clear()
+
+
+class Session:
+    """A session whose processes compile each baseline in `seconds`; `fails` names the one that breaks a process."""
+
+    def __init__(self, seconds: float = 0.02, fails: str = "", workers: int = 2) -> None:
+        self.seconds, self.fails = seconds, fails
+        self.hold = Hold()
+        self.compiled: list[tuple[int, str]] = []
+        self.most = self.now = 0
+        self.guard = threading.Lock()
+        self.forgotten = 0
+        lock = SimpleNamespace(shared=self._shared)
+        self.fleet = SimpleNamespace(
+            gpu=True,
+            compile_workers=workers,
+            keeper=None,
+            device_lock=lock,
+            server=lambda role: None,
+            build_headers=lambda: None,
+        )
+
+    @contextmanager
+    def _shared(self) -> Iterator[Hold]:
+        yield self.hold
+
+    def start_process(self, server: str) -> Process:
+        process = Process()
+        self.hold.processes.append(process)
+        return process
+
+    def open_lean(self, process: Process, dims: dict[str, int]) -> Any:
+        return SimpleNamespace(dims=dims, inputs=None, side=SimpleNamespace(process=process, dims=dims))
+
+    def forget(self, inputs: Any, side: Any) -> None:
+        self.forgotten += 1
+
+    def every_baseline(self, shape: Any) -> list[Baseline]:
+        return [Baseline(name, name, 1) for name in ("eager", *NAMES)]
+
+    def prepare(self, side: Any, baseline: Baseline) -> str:
+        with self.guard:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until and not side.process.dead:
+            if side.process.meanwhile is not None:
+                side.process.meanwhile(side.process)
+            time.sleep(0.002)
+        with self.guard:
+            self.now -= 1
+        if side.process.dead or baseline.name == self.fails:
+            side.process.dead = True
+            raise RoleFailure("runtime_error", "it crashed")
+        with self.guard:
+            self.compiled.append((side.dims["rows"], baseline.name))
+        return ""
+
+
+def work(*rows: int, names: tuple[str, ...] = NAMES, needs_bytes: int = 0) -> list[Work]:
+    return [Work({"rows": one}, names, needs_bytes) for one in rows]
+
+
+def ahead_of(session: Session, budget_bytes: int = 0) -> CompileAhead:
+    return CompileAhead(session, budget_bytes)  # type: ignore[arg-type]
+
+
+def test_shapes_are_compiled_side_by_side_and_each_baseline_once() -> None:
+    session, told = Session(), []
+    ahead = ahead_of(session)
+    ahead.begin(work(1, 2, names=NAMES[:1]))
+    ahead.finish(work(1, 2, 3), lambda done, total: told.append((done, total)))
+    assert sorted(session.compiled) == [(row, name) for row in (1, 2, 3) for name in NAMES]
+    assert session.most == 2
+    assert told[-1] == (6, 6) and told == sorted(told)
+    ahead.finish(work(1, 2, 3), lambda done, total: told.append((done, total)))
+    assert len(session.compiled) == 6, "nothing is compiled twice"
+    assert session.forgotten == len(session.hold.processes)
+    assert all(process.dead for process in session.hold.processes)
+    ahead.close()
+
+
+def test_what_is_wanted_now_comes_before_what_is_not() -> None:
+    session = Session(workers=1)
+    ahead = ahead_of(session)
+    ahead.begin(work(1, 2, 3))
+    ahead.finish(work(3, names=NAMES[:1]), lambda *_: None)
+    assert (3, NAMES[0]) in session.compiled[:3]
+    while len(session.compiled) < 6:
+        time.sleep(0.005)
+    assert len(set(session.compiled)) == 6, "and the rest follows, each once"
+    ahead.close()
+
+
+def test_a_process_that_crashes_keeps_nobody_waiting() -> None:
+    session = Session(fails=NAMES[0])
+    ahead = ahead_of(session)
+    ahead.finish(work(1, 2), lambda *_: None)
+    assert session.compiled == []
+    ahead.close()
+
+
+def test_processes_stand_still_while_the_device_is_wanted() -> None:
+    session = Session(seconds=0.3)
+    ahead = ahead_of(session)
+    ahead.begin(work(1, 2))
+    while session.now < 2:
+        time.sleep(0.005)
+    session.hold.wants.set()
+    ahead.finish(work(1, 2), lambda *_: None)
+    assert session.hold.gave_way == [[["stopped"], ["stopped"]]]
+    assert all(process.steps == ["stopped", "continued"] for process in session.hold.processes)
+    assert len(session.compiled) == 4
+    ahead.close()
+
+
+def test_memory_that_others_need_ends_the_processes_and_what_waits() -> None:
+    session = Session(seconds=30.0)
+    ahead = ahead_of(session)
+    ahead.begin(work(1, 2, 3, 4))
+    while session.now < 2:
+        time.sleep(0.005)
+    ahead.give_memory_back()
+    ahead.finish(work(1, 2), lambda *_: None)
+    assert session.compiled == [] and len(session.hold.processes) == 2
+    session.seconds = 0.01
+    ahead.finish(work(3), lambda *_: None)
+    assert sorted(session.compiled) == [(3, name) for name in NAMES], "later work is done"
+    ahead.close()
+
+
+def test_processes_get_no_more_memory_than_there_is_for_them() -> None:
+    session = Session(workers=4)
+    ahead = ahead_of(session, 100 * GIB)
+    ahead.finish(work(1, 2, 3, needs_bytes=30 * GIB), lambda *_: None)
+    assert session.most == 1 and len(session.compiled) == 6
+    # The session's own process compiles what is too large for one beside all others.
+    ahead.finish(work(9, needs_bytes=50 * GIB), lambda *_: None)
+    assert len(session.compiled) == 6
+    ahead.close()
+
+
+def test_closing_ends_what_runs() -> None:
+    session = Session(seconds=30.0)
+    ahead = ahead_of(session)
+    ahead.begin(work(1, 2, 3))
+    while session.now < 2:
+        time.sleep(0.005)
+    began = time.monotonic()
+    ahead.close()
+    assert time.monotonic() - began < 5.0
+    assert all(process.dead for process in session.hold.processes)
+    ahead.begin(work(5))
+    assert len(session.hold.processes) == 2
