@@ -7,7 +7,7 @@ import secrets
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from evaluator.content import distributions
 from evaluator.content.pools import Mixed
 from evaluator.errors import ProtocolViolation, RoleReported
 from evaluator.referee.block import Block
+from evaluator.referee.device_draws import DeviceDraws, parts_of
 from evaluator.referee.keeper import Keeper, upload
 from evaluator.referee.lent_memory import ProcessMemory, Region
 from evaluator.referee.memory_size import MemorySize, slot_bytes
@@ -36,8 +37,6 @@ _REPLAY_SECONDS = 5.0
 _NULLS = 15
 #: A pool that was too small for a baseline grows by this factor, where so much stays free.
 _GROWTH, _GROWTH_SPARE_BYTES = 1.5, 2 << 30
-#: Elements of which float64 copies are made at a time.
-_PIECE_ELEMENTS = 1 << 25
 #: Owner of slots in which contents of more than one shape may lie.
 _NOBODY = 0
 
@@ -299,9 +298,9 @@ class DeviceSide(Side):
                 elements = self._span(0, position).view(getattr(torch, meta.dtype))
                 elements = elements.as_strided(meta.shape, meta.strides)
                 wide = torch.complex128 if elements.is_complex() else torch.float64
-                for part in _pieces(elements):
+                for part in parts_of(elements):
                     rows = part.to(wide).reshape(-1, meta.shape[-1])
-                    values = distributions.transformed(distribution, rows, meta.dtype, _DeviceDraws())
+                    values = distributions.transformed(distribution, rows, meta.dtype, DeviceDraws())
                     part.copy_(values.reshape(part.shape))
         self._keeper.wait()
 
@@ -492,27 +491,3 @@ class DeviceSide(Side):
             self._claims_wrongly()
         pointers = offsets + np.where(in_slots, np.uint64(self._slots.pointer), np.uint64(outputs.pointer))
         return self._keeper.broken(pointers, lengths_bytes, [block.first_state, *block.report.states])
-
-
-def _pieces(elements: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Parts of a tensor along its first dimensions, each of so many elements that its float64 copies fit beside everything else."""
-    if elements.numel() <= _PIECE_ELEMENTS or elements.dim() < 2:
-        yield elements
-        return
-    rows = max(1, len(elements) * _PIECE_ELEMENTS // elements.numel())
-    for part in elements.split(rows):
-        yield from _pieces(part[0]) if len(part) == 1 else (part,)
-
-
-class _DeviceDraws:
-    """Random numbers of the referee's own on the device, seeded by the operating system."""
-
-    def __init__(self) -> None:
-        self._generator = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
-
-    def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> torch.Tensor:
-        numbers = torch.rand(shape, dtype=torch.float64, device="cuda", generator=self._generator)
-        return low + (high - low) * numbers
-
-    def normal(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, dtype=torch.float64, device="cuda", generator=self._generator)
