@@ -355,6 +355,15 @@ def test_nobody_is_blamed_while_others_give_memory_back(
         role.close()
 
 
+def test_a_reference_without_memory_is_tried_again_with_all_of_the_device(driver: Driver) -> None:
+    """Seen on an H100: what others had taken of the card refused the task."""
+    judging: Any = object.__new__(Evaluation)
+    judging._alone = False
+    judging.fleet = SimpleNamespace(keeper=Lender(None), room=Room(H200(), 1))  # type: ignore[arg-type]
+    judging.control = SimpleNamespace(close=lambda: None)
+    assert not judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="reference"))
+
+
 @pytest.mark.parametrize(("elapsed_s", "looks"), [(1.0, [False, True]), (99.0, [False])])
 def test_the_second_look_needs_time_that_is_left(
     elapsed_s: float, looks: list[bool], monkeypatch: pytest.MonkeyPatch

@@ -183,3 +183,15 @@ def test_in_16_bits_a_small_row_is_not_allowed_what_large_ones_lose() -> None:
     own = exact * (1 + generator.uniform(-(2.0**-9), 2.0**-9, exact.shape))
     expected = expect("bfloat16", (200, 32), exact.reshape(-1), own.reshape(-1), None, usual=0.5)
     assert float(expected.bound[7, 0]) < 0.05 < 0.1 / 0.53, "a tenth beside 0.03 is wrong"
+
+
+def test_equal_terms_may_lose_twice_of_what_rounding_to_nearest_loses() -> None:
+    """Tensor cores may cut off the low bits of TF32 operands: twice the error at most, and where all terms are alike it adds up."""
+    exact = np.linspace(1.0, 2.0, 640)
+    own, tiered = exact * (1 + 1e-7), exact * (1 + 2e-4)
+    plain, equal = (
+        expect("float32", (10, 64), exact, own, None, tiered=tiered, equal_terms=alike)
+        for alike in (False, True)
+    )
+    assert np.allclose(equal.bound - equal.strict, 2 * (plain.bound - plain.strict))
+    assert (plain.bound > plain.strict).all()
