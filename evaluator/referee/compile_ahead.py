@@ -75,6 +75,8 @@ class CompileAhead:
         self._processes: dict[int, RoleProcess] = {}
         self._threads: set[threading.Thread] = set()
         self._stopped: set[int] = set()
+        #: A caller who waits has the device, whoever else wants it.
+        self._has_device = threading.Event()
         self._may_go = threading.Event()
         self._may_go.set()
         self._closing = False
@@ -102,10 +104,27 @@ class CompileAhead:
             work: what is wanted.
             progress: told how many of all are done, from time to time.
             between: called all the while; others may get the device in it.
-            has_device: the caller holds the device's lock for itself alone, for which the supervisor would wait in vain.
+            has_device: the caller holds the device's lock and gives it to nobody meanwhile: the supervisor would wait for it in vain, and whoever
+                waits to time waits for the caller.
         """
         self._add(work, first=True)
-        keys = [key for one in work for key in one.keys]
+        if has_device:
+            self._has_device.set()
+        try:
+            self._wait_for(
+                [key for one in work for key in one.keys], progress, between, has_device=has_device
+            )
+        finally:
+            self._has_device.clear()
+
+    def _wait_for(
+        self,
+        keys: list[tuple[Any, ...]],
+        progress: Callable[[int, int], None],
+        between: Callable[[], None],
+        *,
+        has_device: bool,
+    ) -> None:
         told = -1
         while True:
             if has_device:
@@ -248,9 +267,12 @@ class CompileAhead:
         finally:
             session.forget(opened.inputs, opened.side)
 
+    def _goes_on(self) -> bool:
+        return self._may_go.is_set() or self._has_device.is_set()
+
     def _pause(self, number: int, process: RoleProcess) -> float:
         """Stops the process while the device is wanted; returns for how many seconds."""
-        if self._may_go.is_set() or process.dead:
+        if self._goes_on() or process.dead:
             return 0.0
         began = time.monotonic()
         process.freeze()
@@ -258,7 +280,8 @@ class CompileAhead:
         with self._guard:
             self._stopped.add(number)
             self._guard.notify_all()
-        self._may_go.wait()
+        while not self._goes_on():
+            self._may_go.wait(_LOOK_SECONDS)
         with self._guard:
             self._stopped.discard(number)
         process.thaw()

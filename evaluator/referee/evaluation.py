@@ -241,7 +241,7 @@ class Evaluation:
             thorough=self.request.thorough,
             every=self._confirms,
             between=way.between,
-            has_device=self._alone,
+            has_device=not way.lets_in,
         )
 
     def _clocked(self, timed: list[tuple[str, OpenShape]], clock: Stages) -> bool:

@@ -46,6 +46,11 @@ class GivingWay:
         self._control = control
         self._not_before = 0.0
 
+    @property
+    def lets_in(self) -> bool:
+        """Whether others may have the device between steps."""
+        return self._hold is not None
+
     def between(self) -> None:
         """Called between two steps, when no answer is waited for."""
         if self._hold is None or not self._hold.wanted():

@@ -174,6 +174,42 @@ def test_processes_stand_still_while_the_device_is_wanted() -> None:
     ahead.close()
 
 
+def test_a_caller_who_keeps_the_device_does_not_wait_for_who_waits_for_it() -> None:
+    """The other one gets the device when the caller is done, and that needs what is stopped for it."""
+    session = Session(seconds=0.2)
+    ahead = ahead_of(session)
+    kept = threading.Event()
+    session.hold.give_way = kept.wait  # type: ignore[assignment,method-assign]
+    ahead.begin(work(1, 2))
+    while session.now < 2:
+        time.sleep(0.005)
+    session.hold.wants.set()
+    while not all("stopped" in process.steps for process in session.hold.processes):
+        time.sleep(0.005)
+    ahead.finish(work(1, 2, 3), lambda *_: None, has_device=True)
+    assert sorted(session.compiled) == [(row, name) for row in (1, 2, 3) for name in NAMES]
+    session.hold.wants.clear()
+    kept.set()
+    ahead.close()
+
+
+def test_without_the_lock_the_caller_starts_the_processes() -> None:
+    session = Session()
+
+    @contextmanager
+    def taken() -> Iterator[Hold]:
+        stuck.wait()
+        yield session.hold
+
+    stuck = threading.Event()
+    session.fleet.device_lock = SimpleNamespace(shared=taken)
+    ahead = ahead_of(session)
+    ahead.finish(work(1), lambda *_: None, has_device=True)
+    assert sorted(session.compiled) == [(1, name) for name in NAMES]
+    stuck.set()
+    ahead.close()
+
+
 def test_memory_that_others_need_ends_the_processes_and_what_waits() -> None:
     session = Session(seconds=30.0)
     ahead = ahead_of(session)
