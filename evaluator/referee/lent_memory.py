@@ -158,8 +158,8 @@ class Lender:
                     )
                     raise DeviceFull("not_judged", sentence) from None
             if ends_at == math.inf:
-                ends_at = time.monotonic() + _WAIT_SECONDS
                 self.give_back()
+                ends_at = time.monotonic() + _WAIT_SECONDS
             else:
                 time.sleep(_LOOK_SECONDS)
 
