@@ -4,7 +4,7 @@ A compiler takes 2 to 15 s for a module's default mode and 30 to 40 s to tune (H
 behind. So every shape is compiled by a process that does nothing else, over the cores of the host, and the session's process
 loads the results. Some work is wanted now, and some is done in the background: the expensive modes at shapes that a job will choose by.
 
-Whoever times has the device for itself. While work is under way the device's lock is held shared; as soon as another program waits
+An evaluation that times has the device for itself. While work is under way the device's lock is held shared; as soon as another program waits
 for it, all compiling processes are stopped until that is over.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from evaluator.timing.exclusive import Hold
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS, _STOP_SECONDS = 0.05, 5.0
+_LOOK_SECONDS, _STOP_SECONDS, _CLOSE_SECONDS = 0.05, 5.0, 1.0
 #: Of a device's memory, all compiling processes together: inputs, twice what a call takes (autotuning has contents of its own), a context.
 _MEMORY_SHARE, _CONTEXT_BYTES = 0.4, 1 << 30
 
@@ -75,7 +75,7 @@ class CompileAhead:
         self._processes: dict[int, RoleProcess] = {}
         self._threads: set[threading.Thread] = set()
         self._stopped: set[int] = set()
-        #: A caller who waits has the device, whoever else wants it.
+        #: A caller that waits keeps the device, even if others want it.
         self._has_device = threading.Event()
         self._may_go = threading.Event()
         self._may_go.set()
@@ -104,8 +104,8 @@ class CompileAhead:
             work: what is wanted.
             progress: told how many of all are done, from time to time.
             between: called all the while; others may get the device in it.
-            has_device: the caller holds the device's lock and gives it to nobody meanwhile: the supervisor would wait for it in vain, and whoever
-                waits to time waits for the caller.
+            has_device: the caller holds the device's lock and does not give it away: the supervisor would wait for it in vain, and an
+                evaluation that waits to time waits for the caller.
         """
         self._add(work, first=True)
         if has_device:
@@ -141,7 +141,7 @@ class CompileAhead:
             between()
 
     def _left(self, keys: list[tuple[Any, ...]]) -> int:
-        """How many of these somebody still works on, or will."""
+        """How many of these are waiting or being compiled."""
         open_keys = {key for one in (*self._waiting, *self._running.values()) for key in one.keys}
         return sum(key in open_keys for key in keys)
 
@@ -181,7 +181,8 @@ class CompileAhead:
         """Starts processes as long as there is work, and stops them while the device is wanted."""
         try:
             with self._session.fleet.device_lock.shared() as hold:
-                self._session.fleet.build_headers()
+                if not self._closing:
+                    self._session.fleet.build_headers()
                 while self._start_processes():
                     if hold.wanted():
                         self._give_way(hold)
@@ -199,7 +200,7 @@ class CompileAhead:
                 self._running[number] = one
                 threading.Thread(target=self._work, args=(number, one), daemon=True).start()
             if not (self._running or (self._waiting and not self._closing)):
-                # Under the guard: who adds work from now on starts another thread.
+                # Under the guard: work that is added from now on starts another thread.
                 if threading.current_thread() is self._supervisor:
                     self._supervisor = None
                 return False
@@ -307,7 +308,8 @@ class CompileAhead:
         self.give_memory_back()
         self._may_go.set()
         if supervisor is not None:
-            supervisor.join()
+            # No longer: it may wait for the device's lock, which the caller may hold, and finds nothing to do when it gets it.
+            supervisor.join(_CLOSE_SECONDS)
 
 
 def work_for(shape: OpenShape, baselines: Iterable[Baseline], modes: Iterable[str]) -> Work:

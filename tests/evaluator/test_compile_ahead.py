@@ -1,4 +1,4 @@
-"""Compiling ahead: once, side by side, out of the way of whoever times, and never what keeps a verdict waiting. Roles are played."""
+"""Compiling ahead: once, side by side, out of the way of timing, and never what keeps a verdict waiting. Roles are played."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Process:
 
 
 class Hold:
-    """The device's lock, held shared; `wants` says that somebody waits for it."""
+    """The device's lock, held shared; `wants` says that another evaluation waits for it."""
 
     def __init__(self) -> None:
         self.wants = threading.Event()
@@ -174,7 +174,7 @@ def test_processes_stand_still_while_the_device_is_wanted() -> None:
     ahead.close()
 
 
-def test_a_caller_who_keeps_the_device_does_not_wait_for_who_waits_for_it() -> None:
+def test_a_caller_that_keeps_the_device_does_not_wait_for_those_that_want_it() -> None:
     """The other one gets the device when the caller is done, and that needs what is stopped for it."""
     session = Session(seconds=0.2)
     ahead = ahead_of(session)
@@ -208,6 +208,27 @@ def test_without_the_lock_the_caller_starts_the_processes() -> None:
     assert sorted(session.compiled) == [(1, name) for name in NAMES]
     stuck.set()
     ahead.close()
+
+
+def test_closing_does_not_wait_for_a_lock_that_the_caller_holds() -> None:
+    """An idle task is closed for its memory while another one is timed: its supervisor waits for that to end."""
+    session = Session()
+
+    @contextmanager
+    def taken() -> Iterator[Hold]:
+        held.wait()
+        yield session.hold
+
+    held = threading.Event()
+    session.fleet.device_lock = SimpleNamespace(shared=taken)
+    ahead = ahead_of(session)
+    ahead.begin(work(1))
+    closing = threading.Thread(target=ahead.close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
+    held.set()
+    assert session.hold.processes == []
 
 
 def test_memory_that_others_need_ends_the_processes_and_what_waits() -> None:
