@@ -365,7 +365,7 @@ def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def fingerprint(span: torch.Tensor, key: int | None = None) -> tuple[int, int]:
-    """A key and a keyed sum over flat bytes: whoever changes any of them does not know how to keep the sum."""
+    """A key and a keyed sum over flat bytes: a change of any of them changes the sum, and without the key it cannot be put right."""
     key = secrets.randbits(62) | 1 if key is None else key
     # Products wrap around; odd factors lose nothing.
     factors = torch.arange(_WORDS + 8, device=span.device, dtype=torch.int64).mul_(2).add_(1).mul_(key)

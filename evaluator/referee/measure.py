@@ -313,7 +313,7 @@ def _calls(
     short, long = checker.run(1), checker.run(many)
     checker.run_rival(rival, baseline, 1)
     each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
-    if baseline.median_us:  # else nobody has timed it, as in A/A
+    if baseline.median_us:  # else it has not been timed, as in A/A
         each_us = min(each_us, max(baseline.median_us, 1.0))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
     return max(min(_MIN_CALLS, most), min(calls, most * 4 // 5))

@@ -37,7 +37,7 @@ _DIRECTIONS = ("forward", "forward_backward")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
-#: What a call takes of a device, in multiples of its inputs, where nobody has measured it; and a context.
+#: What a call takes of a device, in multiples of its inputs, where that has not been measured; and a context.
 _CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
 
 

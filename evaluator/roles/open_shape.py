@@ -71,9 +71,8 @@ class Shape:
         self.spec = calls.CallSpec()
         self.initial: list[torch.Tensor] = []
         self.exact = Exact()
-        #: Reference only: the encoded arguments of the constructor, and what ``get_inputs`` drew, until it is handed over.
+        #: Reference only: the encoded arguments of the constructor.
         self.configuration = ""
-        self.draws: list[list[torch.Tensor]] = []
 
     @property
     def is_heavy(self) -> bool:
