@@ -44,12 +44,13 @@ _PIECE, _PART = 1 << 25, 1 << 25
 _LOOKS, _DOUBTS, _WORST = 2, 4, 2
 #: An output of more elements is not computed in float64 as a whole.
 _WHOLE = 1 << 26
+#: Words of 8 bytes that a fingerprint adds up at a time.
 _WORDS = 1 << 24
+#: Of so few rows one at a time is a part worth telling of.
 _FEW_ROWS = 16
 #: Pieces of an output of a timed call that are compared.
 _TIMED_PIECES = 4
-
-
+#: For :func:`mimic`, which wants the work of a comparison and not its answer.
 _ANY = Bounds(math.inf, math.inf, math.inf)
 
 
