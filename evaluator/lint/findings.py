@@ -57,6 +57,11 @@ class Report:
         return not self.verdict
 
     @property
+    def varies_by(self) -> float:
+        """How much outputs differ from content to content, relative to their size, at the shape where they do most; 1 if unknown."""
+        return max((fact["variation"] for fact in self.facts if "variation" in fact), default=1.0)
+
+    @property
     def reason(self) -> str:
         """Why the task is refused, in one sentence, and how to mend it; empty where it is not."""
         errors = [finding for finding in self.findings if finding.severity == "error"]

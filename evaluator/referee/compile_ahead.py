@@ -41,11 +41,13 @@ class Work:
         dims: the shape.
         baselines: the ones that need a compiler.
         needs_bytes: of the device's memory.
+        can_wait: nobody waits for it now, so a candidate's own compiler gets the cores first.
     """
 
     dims: Dims
     baselines: tuple[str, ...]
     needs_bytes: int = 0
+    can_wait: bool = False
 
     def without(self, names: Sequence[str]) -> Work:
         """The same with fewer baselines."""
@@ -161,7 +163,7 @@ class CompileAhead:
                     self._waiting = deque(w for w in later if w.baselines)
                     self._waiting.appendleft(Work(one.dims, names, one.needs_bytes))
                 else:
-                    self._waiting.append(Work(one.dims, names, one.needs_bytes))
+                    self._waiting.append(Work(one.dims, names, one.needs_bytes, can_wait=True))
             idle = self._supervisor is None or not self._supervisor.is_alive()
             if not self._waiting or not idle or self._closing:
                 return
@@ -237,6 +239,8 @@ class CompileAhead:
         try:
             process = self._session.start_process(self._role)
             process.meanwhile = lambda waited_for: self._pause(number, waited_for)
+            if work.can_wait:
+                process.take_lowest_priority()
             with self._guard:
                 self._processes[number] = process
             self._compile(number, process, work)

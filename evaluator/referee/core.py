@@ -16,14 +16,15 @@ import torch
 
 from evaluator.devices import open_device
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
-from evaluator.lint.findings import Report, report_json
+from evaluator.lint.findings import LintFinding, Report, report_json
 from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
+from evaluator.lint.rules.answers import HARDLY
 from evaluator.lint.run import lint, refusal
 from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.submission import Submission, Submissions
+from evaluator.referee.submission import Submission, Submissions, livelier
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.tool_run import ToolResult, run_tool
 from evaluator.sources import TaskSource
@@ -34,6 +35,12 @@ _MAX_SESSIONS = 2
 #: More referees than so many on a device keep one task open each: its memory is needed for those that are being judged.
 _MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
+_LIVELY = LintFinding(
+    "weights_scaled",
+    "warning",
+    "with weights at the scale of the file, the output hardly depends on the inputs, so it is judged with larger ones",
+    "to say which weights your module has, define redraw(model, generator) in the file",
+)
 #: Of the time for a task: what looking for its sizes may take; and what lint may take before a candidate is judged.
 _INFERENCE_SHARE, _LINT_SECONDS = 0.3, 120.0
 _MOST_OPEN_SHAPES = 160
@@ -113,6 +120,11 @@ class RefereeCore:
             # Nobody declared this space; the task is sound at the sizes of its file, or lint says why not.
             given = self._submissions.give_up(task, given.inferred, lies[0].sentence)
             report = self._lint(task, expires_at, fresh=fresh)
+        lively = livelier(given) if report.varies_by < HARDLY else None
+        if lively is not None:
+            again = self._lint(lively.task, expires_at, fresh=fresh, inferred=found)
+            if again.ok and again.varies_by >= HARDLY:
+                return lively, replace(again, findings=(*again.findings, _LIVELY))
         return given, report
 
     def _lint(

@@ -22,6 +22,31 @@ from evaluator.sources import TaskSource
 
 # Not parsed: that would be done in a process of its own. A file that hides its DIMS from this gets the inferred one.
 _DECLARATION = re.compile(r"^\s*DIMS\s*[:=]", re.MULTILINE)
+_OWN_REDRAW = re.compile(r"^\s*(def\s+redraw\b|redraw\s*[:=])", re.MULTILINE)
+#: PyTorch's default initialization shrinks a signal sixfold at every linear layer with a ReLU, so that of a deep module's output
+#: only the biases are left. A matrix of variance 2 / fan-in keeps its size (He et al., 2015, arXiv:1502.01852).
+_REDRAW = '''
+
+def redraw(model, generator):
+    """Weights at a scale that keeps a signal's size from layer to layer: at that of the file, the output hardly depends on the inputs."""
+    import torch
+
+    parameters = {name for name, _ in model.named_parameters()}
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
+            noise = torch.empty(tensor.shape).normal_(generator=generator)
+            spread = float(tensor.double().std(correction=0))
+            if name.endswith("running_var"):
+                tensor.copy_(torch.empty(tensor.shape).uniform_(0.5, 1.5, generator=generator))
+            elif name.endswith("running_mean"):
+                tensor.copy_(0.25 * noise)
+            elif name in parameters and tensor.dim() > 1:
+                tensor.copy_(tensor.mean() + noise * max(spread, (2 / tensor[0].numel()) ** 0.5))
+            elif name in parameters:
+                tensor.add_(noise * (spread or 0.25))
+'''
 
 
 @dataclass(frozen=True)
@@ -41,6 +66,13 @@ class Submission:
 def declares_space(task: TaskSource) -> bool:
     """Whether the file says which sizes it may have."""
     return _DECLARATION.search(task.source) is not None
+
+
+def livelier(given: Submission) -> Submission | None:
+    """The same task with weights under which its output depends on its inputs; None where the file declares its space or ``redraw``."""
+    if given.inferred is None or _OWN_REDRAW.search(given.task.source):
+        return None
+    return replace(given, task=TaskSource(given.task.name, given.task.source + _REDRAW))
 
 
 class Submissions:

@@ -32,6 +32,7 @@ _WORDS = {
 }
 _FREEZE_SECONDS = 2.0
 _MEANWHILE_SECONDS = 0.05
+_LOWEST_PRIORITY = 19
 
 
 class RoleProcess:
@@ -337,6 +338,10 @@ class RoleProcess:
         if not self._namespaced:
             return self._signal_others(signal.SIGSTOP)
         return self._ask_init(b"?") and self._ask_init(b"S")
+
+    def take_lowest_priority(self) -> None:
+        """Lets everything else on the machine compute first. To be called before the first request: what it starts inherits this."""
+        os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
 
     def continue_others(self) -> None:
         """Lets those go on that :meth:`stop_others` has stopped."""

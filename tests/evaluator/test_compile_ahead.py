@@ -28,6 +28,10 @@ class Process:
         self.dead = False
         self.meanwhile: Any = None
         self.steps: list[str] = []
+        self.is_patient = False
+
+    def take_lowest_priority(self) -> None:
+        self.is_patient = True
 
     def freeze(self) -> None:
         self.steps.append("stopped")
@@ -149,6 +153,18 @@ def test_what_is_wanted_now_comes_before_what_is_not() -> None:
     while len(session.compiled) < 6:
         time.sleep(0.005)
     assert len(set(session.compiled)) == 6, "and the rest follows, each once"
+    ahead.close()
+
+
+def test_only_work_that_can_wait_runs_at_the_lowest_priority() -> None:
+    """Eight compiling processes made nvcc take 35 s for a candidate, which takes 10 s on a quiet machine (H100, 16 cores)."""
+    session = Session(workers=1)
+    ahead = ahead_of(session)
+    ahead.begin(work(1))
+    while len(session.compiled) < 2:
+        time.sleep(0.005)
+    ahead.finish(work(2), lambda *_: None)
+    assert [process.is_patient for process in session.hold.processes] == [True, False]
     ahead.close()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.referee.core import RefereeCore
+from evaluator.referee.tool_run import run_tool
 from evaluator.roles import runner
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.threads import Threads
@@ -42,6 +43,19 @@ def test_time_used_while_stopped_is_seen(tmp_path: Path) -> None:
         time.sleep(0.05)
         assert process.check_rest() > 5_000_000
         process.close()
+    finally:
+        core.close()
+
+
+def test_what_can_wait_and_all_that_it_starts_computes_after_everything_else(tmp_path: Path) -> None:
+    core = RefereeCore("cpu", tmp_path, "landlock")
+    try:
+        process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
+        process.take_lowest_priority()
+        program = "import os, threading\n"
+        program += "def say():\n    print(os.getpriority(os.PRIO_PROCESS, 0))\n"
+        program += "thread = threading.Thread(target=say)\nthread.start()\nthread.join()"
+        assert run_tool(process, program, {}, 30.0).stdout.strip() == "19"
     finally:
         core.close()
 

@@ -94,6 +94,60 @@ def test_an_inferred_space_that_does_not_hold_is_given_up(client: Referee) -> No
     assert "rows=18" in described["inferred"]["reason"]
 
 
+_DEEP = textwrap.dedent("""
+    import torch
+    import torch.nn as nn
+
+    class Model(nn.Module):
+        def __init__(self, features):
+            super().__init__()
+            layers = [module for _ in range(24) for module in (nn.Linear(features, features), nn.ReLU())]
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, x):
+            return self.layers(x)
+
+    def get_inputs():
+        return [torch.rand(32, 48)]
+
+    def get_init_inputs():
+        return [48]
+""")
+
+
+def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(client: Referee) -> None:
+    """Through 24 layers at the default initialization, outputs of different inputs are equal within float32."""
+    task = TaskSource("deep", _DEEP)
+    described = client.describe(task)
+    assert described["ok"], described["reason"]
+    assert "weights_scaled" in {finding["rule"] for finding in described["lint"]["findings"]}
+    assert min(fact["variation"] for fact in described["lint"]["facts"]) > 0.05
+    assert "def redraw(" in described["source"]
+
+    honest = _DEEP.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
+    verdict = client.evaluate(task, CandidateSource(honest, "external", "x"), submitted=True)
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    replays = honest.replace(
+        "return self.layers(x)",
+        "self.kept = getattr(self, 'kept', {})\n"
+        "        if x.shape not in self.kept:\n"
+        "            self.kept[x.shape] = self.layers(x)\n"
+        "        return self.kept[x.shape].clone()",
+    )
+    verdict = client.evaluate(task, CandidateSource(replays, "external", "x"), submitted=True)
+    assert verdict["verdict"] in ("cheating", "incorrect"), verdict["reason"]
+
+
+def test_weights_of_the_users_own_drawing_are_kept(client: Referee) -> None:
+    drawn = _DEEP + textwrap.dedent("""
+        def redraw(model, generator):
+            for parameter in model.parameters():
+                parameter.data.normal_(0.0, 0.01, generator=generator)
+    """)
+    described = client.describe(TaskSource("drawn", drawn))
+    assert not described["ok"] and described["source"].count("def redraw(") == 1
+
+
 def test_a_file_that_declares_its_space_keeps_it(client: Referee) -> None:
     text = f"{_TASK}\nDIMS = {{}}\n"
     described = client.describe(TaskSource("own", text), space={"rows": {"max": 8}})

@@ -11,7 +11,7 @@ from evaluator.lint.probe import Probe, Result
 from evaluator.oracle.arrays import Array
 
 #: Where outputs of one shape differ by less than this share of their size, a tolerance of RL projects (1e-2) is generous.
-_HARDLY = 1e-3
+HARDLY = 1e-3
 
 
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
@@ -45,9 +45,10 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             "replay_passes",
             "error",
             f"the output for one input is right for others, too (at {probes[0].where})",
-            "let the output depend on the inputs by more than the tolerance: fewer reductions in a row, inputs of larger spread",
+            "let the output depend on the inputs by more than the tolerance: weights of larger spread (`def redraw(model, generator)` in the "
+            "file), fewer reductions in a row, inputs of larger spread",
         )
-    elif all(variation(probe) < _HARDLY for probe in probes):
+    elif all(variation(probe) < HARDLY for probe in probes):
         yield LintFinding(
             "hardly_varies",
             "warning",
