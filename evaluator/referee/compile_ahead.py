@@ -86,9 +86,9 @@ class CompileAhead:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def begin(self, work: Iterable[Work]) -> None:
-        """Compiles in the background, after all that was asked for before."""
-        self._add(work, first=False)
+    def begin(self, work: Iterable[Work], *, first: bool = False) -> None:
+        """Compiles in the background: after all that was asked for before, or ``first``, since somebody will soon wait for it."""
+        self._add(work, first=first)
 
     def finish(
         self,

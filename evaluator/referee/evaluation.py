@@ -218,6 +218,8 @@ class Evaluation:
         opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
         every = [shape for shapes in opened.values() for shape in shapes]
         self.candidate.expects = every
+        timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
+        self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
         clock.lap("reference")
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
@@ -226,7 +228,7 @@ class Evaluation:
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
-            self.control.begin([at for split in opened if split not in _UNTIMED for at in opened[split]])
+            self.control.begin(timed)
         self._check_all(every, way)
         self.candidate.keep_files()
         self.control.join()

@@ -240,6 +240,17 @@ class TaskSession:
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
+    def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
+        """Begins what :meth:`compile_baselines` will wait for, beside whatever comes before that."""
+        slow = () if thorough else self.fleet.device.slow_modes
+        modes = [mode for mode in self.fleet.device.compiled_modes if mode not in slow]
+        unknown = [
+            shape
+            for shape in shapes
+            if not shape.baselines and (every or shape.distrusted or not self._recall(shape))
+        ]
+        self.ahead.begin([work_for(at, self.every_baseline(at), modes) for at in unknown], first=True)
+
     def compile_baselines(
         self,
         shapes: list[OpenShape],

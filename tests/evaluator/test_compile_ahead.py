@@ -13,7 +13,10 @@ import pytest
 
 from evaluator.errors import RoleFailure
 from evaluator.referee.compile_ahead import CompileAhead, Work
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.open_shape import Baseline
+from tests.evaluator.judging import replaced, task
 
 pytestmark = pytest.mark.shares
 
@@ -285,3 +288,34 @@ def test_closing_ends_what_runs() -> None:
     assert all(process.dead for process in session.hold.processes)
     ahead.begin(work(5))
     assert len(session.hold.processes) == 2
+
+
+def test_baselines_compile_while_the_candidate_is_checked(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first look waits for the longer of both, not for one after the other."""
+    source = task("""
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.tanh(x)
+        def get_inputs():
+            return [torch.randn(64, 64)]
+        def get_init_inputs():
+            return []
+        """)
+    seen: list[set[str]] = []
+    checks = Evaluation._check_all
+
+    def watched(evaluation: Evaluation, *arguments: Any) -> None:
+        ahead = evaluation.session.ahead
+        work = [*ahead._waiting, *ahead._running.values()]
+        seen.append({name for one in work for name in one.baselines})
+        checks(evaluation, *arguments)
+
+    monkeypatch.setattr(Evaluation, "_check_all", watched)
+    request = Request(source, replaced(source), splits=("visible",), shapes={"visible": [{}]})
+    for _ in range(2):
+        verdict = core.evaluate(request, lambda *_: None)
+        assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert any("compile" in name for name in seen[0])
+    assert seen[1] == set(), "what is compiled is not compiled again"
