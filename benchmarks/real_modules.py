@@ -332,7 +332,7 @@ def main(
     kernelbench: Annotated[Path, typer.Option(help="A copy of KernelBench.")],
     count: Annotated[int, typer.Option(help="Modules drawn.")] = 60,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 7,
-    first: Annotated[int | None, typer.Option(help="Only so many of those drawn.")] = None,
+    part: Annotated[str, typer.Option(help="Only these of those drawn: 0:20 is the first twenty.")] = ":",
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     candidates: Annotated[Path | None, typer.Option(help="Folder with a model's files.")] = None,
     minutes: Annotated[float | None, typer.Option(help="End after the row at hand.")] = None,
@@ -357,7 +357,7 @@ def main(
     )
     folder = work_dir or Path(tempfile.gettempdir()) / f"kernelwright-real-modules-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    modules = sample(kernelbench, count, seed)[:first]
+    modules = sample(kernelbench, count, seed)[slice(*(int(end) if end else None for end in part.split(":")))]
     work = Work(device, modules, wanted, candidates, folder, report, Console(width=200))
     steps = {
         "fits": lambda: measure_fits(work),
