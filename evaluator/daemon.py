@@ -9,6 +9,7 @@ import base64
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from evaluator.referee.core import RefereeCore
 
 _log = logging.getLogger(__name__)
+#: So often a referee without work looks whether another one needs memory.
+_IDLE_SECONDS = 0.25
 
 
 def serve(
@@ -67,11 +70,18 @@ def serve(
     threading.Thread(target=_warm_up, args=(core.fleet,), name="warm-up", daemon=True).start()
     answer({"ready": True})
     try:
-        for line in sys.stdin:
+        while line := _next_line(core):
             request = json.loads(line)
             answer(_answered(core, request, answer, Path(work_dir)))
     finally:
         core.close()
+
+
+def _next_line(core: RefereeCore) -> str:
+    """The next request; empty when there will be none. There is one at a time, so none waits in a buffer of ours."""
+    while not select.select([sys.stdin], [], [], _IDLE_SECONDS)[0]:
+        core.while_idle()
+    return sys.stdin.readline()
 
 
 def _answered(core: RefereeCore, request: dict[str, Any], answer: Any, work_dir: Path) -> dict[str, Any]:

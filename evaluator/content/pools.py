@@ -97,6 +97,13 @@ class TensorInput:
         """Whether the draws lie on a GPU."""
         return not isinstance(self.draws[0], np.ndarray)
 
+    def on_host(self) -> TensorInput:
+        """The same with a draw in the host's memory."""
+        if not self.on_device:
+            return self
+        draw = self.draws[0].cpu().numpy().view(carrier(self.meta.dtype))
+        return TensorInput(self.meta, [np.resize(draw, self.size)], self.same)
+
     @property
     def size(self) -> int:
         """Elements of its span of memory."""

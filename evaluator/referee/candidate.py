@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 _LOAD_SECONDS = 60.0
 #: Of a process that only compiles ahead; what it has not done by then is done by the one that is judged.
 _REHEARSAL_SECONDS = 30.0
+_MOST_REHEARSED_BYTES = 64 << 20
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
 #: Words in a source that mean a compiler will run; the first needs importing only, the others a call per shape.
@@ -342,6 +343,9 @@ class CandidateRun:
         is of the ``architecture``.
         """
         source = self.candidate.source
+        needs = [(shape, shape.inputs.needs) for shape in shapes]
+        # Beside its kernels, a module computes on the host there.
+        shapes = [at for at, need in needs if need.slot_bytes + need.peak_bytes <= _MOST_REHEARSED_BYTES]
         if not shapes or not interpreted.imports_triton(source) or any(word in source for word in _COMPILES):
             return
         if self.fleet.kept_files.get(self._files_key):
@@ -364,7 +368,7 @@ class CandidateRun:
     def call_on_host(self, process: RoleProcess, shape: OpenShape) -> None:
         """Constructs the module in a process without a device and calls it once, with inputs in the host's memory."""
         process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
-        side = Side(process, shape.key, shape.inputs, self.fleet.chain)
+        side = Side(process, shape.key, shape.inputs.on_host(), self.fleet.chain)
         try:
             side.open(_CALL_SECONDS)
             side.fill(1)

@@ -24,6 +24,7 @@ from evaluator.lint.run import lint, refusal
 from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.room import MemoryWanted
 from evaluator.referee.submission import Submission, Submissions, livelier
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.tool_run import ToolResult, run_tool
@@ -35,6 +36,8 @@ _MAX_SESSIONS = 2
 #: More referees than so many on a device keep one task open each: its memory is needed for those that are being judged.
 _MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
+#: What lint says where memory ran out, which others may have had.
+_MAYBE_MEMORY = ("out_of_memory", "not_judged")
 _LIVELY = LintFinding(
     "weights_scaled",
     "warning",
@@ -135,6 +138,17 @@ class RefereeCore:
         report = None if fresh else self._lint_reports.get(task, environment)
         if report is not None:
             return replace(report, task={"name": task.name, "sha256": task.sha256})
+        with self._memory():
+            report = self._looked_at(task, device, expires_at, inferred=inferred)
+        if report.verdict in _MAYBE_MEMORY and self.fleet.gpu:
+            # Others may have had it.
+            self._close_idle(in_use=0)
+            with self._memory(all_of_it=True):
+                report = self._looked_at(task, device, expires_at, inferred=inferred)
+        self._lint_reports.put(task, environment, report)
+        return report
+
+    def _looked_at(self, task: TaskSource, device: str, expires_at: float, *, inferred: bool) -> Report:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
@@ -147,8 +161,18 @@ class RefereeCore:
             report = refusal(task, device, RoleFailure("not_judged", str(failure)))
         if not report.ok or session.process.dead:
             self._drop(task)
-        self._lint_reports.put(task, environment, report)
         return report
+
+    @contextmanager
+    def _memory(self, *, all_of_it: bool = False) -> Iterator[None]:
+        """While a task is looked at: a GPU's memory, shared with other referees or not."""
+        if not self.fleet.gpu:
+            yield
+            return
+        self.while_idle()
+        lock = self.fleet.memory_lock
+        with lock.exclusive() if all_of_it else lock.shared():
+            yield
 
     def describe(
         self,
@@ -168,7 +192,8 @@ class RefereeCore:
                 "detail": report.detail,
                 **found,
             }
-        return {**self._describe(given.task, deadline_s, traffic), **found}
+        with self._memory():
+            return {**self._describe(given.task, deadline_s, traffic), **found}
 
     def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
         expires_at = time.monotonic() + deadline_s
@@ -238,7 +263,12 @@ class RefereeCore:
         except SandboxUnavailable as failure:
             return as_json(self._no_session(request, "not_judged", str(failure), ""))
         evaluation = Evaluation(self.fleet, session, request, progress, alone=alone)
-        verdict = evaluation.judge()
+        try:
+            verdict = evaluation.judge()
+        except MemoryWanted:
+            # It is built now, and needs no memory until it gets some.
+            self._close_idle(in_use=0)
+            return self._judge(request, progress, alone=alone)
         unusable = verdict.verdict in ("task_rejected", "not_judged") or evaluation.again
         # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
         if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
@@ -248,6 +278,12 @@ class RefereeCore:
             self._close_idle(in_use=0)
             return self._judge(_rest(request, verdict), progress, alone=True)
         return as_json(verdict)
+
+    def while_idle(self) -> None:
+        """Called now and then between requests: gives a GPU's memory back that another referee's evaluation waits for."""
+        if self.fleet.keeper is not None and self._sessions and self.fleet.memory_lock.wanted():
+            self._close_idle(in_use=0)
+            self.fleet.keeper.give_back()
 
     def _close_idle(self, in_use: int = 1) -> None:
         """Closes every task but the one in use, which is the last, for the memory of their references."""

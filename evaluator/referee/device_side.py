@@ -16,7 +16,7 @@ import torch
 
 from evaluator.content import distributions
 from evaluator.content.pools import Mixed
-from evaluator.errors import ProtocolViolation, RoleReported
+from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.block import Block
 from evaluator.referee.device_draws import DeviceDraws, parts_of
 from evaluator.referee.keeper import Keeper, upload
@@ -36,7 +36,7 @@ _EXCHANGE_SECONDS = 60.0
 _REPLAY_SECONDS = 5.0
 _NULLS = 15
 #: A pool that was too small for a baseline grows by this factor, where so much stays free.
-_GROWTH, _GROWTH_SPARE_BYTES = 1.5, 2 << 30
+_GROWTH, _MOST_GROWTH, _GROWTH_SPARE_BYTES = 1.5, 8, 2 << 30
 #: Owner of slots in which contents of more than one shape may lie.
 _NOBODY = 0
 
@@ -130,11 +130,15 @@ class DeviceSide(Side):
         fits = min(self.slot_count, self._memory().size.calls(each_bytes))
         return min(fits, self.inputs.needs.most_calls(self._usual_size, each_bytes))
 
-    def enlarge(self) -> bool:
-        """See :meth:`Side.enlarge`."""
-        size, budget_bytes = self._memory().size, self._keeper.free_bytes()[0]
+    def grows_for(self, failure: RoleFailure) -> bool:
+        """See :meth:`Side.grows_for`; to at most eight times what its shape was thought to need."""
+        if runner.TOO_SMALL not in failure.sentence:
+            return False
+        size, free_bytes = self._memory().size, self._keeper.free_bytes()[0]
         more = replace(size, pool_bytes=int(size.pool_bytes * _GROWTH))
-        if more.pool_bytes + _GROWTH_SPARE_BYTES > budget_bytes + size.pool_bytes:
+        if more.pool_bytes + _GROWTH_SPARE_BYTES > free_bytes + size.pool_bytes:
+            return False
+        if more.pool_bytes > _MOST_GROWTH * self._size.pool_bytes:
             return False
         self._lend(more)
         return True

@@ -23,7 +23,7 @@ from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.room import had_its_part, held_most
+from evaluator.referee.room import had_its_part, held_most, turn
 from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, facts, summary_of, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
@@ -86,6 +86,7 @@ class Evaluation:
         self.progress = progress
         self.run_state = RunState()
         self._started = time.monotonic()
+        self._waited_s = 0.0
         expires_at = self._started + request.deadline_s
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
@@ -161,6 +162,16 @@ class Evaluation:
         if self.fleet.rehearses:
             self.candidate.rehearse(list(self.session.shapes.values()), self.fleet.device.architecture)
         clock.lap("compile")
+        has_shapes = bool(self.session.shapes)
+        with turn(self.fleet, self.progress, has_shapes=has_shapes, alone=self._alone):
+            return self._judge_built(clock)
+
+    def _judge_built(self, clock: Stages) -> tuple[str, str, str]:
+        """What needs the device."""
+        clock.lap("waiting")
+        # Others had the memory meanwhile, which is no time of the candidate's.
+        self._waited_s = self.run_state.stages_s["waiting"]
+        self.candidate.expires_at += self._waited_s
         with self._computing() as way:
             opened = self._prepare(clock, way)
         if self.candidate.interpreted:
@@ -217,6 +228,8 @@ class Evaluation:
             )
         opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
         every = [shape for shapes in opened.values() for shape in shapes]
+        if not self._alone:
+            self.fleet.room.check_share(at.inputs.needs for at in every)
         self.candidate.expects = every
         timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
         self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
@@ -285,7 +298,7 @@ class Evaluation:
 
     def _check_deadline(self) -> None:
         limit_s = self.request.deadline_s
-        if time.monotonic() - self._started > limit_s:
+        if time.monotonic() - self._started - self._waited_s > limit_s:
             raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: allow it more time")
 
     def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:

@@ -113,7 +113,10 @@ class Fleet:
         self._headers_tried = False
         self._basics: bytes | None = None
         self.attacks: list[dict[str, Any]] = []
-        self.device_lock = DeviceLock(device.facts()["gpu_uuid"] or "cpu")
+        name = device.facts()["gpu_uuid"] or "cpu"
+        self.device_lock = DeviceLock(name)
+        #: Of a GPU's memory: shared by evaluations of all referees, or one has all of it, which found too little beside others.
+        self.memory_lock = DeviceLock(f"{name}-memory")
         #: Whether other referees have work folders of their own and look here for what has been compiled.
         self.shares_stores = stores is not None and stores != work_dir
         stores = stores or work_dir

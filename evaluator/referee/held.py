@@ -80,6 +80,11 @@ class Holding:
         #: Whose place was taken, not looked at yet.
         self._displaced: list[_Kept] = []
 
+    @property
+    def begun(self) -> bool:
+        """Whether outputs are kept from now on."""
+        return self._most > 0
+
     def draw(self, side: Side, calls: int) -> int:
         """The call of a block that is over which is looked at: the kept one, if it keeps one, so that it need be copied once."""
         draw = self._draw_of(side)

@@ -24,7 +24,7 @@ from evaluator.referee.ceiling import check_written
 from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
 from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.ranking import guess_us
+from evaluator.referee.ranking import calls_to_guess_by, fewest_calls, guess_us
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
@@ -103,7 +103,6 @@ _DISTURBED = 0.15
 #: So many quads may be disturbed by the candidate alone, and two more for each that is by the baseline, before all of them count.
 _ONE_SIDED = 3
 _MIN_QUADS = 5
-_MIN_CALLS = 4
 #: Share of the time of a module that only makes one tensor, below which nobody can be, and how often that is looked at before
 #: anybody is accused. On a CPU no Python runs in it: torch's quickest function makes the tensor (0.5 us beside 0.4 of the loop). An
 #: extension in C may take 0.3, and nobody honest may be accused.
@@ -308,15 +307,16 @@ def _calls(
     """Calls of a block that takes the time that the device needs; also warms both sides up."""
     baseline, rival = first
     most = checker.side.most_calls(shape.output_metas)
-    many = min(16, most)
     checker.run(1)  # loads what later calls find
-    short, long = checker.run(1), checker.run(many)
+    short = checker.run(1)
+    many = calls_to_guess_by(short.elapsed_ns, most)
+    long = checker.run(many)
     checker.run_rival(rival, baseline, 1)
     each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
     if baseline.median_us:  # else it has not been timed, as in A/A
         each_us = min(each_us, max(baseline.median_us, 1.0))
     calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
-    return max(min(_MIN_CALLS, most), min(calls, most * 4 // 5))
+    return max(min(fewest_calls(each_us), most), min(calls, most * 4 // 5))
 
 
 def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:

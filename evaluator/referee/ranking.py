@@ -11,7 +11,10 @@ from evaluator.referee.open_shape import Baseline, OpenShape
 if TYPE_CHECKING:
     from evaluator.referee.task_session import TaskSession
 
-_MIN_CALLS = 4
+#: Calls of the shortest block. Of calls that take very long, a block of two tells as much.
+_MIN_CALLS, _MIN_LONG_CALLS, _LONG_CALL_US = 4, 2, 20_000
+#: Calls of a block that tells how long one takes.
+_MANY_CALLS = 16
 #: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
 _CLEARLY_SLOWER = 0.35
 _HOPELESS = 2.0
@@ -28,7 +31,7 @@ def still_holds(session: TaskSession, shape: OpenShape) -> bool:
     session.fleet.pin(side.process)
     calls = math.ceil(session.fleet.device.block_target_us / 2 / leader.median_us)
     most = side.most_calls(shape.output_metas)
-    calls = max(min(_MIN_CALLS, most), min(calls, most))
+    calls = max(min(fewest_calls(leader.median_us), most), min(calls, most))
     for baseline in rivals:
         session.run(side, baseline, calls, chained=True)
     rounds = [
@@ -56,9 +59,10 @@ def rank(session: TaskSession, shape: OpenShape) -> None:
     everybody, side = list(rivals), shape.side
     session.fleet.pin(side.process)
     guesses_us = {baseline.name: _guess_us(session, shape, baseline) for baseline in rivals}
-    calls = math.ceil(session.fleet.device.block_target_us / 2 / min(guesses_us.values()))
+    least_us = min(guesses_us.values())
+    calls = math.ceil(session.fleet.device.block_target_us / 2 / least_us)
     most = side.most_calls(shape.output_metas)
-    calls = max(min(_MIN_CALLS, most), min(calls, most))
+    calls = max(min(fewest_calls(least_us), most), min(calls, most))
     rounds: list[dict[str, int]] = []
     nulls_ns: list[int] = []
     for count, keep in ((3, 3), (4, 2), (6, 1)):
@@ -96,11 +100,21 @@ def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> li
 def _guess_us(session: TaskSession, shape: OpenShape, baseline: Baseline) -> float:
     """A first idea of the time per call; warms the baseline up, too."""
     side = shape.side
-    many = min(16, side.most_calls(shape.output_metas))
     session.run(side, baseline, 1, chained=True)
     short = session.run(side, baseline, 1, chained=True).elapsed_ns
+    many = calls_to_guess_by(short, side.most_calls(shape.output_metas))
     long = session.run(side, baseline, many, chained=True).elapsed_ns
     return guess_us(short, long, many)
+
+
+def fewest_calls(each_us: float) -> int:
+    """Calls of the shortest block, of calls that take so many microseconds."""
+    return _MIN_CALLS if each_us < _LONG_CALL_US else _MIN_LONG_CALLS
+
+
+def calls_to_guess_by(short_ns: int, most: int) -> int:
+    """Calls of the second block for :func:`guess_us`, of at most so many; the first one, of a single call, took ``short_ns``."""
+    return min(_MANY_CALLS if short_ns < _LONG_CALL_US * 1e3 else _MIN_LONG_CALLS, most)
 
 
 def guess_us(short_ns: int, long_ns: int, calls: int) -> float:

@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from evaluator.devices import Device
-from evaluator.errors import RoleFailure
+from evaluator.errors import DeviceFull, RoleFailure
 from evaluator.referee.memory_size import MemorySize, ShapeNeeds, usual
 from evaluator.roles.process import RoleProcess
 
 if TYPE_CHECKING:
+    from evaluator.referee.fleet import Fleet
     from evaluator.referee.lent_memory import Lender
+    from evaluator.referee.task_session import Progress
 
 #: What a process may count on, of all memory of a GPU. Who finds less has not asked for too much.
 _PART = 1 / 4
 #: Four contexts, with the code of their kernels.
 _CONTEXTS_BYTES = 3 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
+
+
+class MemoryWanted(Exception):
+    """Another evaluation waits for all of the device's memory, and the shapes that are open here keep some of it."""
 
 
 class Room:
@@ -35,6 +42,8 @@ class Room:
         self.usual: MemorySize = usual(device.memory_bytes, device.share_bytes, referees)
         #: For the reference and a candidate side by side; the rest is for the contexts of processes.
         self.budget_bytes = device.memory_bytes - _CONTEXTS_BYTES
+        #: What one of several referees uses beside the others.
+        self.share_bytes = self.budget_bytes // referees
         self._shared = referees > 1
 
     def check(self, needs: ShapeNeeds, where: str) -> None:
@@ -58,6 +67,15 @@ class Room:
                 role="reference",
             )
 
+    def check_share(self, needs: Iterable[ShapeNeeds]) -> None:
+        """What takes more than the part of one of several referees gets all of the device's memory, one after the other.
+
+        Raises:
+            DeviceFull: it is to be judged again, alone.
+        """
+        if self._shared and not all(need.fits(self.share_bytes) for need in needs):
+            raise DeviceFull("not_judged", "it takes more than one of several referees may have")
+
     def can_tell(self, *, alone: bool) -> bool:
         """Whether what is free once a process is gone says what it could have had.
 
@@ -66,6 +84,31 @@ class Room:
                 gave back would be taken for what there had been.
         """
         return alone or not self._shared
+
+
+@contextmanager
+def turn(fleet: Fleet, progress: Progress, *, has_shapes: bool, alone: bool) -> Iterator[None]:
+    """While an evaluation may use a GPU's memory, beside those of other referees or ``alone``.
+
+    Args:
+        fleet: of the referee.
+        progress: told that it waits.
+        has_shapes: memory is taken already, for shapes of an earlier evaluation.
+        alone: see above.
+
+    Raises:
+        MemoryWanted: see there.
+    """
+    if not fleet.gpu:
+        yield
+        return
+    lock = fleet.memory_lock
+    if has_shapes and lock.wanted():
+        raise MemoryWanted
+    if alone or lock.wanted():
+        progress("correctness", 0, 1, "waiting for the GPU's memory")
+    with lock.exclusive() if alone else lock.shared():
+        yield
 
 
 def had_its_part(lender: Lender, ended: list[RoleProcess]) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from evaluator.content.pools import TensorInput
 from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.memory_size import ShapeNeeds, slot_bytes
+from evaluator.roles.arena import carrier
 from evaluator.roles.frames import TensorMeta
 
 #: Inputs are small that have at most so many elements, and one to so many of the weights.
@@ -102,6 +105,23 @@ class ShapeInputs:
         if output >= first_input:
             return f"gradient of input {leaves[output - first_input]}"
         return f"output {output + 1}" if first_input > 1 or count > first_input else ""
+
+    def on_host(self) -> ShapeInputs:
+        """The same with contents and weights in the host's memory, as a process without a device needs them."""
+        state = [
+            entry
+            if isinstance(entry.values, np.ndarray)
+            else replace(entry, values=entry.values.cpu().numpy().view(carrier(entry.meta.dtype)))
+            for entry in self.state
+        ]
+        arguments = [
+            argument.on_host()
+            if isinstance(argument, TensorInput)
+            else replace(argument, tensors=tuple(tensor.on_host() for tensor in argument.tensors))
+            for argument in self.arguments
+        ]
+        upstream = tuple(tensor.on_host() for tensor in self.upstream)
+        return replace(self, arguments=arguments, state=state, upstream=upstream)
 
     def renew_small(self, gpu: bool) -> None:
         """Has the chain replace all of every input that is small beside the weights.

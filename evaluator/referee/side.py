@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluator.content import distributions
 from evaluator.content.pools import Array
-from evaluator.errors import ProtocolViolation
+from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds
@@ -146,8 +146,11 @@ class Side(KeptCalls):
             self._put(offset, entry.values)
         self.process.request(runner.IMPORT, request, deadline_s, (self._shared()[0],))
 
-    def enlarge(self) -> bool:
-        """GPU only: gives the process more memory for the outputs of timed calls; False where there is none."""
+    def grows_for(self, failure: RoleFailure) -> bool:
+        """GPU only: where outputs of timed calls did not fit, gives the process more memory for them; False where there is none.
+
+        What it held is forgotten: slots have to be filled again.
+        """
         return False
 
     # -- contents ----------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class TaskSession:
         except BaseException:
             self.close()
             raise
-        self.ahead = CompileAhead(self, fleet.device.memory_bytes)
+        self.ahead = CompileAhead(self, fleet.room.share_bytes if fleet.gpu else 0)
         self.unavailable: dict[str, str] = {}
         if self.precision == "fp8":
             self.unavailable["autocast to float8"] = "torch has none; autocast to bfloat16 stands in for it"
@@ -429,7 +429,7 @@ class TaskSession:
         try:
             return self._run(side, baseline, calls, chained, captured, same_slot, glance)
         except RoleReported as failure:
-            if runner.TOO_SMALL not in failure.sentence or captured or not side.enlarge():
+            if captured or not side.grows_for(failure):
                 raise
         return self.run(side, baseline, calls, chained=chained, same_slot=same_slot, glance=glance)
 

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
+from evaluator.errors import RoleReported
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee import large
 from evaluator.referee.block import Block
@@ -98,15 +99,41 @@ class Checker:
         half of the blocks are verified before the rival's next block and half behind it. What is verified is copied at once in
         either case: what fills outputs late must not get the rival's turn to do it in.
         """
-        side = self.side
         self.settle()
         self._check_rest()
         self._holding.look()
+        try:
+            block = self._block(calls)
+        except RoleReported as failure:
+            # Later its outputs of earlier blocks would be lost.
+            if self.captured or self._holding.begun or not self.side.grows_for(failure):
+                raise
+            return self.run(calls, later=later)
+        self._note(self.side, block)
+        self._watch.after(self.side)
+        self._check_contract(block)
+        if self.shape.large:
+            self._checked_links(self.side, block)
+            self.clocks.after_block(mine=True)
+            self._inspect()
+            large.verify(self.session, self.shape, self.side, block, self.outcome)
+            return block
+        taken = self._taken(self.side, block)
+        self.clocks.after_block(mine=True)
+        self._inspect()
+        self._unverified = taken
+        if not later:
+            self.settle()
+        return block
+
+    def _block(self, calls: int) -> Block:
+        """One block with fresh contents, as it is timed."""
+        side = self.side
         slots = 1 if self.same_slot else calls
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
         side.fill(slots)
         self._watch.before(side)
-        block = side.block(
+        return side.block(
             calls,
             _CALL_SECONDS,
             chained=True,
@@ -114,22 +141,6 @@ class Checker:
             same_slot=self.same_slot,
             glance=lambda: self._glance(side.process, calls),
         )
-        self._note(side, block)
-        self._watch.after(side)
-        self._check_contract(block)
-        if self.shape.large:
-            self._checked_links(side, block)
-            self.clocks.after_block(mine=True)
-            self._inspect()
-            large.verify(self.session, self.shape, side, block, self.outcome)
-            return block
-        taken = self._taken(side, block)
-        self.clocks.after_block(mine=True)
-        self._inspect()
-        self._unverified = taken
-        if not later:
-            self.settle()
-        return block
 
     def settle(self) -> None:
         """Verifies the last block, if that has not been done."""

@@ -118,7 +118,7 @@ def _set_environment(temporary: str, work: str, extra: dict[str, str]) -> None:
             "TRITON_CACHE_DIR": f"{work}/triton",
             "TORCH_EXTENSIONS_DIR": f"{work}/extensions",
             "CUDA_CACHE_PATH": f"{work}/cuda",
-            # One process: a pool of compile workers would outlive a turn of the clock.
+            # One process: a pool of compile workers would outlive a turn of the clock. (For what imports the compiler anew.)
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "KERNELWRIGHT_WORK": work,
             **kept,

@@ -80,6 +80,8 @@ def _preload(settings: dict[str, Any]) -> None:
     # Not at the top: it imports numpy, whose threads would keep an ordinary user out of a user namespace of its own.
     from evaluator.roles import chain, landmarks
 
+    # Read while the compiler is imported, here; with another number each child that compiles would start a pool of processes.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if settings["interprets_triton"]:
         os.environ[interpreted.VARIABLE] = "1"
     with _without_devices():

@@ -296,14 +296,18 @@ class Turns:
             with self._exchange.pool():
                 self._make_null(shape)
         self._exchange.forget()
+
+        def report(outputs: list[list[torch.Tensor]]) -> bytes:
+            self._check_room(outputs)
+            return _report(outputs, self._located(outputs)[0], [0] * len(outputs))
+
         shape.captured[variant] = blocks.Captured(
             shape.forwards[variant],
             slots,
             self._exchange.pool_id,
             self._gate,
-            lambda outputs: _report(outputs, self._located(outputs)[0], [0] * len(outputs)),
+            report,
         )
-        self._check_room()
         return b""
 
     def block(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
@@ -329,7 +333,7 @@ class Turns:
                 forward, slots, self.chain, request["state"], chained, self.device, self._gate
             )
         if chained or request["pooled"]:
-            self._check_room()
+            self._check_room(outputs)
         shape.outputs = shape.outputs + outputs
         structure = blocks.structure(results[0]).encode() if results else b""
         digest = int.from_bytes(hashlib.sha256(structure).digest()[:8], "little") if results else 0
@@ -338,13 +342,18 @@ class Turns:
             torch.cuda.synchronize()
         return _report(outputs, addresses, states, digest)
 
-    def _check_room(self) -> None:
+    def _check_room(self, outputs: list[list[torch.Tensor]]) -> None:
         """After timed calls: copies on the clock would make whoever pays for them look slow.
 
+        Temporaries (a library's workspace, say) may lie anywhere.
+
         Raises:
-            torch.OutOfMemoryError: some of their outputs may have been put elsewhere.
+            torch.OutOfMemoryError: the pool was full, and some of these outputs were put elsewhere.
         """
-        if self._exchange is not None and self._exchange.overflowed:
+        if self._exchange is None or not self._exchange.overflowed:
+            return
+        addresses = [tensor.data_ptr() for row in outputs for tensor in row if tensor.numel()]
+        if not all(self._exchange.holds(address) for address in addresses):
             raise torch.OutOfMemoryError(
                 f"{TOO_SMALL} for the outputs of timed calls at this shape: a call needs more than {self._exchange.pool_mib} MiB, "
                 f"{torch.cuda.memory_allocated() >> 20} MiB are allocated"

@@ -31,6 +31,14 @@ def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _closed(gate: Path) -> bool:
+    try:
+        with file_lock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+    except BlockingIOError:
+        return True
+
+
 class Hold:
     """A device's lock, held shared; in pauses of its choosing the holder lets others time.
 
@@ -52,11 +60,7 @@ class Hold:
 
     def wanted(self) -> bool:
         """Whether somebody waits at the gate (or, rarely, has just passed it)."""
-        try:
-            with file_lock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                return False
-        except BlockingIOError:
-            return True
+        return _closed(self._gate)
 
     def give_way(self) -> None:
         """Lets go and comes back when whoever waited is done. The caller has stopped what it runs on the device."""
@@ -90,3 +94,7 @@ class DeviceLock:
         """While we time."""
         with file_lock(self._gate), file_lock(self._lock):
             yield
+
+    def wanted(self) -> bool:
+        """Whether somebody has it for himself, or waits for that."""
+        return _closed(self._gate)

@@ -11,6 +11,7 @@ import pytest
 from evaluator.content import distributions
 from evaluator.content.pools import TensorInput
 from evaluator.content.weights import redraw
+from evaluator.referee.shape_inputs import PlainInput, ShapeInputs, StateEntry
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 
@@ -125,3 +126,20 @@ def test_a_device_makes_the_same_of_the_same_draws(name: str, dtype: str) -> Non
     on_device = distributions.transformed(name, torch.from_numpy(rows), dtype, Given(torch.from_numpy))
     tolerance = 0.1 if name == "large_mean" else 1e-12  # numpy and torch divide by n and by n - 1
     assert np.allclose(on_host, on_device.numpy(), rtol=tolerance, atol=1e-12)
+
+
+def test_contents_of_a_device_can_be_had_on_the_host(tmp_path: Path) -> None:
+    """For a process that compiles for a GPU and has none: of a large tensor there is a part that is used again and again."""
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(4).normal(size=500).astype(np.float32)
+    meta = TensorMeta("float32", (40, 50), (50, 1))
+    of_device = TensorInput(meta, [torch.from_numpy(values.copy()).view(torch.uint8)] * 2)
+    tensor = of_device.on_host()
+    assert tensor.on_host() is tensor and not tensor.on_device
+    assert np.array_equal(tensor.draws[0], np.tile(values, 4))
+    drawn = tensor.draw_mixed(1, np.random.default_rng())
+    assert set(tensor.rebuild_mixed(chain.load(chain.build(tmp_path)), drawn, 0)) <= set(values)
+    weights = StateEntry("w", meta, torch.from_numpy(np.tile(values, 4)).view(torch.uint8))
+    found = ShapeInputs([], [of_device, PlainInput(3, (of_device,))], [weights]).on_host()
+    assert [one.on_device for one in found.given] == [False, False]
+    assert np.array_equal(found.state[0].values, np.tile(values, 4))

@@ -160,6 +160,14 @@ def test_links_are_copied_as_links(core: RefereeCore) -> None:
         shutil.rmtree(folder)
 
 
+def test_a_process_compiles_by_itself(core: RefereeCore) -> None:
+    """A pool of compiling processes would go on off turn: candidates that compile were called cheats for it."""
+    program = "import torch._inductor.config as config\nprint(config.compile_threads)\n"
+    assert run_tool(core.fleet.tool(None, device=False), program, {}, 60.0).stdout.strip() == "1"
+    process = core.fleet.server("candidate").fork(role="tool", limits=core.fleet.limits)
+    assert run_tool(process, program, {}, 60.0).stdout.strip() == "1"
+
+
 def test_a_process_sees_the_gpu_that_its_referee_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
