@@ -42,7 +42,6 @@ from benchmarks.exemplars_cpu import ROOT
 from benchmarks.kernelbench_sample import Module, sample
 from benchmarks.real_module_figures import crashed, own_speedup, rounded, row_of, show
 from benchmarks.real_module_work import OutOfTime, Report, Work, candidate_source
-from benchmarks.referee import quiet
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.referee import calibration, measure
@@ -212,13 +211,11 @@ def measure_agreement(work: Work) -> None:
 def agree(core: RefereeCore, task: TaskSource) -> dict[str, Any]:
     """Log ratios of one run, or why there is none."""
     try:
-        described = core.describe(task, ROW_S)
-        if not described["ok"]:
-            return {"why_not": str(described["reason"])[:300]}
-        session = core.session(TaskSource(task.name, described.get("source") or task.source))
+        looked = core.lint(task, ROW_S)
+        if not looked["ok"]:
+            return {"why_not": str(looked["reason"])[:300]}
+        session = core.session(TaskSource(task.name, looked["source"]))
         shape = session.open(defaults(session.space))
-        # Kept from the verdicts; where they are not, the modes are compiled.
-        session.compile_baselines([shape], quiet)
         with core.fleet.device_lock.exclusive():
             ratios, variant = calibration.run(
                 session, shape, measure.effort_for("screen", gpu=core.fleet.gpu)
