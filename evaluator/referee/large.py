@@ -94,7 +94,7 @@ def check(
         reference.fill_from(name)
         own, block = _own(reference)
         side.take_slot(reference)
-        side.poison()
+        side.poison(at_first=True)
         deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
         paused_s = side.process.paused_s
         answered = side.call_slot(deadline_s)
@@ -131,6 +131,12 @@ def verify(session: TaskSession, shape: OpenShape, side: Side, block: Block, out
     if [fingerprint(span, key) for span, (key, _) in zip(answer.spans, before, strict=True)] != before:
         sentence = "an output of a timed call changed after its clock had stopped"
         raise Rejected("cheating", sentence, (Finding("filled_late", "cheat", sentence),))
+
+
+def spoil_outputs(side: Side) -> None:
+    """Before a timed call of the candidate's: what its last outputs held is gone."""
+    assert isinstance(side, DeviceSide)
+    side.poison()
 
 
 def mimic(shape: OpenShape) -> None:

@@ -104,6 +104,8 @@ class Checker:
         self._holding.look()
         slots = 1 if self.same_slot else calls
         side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
+        if self.shape.large:
+            large.spoil_outputs(side)
         side.fill(slots)
         self._watch.before(side)
         block = side.block(
