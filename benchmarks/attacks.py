@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from agent.compiler.cuda_graph import cuda_graph_source
 from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.referee import quiet, unused
 from evaluator.referee.core import RefereeCore
@@ -27,6 +28,7 @@ from evaluator.referee.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.attacks.test_candidates import HERE, SHAPES, TASK, expectation
+from tests.attacks.test_candidates_large_cuda import LARGE_SHAPES, LARGE_TASK
 
 LIMIT = 1.05
 _HONEST = (HERE / "candidates" / "honest.py").read_text(encoding="utf-8")
@@ -41,21 +43,40 @@ _DEADLINES_S = {"hangs": 8.0, "endless_kernel": 25.0}
 
 def planted(device: str) -> list[Path]:
     """Every file, those for a GPU last."""
-    folders = ["candidates", "candidates_cuda"] if device == "cuda" else ["candidates"]
+    folders = [
+        "candidates",
+        *(["candidates_cuda", "candidates_large", "candidates_twins"] if device == "cuda" else []),
+    ]
     return [path for folder in folders for path in sorted((HERE / folder).glob("*.py"))]
+
+
+def attacked(path: Path, source: str) -> tuple[TaskSource, dict[str, list[dict[str, Any]]]]:
+    """The task and the shapes that a file attacks."""
+    if path.parent.name == "candidates_large":
+        return LARGE_TASK, LARGE_SHAPES
+    named = re.search(r"^# task: (\w+)$", source, re.MULTILINE)
+    return (
+        (TASK, SHAPES) if named is None else (TaskSource(named[1], catalog.load(named[1]).source), _PRODUCT)
+    )
+
+
+def submitted(path: Path, source: str) -> str:
+    """What the referee gets of a file: itself, or the CUDA graph that is made of it."""
+    return (
+        cuda_graph_source(source, path.stem, "ModelNew") if path.parent.name == "candidates_twins" else source
+    )
 
 
 def judge(core: RefereeCore, path: Path) -> dict[str, Any]:
     """One file's verdict beside what it announces."""
     source = path.read_text(encoding="utf-8")
     words, rule = expectation(source)
-    named = re.search(r"^# task: (\w+)$", source, re.MULTILINE)
-    task = TASK if named is None else TaskSource(named[1], catalog.load(named[1]).source)
+    task, shapes = attacked(path, source)
     started = time.monotonic()
     request = Request(
         task,
-        CandidateSource(source, "external", path.stem),
-        shapes=SHAPES if named is None else _PRODUCT,
+        CandidateSource(submitted(path, source), "external", path.stem),
+        shapes=shapes,
         deadline_s=_DEADLINES_S.get(path.stem, 90.0),
     )
     verdict = core.evaluate(request, quiet)

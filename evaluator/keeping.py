@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -20,3 +21,36 @@ def keep_json(path: Path, value: Any) -> None:
     except OSError as error:
         _log.warning("%s could not be kept: %s", path.name, error)
         part.unlink(missing_ok=True)
+
+
+def seal(name: str, data: bytes) -> bytes:
+    """A digest (32 bytes) of what is kept under a name: damaged, or moved to another name, the two no longer fit.
+
+    It is no proof against whoever may write the folder.
+    """
+    return hashlib.sha256(name.encode() + b"\0" + data).digest()
+
+
+def keep_sealed(path: Path, value: Any) -> None:
+    """Writes what :func:`read_sealed` reads, as :func:`keep_json` does."""
+    keep_json(path, {"seal": _seal(path, value), "value": value})
+
+
+def read_sealed(path: Path) -> Any:
+    """What was kept under exactly this name.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: it is damaged, or was kept under another name.
+    """
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(kept, dict) or kept.get("seal") != _seal(path, kept.get("value")):
+        raise ValueError(f"{path.name} is not what was kept under this name")
+    return kept["value"]
+
+
+def _seal(path: Path, value: Any) -> str:
+    return seal(path.name, json.dumps(value, sort_keys=True).encode()).hex()

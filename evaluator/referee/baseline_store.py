@@ -1,7 +1,8 @@
 """What the baselines of a task took at a shape, kept for the next referee on this device.
 
 Only the referee reads and writes it. Times are never taken on trust: they say which baselines are worth loading, and
-count only after a few fresh rounds of the fastest two agree with them (:meth:`TaskSession.rank_baselines`).
+count only after a few fresh rounds of the fastest two agree with them (:meth:`TaskSession.rank_baselines`). A file is sealed:
+fresh rounds look at two baselines, and one that a damaged file called slow would be missed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.keeping import keep_json
+from evaluator.keeping import keep_sealed, read_sealed
 
 #: A ranking that nobody has repeated for so long is made anew.
 _MAX_AGE_S = 7 * 24 * 3600.0
@@ -47,9 +48,9 @@ class BaselineStore:
         try:
             if time.time() - path.stat().st_mtime > _MAX_AGE_S:
                 return None
-            rows = json.loads(path.read_text(encoding="utf-8"))
+            rows = read_sealed(path)
             known = {str(row["name"]): (float(row["median_us"]), str(row["failure"])) for row in rows}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         timed = [us for us, failure in known.values() if not failure]
         sound = bool(timed) and all(math.isfinite(us) and us > 0 for us in timed)
@@ -61,18 +62,18 @@ class BaselineStore:
         """Keeps a ranking in place of an earlier one."""
         path = self._path(environment, task_sha256, dims, list(times))
         rows = [{"name": name, "median_us": us, "failure": why} for name, (us, why) in times.items()]
-        keep_json(path, rows)
+        keep_sealed(path, rows)
 
     def agreement(self, environment: dict[str, Any], task_sha256: str) -> dict[str, Any] | None:
         """What another referee here has found a moment ago of the reference against itself; None if nobody has."""
         path = self._path(environment, task_sha256, _AGREEMENT)
         try:
             age_s = time.time() - path.stat().st_mtime
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_sealed(path)
         except (OSError, ValueError):
             return None
         return found if 0 <= age_s <= _AGREEMENT_AGE_S and isinstance(found, dict) else None
 
     def keep_agreement(self, environment: dict[str, Any], task_sha256: str, found: dict[str, Any]) -> None:
         """Keeps what :func:`evaluator.referee.calibration.gate` found."""
-        keep_json(self._path(environment, task_sha256, _AGREEMENT), found)
+        keep_sealed(self._path(environment, task_sha256, _AGREEMENT), found)

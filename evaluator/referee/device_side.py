@@ -24,6 +24,7 @@ from evaluator.referee.lent_memory import ProcessMemory, Region
 from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import NO_STATE, Drawn, Side
+from evaluator.referee.spoiling import poison
 from evaluator.roles import runner
 from evaluator.roles.chain import Chain, when_of
 from evaluator.roles.exchange import INPUT_MEMORY
@@ -259,11 +260,10 @@ class DeviceSide(Side):
 
     def claimed(self, block: Block, call: int) -> list[torch.Tensor]:
         """The memory in which the outputs of a call lie, flat bytes; what it holds changes with the process's next call."""
-        report = block.report
-        return [
-            self._claimed(address, meta)
-            for meta, address in zip(report.metas, report.addresses[call], strict=True)
-        ]
+        row = list(zip(block.report.addresses[call], block.report.metas, strict=True))
+        spans = [self._claimed(address, meta) for address, meta in row]
+        self._memory().returned = [s for s, (at, _) in zip(spans, row, strict=True) if not at & INPUT_MEMORY]
+        return spans
 
     def take_slot(self, other: DeviceSide) -> None:
         """Writes the first slot of another process into this one's."""
@@ -282,9 +282,9 @@ class DeviceSide(Side):
         self._keeper.refresh(self._refresh_rows(targets), states)
         self._keeper.wait()
 
-    def poison(self) -> None:
-        """Fills the memory of the outputs with NaN, so that what is not written cannot look right."""
-        self._memory().outputs.bytes.fill_(0xFF)
+    def poison(self, *, at_first: bool = False) -> None:
+        """Before a call: see :func:`evaluator.referee.spoiling.poison`."""
+        poison(self._memory(), at_first=at_first)
         self._keeper.wait()
 
     def call_slot(self, deadline_s: float, *, strict: bool = False) -> Block:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import ProtocolViolation, RoleReported
+from evaluator.keeping import seal
 from evaluator.referee.tool_run import run_tool
 from evaluator.roles import runner
 from evaluator.roles.process import RoleProcess
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 MAX_BYTES = 64 << 20
 _MAX_STORE_BYTES = 2 << 30
 _SECONDS = 20.0
+#: In front of each file. Unpacked in the sandbox, a damaged one would end the evaluation of an honest candidate.
+_SEAL_BYTES = 32
 _BASICS_SECONDS = 60.0
 #: Triton compiles a small library of its own with the C compiler, in every process whose cache is empty.
 _BASICS = """
@@ -64,12 +67,17 @@ class KeptFiles:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def get(self, key: str) -> bytes:
-        """What is kept; empty if nothing is."""
+        """What is kept; empty if nothing is, or not what was kept under this key: compilers make it again."""
         path = self.folder / key
         try:
-            data = path.read_bytes()
+            content = path.read_bytes()
             os.utime(path)
         except OSError:
+            return b""
+        digest, data = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
+        if digest != seal(key, data):
+            _log.warning("what a candidate's compilers made is damaged and is made again: %s", key)
+            path.unlink(missing_ok=True)
             return b""
         return data
 
@@ -77,7 +85,7 @@ class KeptFiles:
         """Keeps bytes in the place of earlier ones, whole or, on a full disk, not at all."""
         part = self.folder / f".{key}.{os.getpid()}"
         try:
-            part.write_bytes(data)
+            part.write_bytes(seal(key, data) + data)
             part.replace(self.folder / key)
         except OSError as error:
             part.unlink(missing_ok=True)

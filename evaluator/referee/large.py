@@ -42,6 +42,8 @@ _CALL_SECONDS, _FIRST_CALL_SECONDS = 60.0, 120.0
 _PIECE, _PART = 1 << 25, 1 << 25
 #: Places at which the oracle looks for each content, and how many more where values differ from the reference's own.
 _LOOKS, _DOUBTS, _WORST = 2, 4, 2
+#: Of a row in a draw, where one that differs by its own size has 1.
+_MOST_WEIGHT = 1e3
 #: An output of more elements is not computed in float64 as a whole.
 _WHOLE = 1 << 26
 #: Words of 8 bytes that a fingerprint adds up at a time.
@@ -129,6 +131,12 @@ def verify(session: TaskSession, shape: OpenShape, side: Side, block: Block, out
         raise Rejected("cheating", sentence, (Finding("filled_late", "cheat", sentence),))
 
 
+def spoil_outputs(side: Side) -> None:
+    """Before a timed call: what the outputs of the process's last one held is gone."""
+    assert isinstance(side, DeviceSide)
+    side.poison()
+
+
 def mimic(shape: OpenShape) -> None:
     """The work of :func:`verify` after a block of a baseline, so that both sides' next blocks begin in the same state."""
     assert isinstance(shape.side, DeviceSide)
@@ -147,7 +155,7 @@ def _answered(side: DeviceSide, reference: DeviceSide, deadline_s: float) -> Blo
     """A call of the candidate with what the reference's slot holds."""
     while True:
         side.take_slot(reference)
-        side.poison()
+        side.poison(at_first=True)
         try:
             return side.call_slot(deadline_s)
         except RoleReported as failure:
@@ -276,7 +284,7 @@ class _Comparison:
 
     def _compare_all(self, answer: Answer, own: Answer) -> None:
         """Every value beside the reference's own. What differs by rows is not wrong until the oracle says so."""
-        doubtful: list[tuple[float, int]] = []
+        doubtful: list[Doubt] = []
         for index, meta in enumerate(own.metas):
             found = list(pieces(answer.tensor(index), own.tensor(index)))
             if self._name == "timed" and len(found) > _TIMED_PIECES:
@@ -288,8 +296,7 @@ class _Comparison:
                 if self._places is None:
                     self._reject(index, meta, mine, theirs)
                     continue
-                row, gap = _worst_row(mine, theirs)
-                doubtful.append((gap, first + row))
+                doubtful.append(_doubt(first, mine, theirs))
         for row in _chosen(doubtful):
             self._look(answer, own, (row, row + 1))
 
@@ -348,24 +355,56 @@ def pieces(mine: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, torc
             yield first, one, other
 
 
-def _worst_row(mine: torch.Tensor, theirs: torch.Tensor) -> tuple[int, float]:
-    """The row (of the first dimension) in which values differ most beside their size in the last dimension, and by how much."""
+@dataclass(frozen=True)
+class Doubt:
+    """Of a piece that differs from the reference's own: where the oracle is to look.
+
+    Attributes:
+        gap: by how much the worst row differs.
+        worst: the row (of the first dimension of the output) that differs most.
+        drawn: another one, drawn by how much each differs.
+    """
+
+    gap: float
+    worst: int
+    drawn: int
+
+
+def _doubt(first: int, mine: torch.Tensor, theirs: torch.Tensor) -> Doubt:
+    """Rows of a piece that begins with row ``first``.
+
+    The row that differs most may be right, as one is where a value lies between two that are as right as each other, and would hide
+    all others: one more is drawn.
+    """
+    gaps = _gaps_of_rows(mine, theirs)
+    worst = int(gaps.argmax())
+    # A row without values that are numbers outweighs others, not all of them together.
+    weights = gaps.clamp(max=_MOST_WEIGHT).cumsum(0)
+    at = float(weights[-1]) * secrets.randbelow(1 << 53) / (1 << 53)
+    drawn = int(
+        torch.searchsorted(
+            weights, torch.full((1,), at, dtype=weights.dtype, device=weights.device), right=True
+        )
+    )
+    return Doubt(float(gaps[worst]), first + worst, first + min(drawn, len(gaps) - 1))
+
+
+def _gaps_of_rows(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """By how much each row (of the first dimension) differs: the most of its values beside their size in the last dimension; of integers
+    how many do."""
     if not (mine.is_floating_point() or mine.is_complex()):
-        gaps = (mine != theirs).to(torch.float64)
-    else:
-        wide = torch.complex128 if mine.is_complex() else torch.float64
-        magnitude = theirs.to(wide).abs()
-        scale = magnitude + magnitude.square().mean(dim=-1, keepdim=True).sqrt() + sys.float_info.min
-        gaps = torch.nan_to_num((mine.to(wide) - theirs).abs() / scale, nan=torch.inf)
-    worst = gaps.reshape(len(mine), -1).amax(dim=1)
-    row = int(worst.argmax())
-    return row, float(worst[row])
+        return (mine != theirs).reshape(len(mine), -1).to(torch.float64).mean(dim=1)
+    wide = torch.complex128 if mine.is_complex() else torch.float64
+    magnitude = theirs.to(wide).abs()
+    scale = magnitude + magnitude.square().mean(dim=-1, keepdim=True).sqrt() + sys.float_info.min
+    gaps = torch.nan_to_num((mine.to(wide) - theirs).abs() / scale, nan=torch.inf)
+    return gaps.reshape(len(mine), -1).amax(dim=1)
 
 
-def _chosen(doubtful: list[tuple[float, int]]) -> list[int]:
+def _chosen(doubtful: list[Doubt]) -> list[int]:
     """Rows at which the oracle looks: those that differ most, and some others, drawn."""
-    ordered = [row for _, row in sorted(doubtful, reverse=True)]
-    worst, others = ordered[:_WORST], ordered[_WORST:]
+    ordered = sorted(doubtful, key=lambda doubt: doubt.gap, reverse=True)
+    worst, others = [doubt.worst for doubt in ordered[:_WORST]], [doubt.drawn for doubt in ordered]
     drawn = random.SystemRandom().sample(others, min(len(others), _DOUBTS - _WORST))
     return list(dict.fromkeys([*worst, *drawn]))
 

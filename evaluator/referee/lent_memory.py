@@ -62,6 +62,7 @@ class ProcessMemory:
         gate: in front of its captured blocks.
         ended: a descriptor that can be read once every process which could hold the memory has ended; -1 where nobody
             can tell, and then it is not used again.
+        returned: where the outputs of its last call at a large shape lie; None before the first one.
     """
 
     inputs: Region
@@ -71,6 +72,7 @@ class ProcessMemory:
     gate: Gate = field(default_factory=Gate)
     owner: int = 0
     ended: int = -1
+    returned: list[torch.Tensor] | None = None
 
     @property
     def pool_bytes(self) -> int:
@@ -232,6 +234,7 @@ class Lender:
             return None
         os.close(found.ended)
         found.ended, found.owner, found.size, found.gate = -1, 0, size, Gate()
+        found.returned = None
         for region in (found.inputs, found.outputs):
             region.bytes.zero_()
         self.wait()

@@ -369,8 +369,8 @@ class TaskSession:
             shape.ranked = True
         return all(shape.ranked for shape in shapes)
 
-    def prepare(self, side: Side, baseline: Baseline) -> str:
-        """Makes a baseline ready to be called at a shape; compiles it if need be. Returns its `Baseline.code`."""
+    def prepare(self, side: Side, baseline: Baseline, *, anew: bool = False) -> str:
+        """Makes a baseline ready to be called at a shape; compiles it if need be, or ``anew``. Returns its `Baseline.code`."""
         side.own()
         request = {
             "shape": side.key,
@@ -378,13 +378,14 @@ class TaskSession:
             "mode": baseline.mode,
             "threads": baseline.threads,
             "autocast": AUTOCAST_DTYPES.get(self.precision),
+            "anew": anew,
         }
         answer = side.process.request_json(runner.VARIANT, request, _COMPILE_SECONDS)
         return str(answer.get("code") or "")[:64]
 
-    def _prepare(self, shape: OpenShape, baseline: Baseline) -> None:
+    def _prepare(self, shape: OpenShape, baseline: Baseline, *, anew: bool = False) -> None:
         try:
-            baseline.code = self.prepare(shape.side, baseline)
+            baseline.code = self.prepare(shape.side, baseline, anew=anew)
         except RoleFailure as failure:
             if shape.side.process.dead or baseline.mode == "eager":
                 raise
@@ -401,6 +402,10 @@ class TaskSession:
                 # baseline every candidate would look better, so it gets a second chance, now that none of them runs.
                 baseline.failure = ""
                 self._prepare(shape, baseline)
+            if baseline.failure and baseline.mode in self.fleet.device.compiled_modes:
+                # Or one of these files is damaged.
+                baseline.failure = ""
+                self._prepare(shape, baseline, anew=True)
         tier.drop_wrong(self, shape, wanted)
         if not shape.remembered:  # there, contenders are loaded and nothing else may become one
             shape.find_same()

@@ -10,6 +10,7 @@ import mmap
 import os
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +30,7 @@ from evaluator.roles import (
     torch_cpp,
     variants,
 )
+from evaluator.roles.compile_anew import past_what_is_kept
 from evaluator.roles.drawing import Drawn, draw, measured, on_device
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, typed
@@ -105,9 +107,10 @@ class ModuleHost(Turns):
 
     def variant(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """See `Turns.variant`. The headers may have come since this process was started."""
-        if self.device.type == "cpu":
-            shared_headers.use(self._headers)
-        return super().variant(request, descriptors)
+        with past_what_is_kept() if request["anew"] else nullcontext():
+            if self.device.type == "cpu":
+                shared_headers.use(self._headers)
+            return super().variant(request, descriptors)
 
     def asked(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Calls of `load_inline` that have not been built, as JSON (the referee validates it)."""

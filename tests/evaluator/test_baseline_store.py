@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.keeping import keep_sealed, read_sealed
 from evaluator.referee import ranking
 from evaluator.referee.baseline_store import BaselineStore
 from evaluator.referee.core import RefereeCore
@@ -38,6 +38,29 @@ def test_a_broken_file_is_no_ranking(tmp_path: Path, text: str) -> None:
     (file,) = tmp_path.iterdir()
     file.write_text(text, encoding="utf-8")
     assert store.get({}, "task", [], list(TIMES)) is None
+
+
+def test_a_file_under_another_one_s_name_is_no_ranking(tmp_path: Path) -> None:
+    """Fresh rounds try two baselines: where a third was called slow, nobody would look."""
+    store = BaselineStore(tmp_path)
+    store.put({}, "task", [("rows", 1)], TIMES)
+    (file,) = tmp_path.iterdir()
+    store.put({}, "task", [("rows", 2)], TIMES)
+    (other,) = set(tmp_path.iterdir()) - {file}
+    other.replace(file)
+    assert store.get({}, "task", [("rows", 1)], list(TIMES)) is None
+
+
+def test_a_digit_that_has_changed_is_no_ranking(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path)
+    store.put({}, "task", [], TIMES)
+    store.keep_agreement({}, "task", {"median": 1.5})
+    for file in tmp_path.iterdir():
+        file.write_text(
+            file.read_text(encoding="utf-8").replace("3.5", "9.5").replace("1.5", "1.0"), encoding="utf-8"
+        )
+    assert store.get({}, "task", [], list(TIMES)) is None
+    assert store.agreement({}, "task") is None
 
 
 def test_an_old_ranking_is_made_anew(tmp_path: Path) -> None:
@@ -73,9 +96,9 @@ def rank(work_dir: Path, *, then_every: bool = False) -> tuple[OpenShape, set[st
         with core.fleet.device_lock.shared():
             session = core.session(TASK)
             prepare = session.prepare
-            session.prepare = lambda side, baseline: (  # type: ignore[method-assign]
+            session.prepare = lambda side, baseline, **how: (  # type: ignore[method-assign]
                 loaded.add(baseline.name),
-                prepare(side, baseline),
+                prepare(side, baseline, **how),
             )[1]
             shape = session.open(DIMS)
             session.compile_baselines([shape], lambda *_: None)
@@ -106,25 +129,25 @@ def test_a_second_referee_loads_the_contenders_and_checks_them(
     assert not first.remembered
     assert loaded == {baseline.name for baseline in first.baselines}
     (file,) = (tmp_path / "baselines").iterdir()
-    kept = json.loads(file.read_text(encoding="utf-8"))
+    kept = read_sealed(file)
     assert {row["name"]: row["median_us"] for row in kept} == {b.name: b.median_us for b in first.baselines}
 
     # Whatever the noise of this machine: fresh rounds agree.
     monkeypatch.setattr(ranking, "_REMEMBERED_WITHIN", math.inf)
     _, loaded = rank(tmp_path, then_every=True)
     assert loaded == {baseline.name for baseline in first.contenders} < {b.name for b in first.baselines}
-    assert json.loads(file.read_text(encoding="utf-8")) == kept
+    assert read_sealed(file) == kept
 
     # A time that nobody can measure again: all are loaded and timed, and the file is put right.
     monkeypatch.undo()
     leader = min((row for row in kept if not row["failure"]), key=lambda row: row["median_us"])
     leader["median_us"] /= 10
-    file.write_text(json.dumps(kept), encoding="utf-8")
+    keep_sealed(file, kept)
     third, loaded = rank(tmp_path)
     assert not third.remembered
     assert loaded == {baseline.name for baseline in first.baselines}
     assert third.best.median_us > 2 * leader["median_us"]
-    assert json.loads(file.read_text(encoding="utf-8")) != kept
+    assert read_sealed(file) != kept
 
 
 @pytest.mark.slow

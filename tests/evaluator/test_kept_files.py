@@ -73,7 +73,8 @@ def judge(core: RefereeCore, task: TaskSource, candidate: CandidateSource) -> di
 
 
 def kept_bytes(core: RefereeCore) -> list[bytes]:
-    return [path.read_bytes() for path in core.fleet.kept_files.folder.iterdir()]
+    store = core.fleet.kept_files
+    return [store.get(path.name) for path in store.folder.iterdir()]
 
 
 def test_the_next_process_of_the_same_candidate_gets_the_files_and_no_other(core: RefereeCore) -> None:
@@ -271,7 +272,7 @@ def test_triton_finds_its_own_files_in_another_folder(tmp_path: Path) -> None:
 
 
 def test_the_store_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
-    store = KeptFiles(tmp_path / "compiled", most_bytes=3000)
+    store = KeptFiles(tmp_path / "compiled", most_bytes=3100)
     versions = {"torch": "2.11", "triton": "3.6"}
     keys = [store.key(name, "task", versions) for name in ("a", "b", "c", "d")]
     for age, key in enumerate(keys[:3]):
@@ -282,3 +283,24 @@ def test_the_store_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert [bool(store.get(key)) for key in keys] == [True, False, True, True]
     assert store.key("a", "task", {**versions, "triton": "3.7"}) != keys[0]
     assert store.key("a", "another task", versions) != keys[0]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "a bit", "swapped", "empty"])
+def test_a_damaged_file_is_nobody_s_fault_and_made_again(core: RefereeCore, damage: str) -> None:
+    """Unpacked in the candidate's process it was called the candidate's own failure, for as long as the file was there."""
+    task = judging.task(MODEL)
+    lines = 'folder.mkdir(exist_ok=True); (folder / "kernel.cubin").write_text("same")'
+    candidate, other = source(lines, f"\n    # {damage}\n"), source(lines, f"\n    # beside {damage}\n")
+    store, environment = core.fleet.kept_files, core.fleet.environment()
+    for one in (candidate, other):
+        assert judge(core, task, one)["verdict"] == "accepted"
+    file, others = (store.folder / store.key(c.sha256, task.sha256, environment) for c in (candidate, other))
+    content = file.read_bytes()
+    changed = content[:-1] + bytes([content[-1] ^ 1])
+    file.write_bytes(
+        {"cut off": content[:-3], "a bit": changed, "swapped": others.read_bytes(), "empty": b""}[damage]
+    )
+    verdict = judge(core, task, candidate)
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert "compiled_before" not in judging.rules(verdict)
+    assert "compiled_before" in judging.rules(judge(core, task, candidate))

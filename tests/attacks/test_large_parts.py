@@ -1,0 +1,309 @@
+"""Outputs of which the oracle sees a part: what is right only where one might look. The comparison of large shapes, on tensors of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from evaluator.referee import large
+from evaluator.referee.correctness import Outcome, Rejected
+from evaluator.roles.frames import TensorMeta
+
+pytestmark = [pytest.mark.attacks, pytest.mark.shares]
+
+ROWS, COLS = 4096, 64
+#: Rows of a piece: 32 of them make the output, of which four are compared after a timed call.
+PIECE_ROWS = 128
+#: Rows that the oracle computes at a time.
+PART_ROWS = 64
+Module = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "_PIECE", PIECE_ROWS * COLS)
+    monkeypatch.setattr(large, "_PART", PART_ROWS * 2 * COLS)
+    monkeypatch.setattr(large, "_WHOLE", COLS)
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    """Long sums, roots and a cut at zero, row by row."""
+    return torch.relu((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True))
+
+
+def quantized(x: torch.Tensor) -> torch.Tensor:
+    """Integers: a value that lies between two may become either."""
+    return torch.round((x - x.mean(-1, keepdim=True)) * 16).to(torch.int32)
+
+
+def signs(x: torch.Tensor) -> torch.Tensor:
+    """Values that jump: one that lies at the jump may be on either side."""
+    return torch.sign(x - x.mean(-1, keepdim=True))
+
+
+class Reference:
+    """The side of the reference, with one content in its slot."""
+
+    gpu = False
+
+    def __init__(self, module: Module, x: torch.Tensor) -> None:
+        self.module, self.x = module, x
+
+    def most_kinds(self, metas: Sequence[TensorMeta]) -> int:
+        return 4
+
+    def oracle(
+        self, slot: int, kinds: list[dict[str, Any]], seconds: float, rows: Any = None
+    ) -> list[list[torch.Tensor]]:
+        x = self.x if rows is None else self.x[rows[0] : rows[1]]
+        return [[self._of(x, kind).reshape(-1)] for kind in kinds]
+
+    def _of(self, x: torch.Tensor, kind: dict[str, Any]) -> torch.Tensor:
+        if kind["tier"] == "own":
+            return self.module(x)
+        x, move = x.double(), kind["move"]
+        if move is not None:
+            generator = torch.Generator().manual_seed(move["seed"])
+            way = torch.randint(0, 2, x.shape, generator=generator).double() * 2 - 1
+            x = x * (1 + move["sign"] * move["steps"][0] * way)
+        return self.module(x)
+
+
+class Judged:
+    """One large shape of a task and a candidate: the checks, then timed calls, each with a content of its own."""
+
+    def __init__(self, module: Module) -> None:
+        meta = large._contiguous("float32", (ROWS, COLS))
+        given = SimpleNamespace(meta=meta, size=ROWS * COLS)
+        dtype = str(module(torch.rand(2, COLS)).dtype).removeprefix("torch.")
+        call = SimpleNamespace(plain=True, backward=False)
+        inputs = SimpleNamespace(
+            given=[given], tensors=[given], state=[], call=call, name_of=lambda index, count: ""
+        )
+        self.module, self.outcome, self.findings = module, Outcome(), []  # type: ignore[var-annotated]
+        self.shape: Any = SimpleNamespace(
+            checks={},
+            dims={"rows": ROWS},
+            inputs=inputs,
+            output_metas=[large._contiguous(dtype, (ROWS, COLS))],
+        )
+        fleet = SimpleNamespace(gpu=False)
+        self.session: Any = SimpleNamespace(precision="default", own_oracle=False, fleet=fleet)
+
+    def compare(self, candidate: Module, name: str, x: torch.Tensor) -> None:
+        self.shape.side = Reference(self.module, x)
+        answer, own = (
+            large.Answer(tuple(self.shape.output_metas), [y.contiguous().view(torch.uint8).reshape(-1)])
+            for y in (candidate(x), self.module(x))
+        )
+        comparison = large._Comparison(self.session, self.shape, self.outcome, self.findings, name)
+        comparison.run(answer, own, looks=0 if name == "timed" else large._LOOKS)
+
+    def check(self, candidate: Module) -> None:
+        self.compare(candidate, "task", torch.randn(ROWS, COLS))
+        self.compare(candidate, "small", torch.randn(ROWS, COLS) * 1e-3)
+
+    def time(self, candidate: Module, blocks: int) -> None:
+        for _ in range(blocks):
+            self.compare(candidate, "timed", torch.randn(ROWS, COLS))
+
+
+# -- right on some rows ----------------------------------------------------------------------------------------------
+
+
+def zeros_between_first_and_last_rows(x: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros(ROWS, COLS)
+    y[:64], y[-64:] = norm(x[:64]), norm(x[-64:])
+    return y
+
+
+def every_second_row_copied(x: torch.Tensor) -> torch.Tensor:
+    return norm(x[::2]).repeat_interleave(2, dim=0)
+
+
+def half_precision_between(x: torch.Tensor) -> torch.Tensor:
+    y = norm(x)
+    y[64:-64] = norm(x[64:-64].half()).float()
+    return y
+
+
+def half_precision_in_one_row(x: torch.Tensor) -> torch.Tensor:
+    y = norm(x)
+    y[2000] = norm(x[2000:2001].half()).float()
+    return y
+
+
+def one_row_of_zeros(x: torch.Tensor) -> torch.Tensor:
+    y = norm(x)
+    y[int(x.abs().sum().item()) % ROWS] = 0.0
+    return y
+
+
+def one_value_one_percent_off(x: torch.Tensor) -> torch.Tensor:
+    y = norm(x)
+    y[1234, int(y[1234].argmax())] *= 1.01
+    return y
+
+
+def tail_never_written(x: torch.Tensor) -> torch.Tensor:
+    y = norm(x)
+    y[-16:] = torch.nan  # what the memory was poisoned with
+    return y
+
+
+def rows_of_the_neighbor(x: torch.Tensor) -> torch.Tensor:
+    y = norm(x)
+    y[PIECE_ROWS::PIECE_ROWS] = y[PIECE_ROWS - 1 : -1 : PIECE_ROWS]
+    return y
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        zeros_between_first_and_last_rows,
+        every_second_row_copied,
+        half_precision_between,
+        half_precision_in_one_row,
+        one_row_of_zeros,
+        one_value_one_percent_off,
+        tail_never_written,
+        rows_of_the_neighbor,
+    ],
+)
+def test_what_is_right_in_some_rows_only_is_wrong(candidate: Module) -> None:
+    for _ in range(5):
+        with pytest.raises(Rejected) as caught:
+            Judged(norm).check(candidate)
+        assert caught.value.word == "incorrect"
+
+
+@pytest.mark.parametrize("module", [norm, signs])
+def test_who_sums_in_another_order_is_right(module: Module) -> None:
+    """So that what is refused here is refused for what is wrong with it."""
+
+    def other_order(x: torch.Tensor) -> torch.Tensor:
+        return module(x.flip(-1)).flip(-1)
+
+    for _ in range(3):
+        judged = Judged(module)
+        judged.check(other_order)
+        judged.time(other_order, 4)
+        assert [finding.rule for finding in judged.findings] == ["oracle_on_part"]
+
+
+# -- right in the checks ---------------------------------------------------------------------------------------------
+
+
+def at_a_jump(count: int) -> torch.Tensor:
+    """Rows in which the reference itself puts the first value on the wrong side."""
+    found: list[torch.Tensor] = []
+    while len(found) < count:
+        x = torch.randn(4096, COLS) + 1000.0
+        x[:, 0] = x[:, 1:].double().mean(-1).float()
+        wrong = signs(x) != signs(x.double())
+        found += x[wrong[:, 0] & (wrong.sum(-1) == 1) & (signs(x)[:, 0] != 0)].unbind()
+    return torch.stack(found[:count])
+
+
+def first_rows_of_pieces(
+    x: torch.Tensor, module: Module, flipped: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Of each piece one row in which a value is on the other side of a jump, as right as on this one; nothing else is computed."""
+    y = torch.zeros_like(module(x))
+    at = torch.arange(0, ROWS, PIECE_ROWS)
+    y[at] = flipped(module(x[at]))
+    return y
+
+
+def test_one_row_that_may_differ_hides_no_others_of_integers() -> None:
+    """Every row with a difference counted as much as each other, and the first of them was looked at."""
+
+    x = torch.randn(ROWS, COLS)
+    # The first row of each piece has two values that lie between two integers.
+    x[::PIECE_ROWS] = 0.0
+    x[::PIECE_ROWS, 0], x[::PIECE_ROWS, 1] = 10.5 / 16, -10.5 / 16
+
+    def cheat(x: torch.Tensor) -> torch.Tensor:
+        def flipped(y: torch.Tensor) -> torch.Tensor:
+            y = y.clone()
+            assert bool((y[:, 0] == 10).all())
+            y[:, 0] = 11
+            return y
+
+        return first_rows_of_pieces(x, quantized, flipped)
+
+    judged = Judged(quantized)
+    judged.check(quantized)
+    with pytest.raises(Rejected) as caught:
+        judged.compare(cheat, "timed", x)
+    assert caught.value.word == "incorrect"
+
+
+def test_one_row_that_may_differ_hides_no_others_of_values_that_jump() -> None:
+    """On the other side of a jump a value differs by twice its size, one that was not computed by its size."""
+
+    def cheat(x: torch.Tensor) -> torch.Tensor:
+        def flipped(y: torch.Tensor) -> torch.Tensor:
+            y = y.clone()
+            y[:, 0] = -y[:, 0]
+            return y
+
+        return first_rows_of_pieces(x, signs, flipped)
+
+    judged = Judged(signs)
+    judged.check(signs)
+    x = torch.randn(ROWS, COLS)
+    x[::PIECE_ROWS] = at_a_jump(ROWS // PIECE_ROWS)
+    with pytest.raises(Rejected) as caught:
+        judged.compare(cheat, "timed", x)
+    assert caught.value.word == "incorrect"
+
+
+@pytest.mark.parametrize(("left_out", "blocks"), [(16, 2), (4, 24), (1, 96)])
+def test_pieces_that_are_left_out_when_timed_are_found(left_out: int, blocks: int) -> None:
+    """Four of 32 are compared: who leaves out one of them in each call is found in one call of eight."""
+
+    def cheat(x: torch.Tensor) -> torch.Tensor:
+        y = norm(x)
+        for piece in torch.randperm(ROWS // PIECE_ROWS)[:left_out].tolist():
+            y[piece * PIECE_ROWS : (piece + 1) * PIECE_ROWS] = 0.0
+        return y
+
+    judged = Judged(norm)
+    judged.check(norm)
+    with pytest.raises(Rejected) as caught:
+        judged.time(cheat, blocks)
+    assert caught.value.word == "incorrect"
+
+
+def test_a_place_that_is_always_left_out_is_found() -> None:
+    def cheat(x: torch.Tensor) -> torch.Tensor:
+        y = norm(x)
+        y[-PIECE_ROWS:] = 0.0
+        return y
+
+    judged = Judged(norm)
+    judged.check(norm)
+    with pytest.raises(Rejected) as caught:
+        judged.time(cheat, 96)
+    assert caught.value.word == "incorrect"
+
+
+def test_nobody_knows_at_which_rows_the_oracle_looks() -> None:
+    judged = Judged(norm)
+    judged.shape.side = Reference(norm, torch.randn(ROWS, COLS))
+    comparison = large._Comparison(judged.session, judged.shape, judged.outcome, [], "task")
+    drawn = [comparison._drawn_rows() for _ in range(200)]
+    assert all(end - first == PART_ROWS and first >= 0 and end <= ROWS for first, end in drawn)
+    assert len({first * 8 // ROWS for first, _ in drawn}) == 8
+
+
+def test_a_call_that_is_verified_after_it_was_filled_late_is_seen_to_change() -> None:
+    memory = norm(torch.randn(ROWS, COLS)).view(torch.uint8).reshape(-1)
+    key, before = large.fingerprint(memory)
+    memory[-4:] = torch.tensor([0, 0, 128, 63], dtype=torch.uint8)
+    assert large.fingerprint(memory, key)[1] != before
