@@ -45,6 +45,10 @@ _WHOLE_API = re.compile(
 )
 
 
+#: A call of one of torch's operations, and the header, included by the short ones where it is there, that declares them.
+_OPERATION = re.compile(r"\b(?:at|torch)::(\w+)\s*\(")
+NAMED_OPERATIONS = "kernelwright_named_operations.h"
+
 #: What an error names if it may come from a header that is too short.
 _OF_TORCH = re.compile(
     r"torch|\bat\b|c10|TORCH_|AT_|\bpy\b|pybind|No such file|cannot open source"
@@ -77,7 +81,8 @@ def main(call: ExtensionCall, settings: Settings) -> None:
         _run_steps_at_once()
     tries: list[list[str]] = [[]]
     if includes_torch(call) and not _WHOLE_API.search("\n".join((*call.cpp_sources, *call.cuda_sources))):
-        tries.insert(0, [*filter(None, [settings.precompiled]), str(LEAN_HEADERS)])
+        first = _named_operations(call) or settings.precompiled
+        tries.insert(0, [*filter(None, [first]), str(LEAN_HEADERS)])
     for number, headers in enumerate(tries):
         folder = Path(f"build-{number}").resolve()
         folder.mkdir()
@@ -94,6 +99,31 @@ def main(call: ExtensionCall, settings: Settings) -> None:
         Path("out", REFUSAL).write_text(words, encoding="utf-8", errors="replace")
         return
     os.replace(folder / f"{call.name}.so", Path("out", LIBRARY))
+
+
+def _named_operations(call: ExtensionCall) -> str:
+    """A folder with a header of those operations that the texts call and the short headers have not; empty if there is none.
+
+    A kernel's wrapper that falls back to ``at::mm`` would else be compiled with all of torch.
+    """
+    import torch.utils.cpp_extension as cpp_extension
+
+    names = set(_OPERATION.findall("\n".join((*call.cpp_sources, *call.cuda_sources))))
+    folders = [Path(folder) / "ATen" / "ops" for folder in cpp_extension.include_paths()]
+    short = (LEAN_HEADERS / "torch" / "types.h").read_text(encoding="utf-8")
+    lines = [
+        f"#include <ATen/ops/{name}.h>\n"
+        for name in sorted(names)
+        if f"ATen/ops/{name}.h" not in short and any((folder / f"{name}.h").exists() for folder in folders)
+    ]
+    if not lines:
+        return ""
+    made = Path("named").resolve()
+    made.mkdir()
+    # Texts that call operations often add their results, too.
+    text = "".join([*lines, "#include <ATen/TensorOperators.h>\n"])
+    (made / NAMED_OPERATIONS).write_text(text, encoding="utf-8")
+    return str(made)
 
 
 def _may_miss_a_header(call: ExtensionCall, errors: str) -> bool:

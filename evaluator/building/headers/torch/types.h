@@ -16,6 +16,9 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#if __has_include(<kernelwright_named_operations.h>)
+#include <kernelwright_named_operations.h>
+#endif
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/irange.h>
