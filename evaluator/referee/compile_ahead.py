@@ -75,6 +75,8 @@ class CompileAhead:
         self._processes: dict[int, RoleProcess] = {}
         self._threads: set[threading.Thread] = set()
         self._stopped: set[int] = set()
+        #: A caller waits for work.
+        self._awaited = False
         #: A caller that waits keeps the device, even if others want it.
         self._has_device = threading.Event()
         self._may_go = threading.Event()
@@ -84,9 +86,9 @@ class CompileAhead:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def begin(self, work: Iterable[Work]) -> None:
-        """Compiles in the background, after all that was asked for before."""
-        self._add(work, first=False)
+    def begin(self, work: Iterable[Work], *, first: bool = False) -> None:
+        """Compiles in the background, after all that was asked for before, or ``first``."""
+        self._add(work, first=first)
 
     def finish(
         self,
@@ -107,6 +109,7 @@ class CompileAhead:
             has_device: the caller holds the device's lock and does not give it away: the supervisor would wait for it in vain, and an
                 evaluation that waits to time waits for the caller.
         """
+        self._awaited = True
         self._add(work, first=True)
         if has_device:
             self._has_device.set()
@@ -115,6 +118,7 @@ class CompileAhead:
                 [key for one in work for key in one.keys], progress, between, has_device=has_device
             )
         finally:
+            self._awaited = False
             self._has_device.clear()
 
     def _wait_for(
@@ -209,7 +213,9 @@ class CompileAhead:
 
     def _next(self) -> Work | None:
         fleet = self._session.fleet
-        if self._closing or not self._waiting or len(self._running) >= fleet.compile_workers:
+        # Of a CPU's cores one is left for what the evaluation does meanwhile.
+        workers = fleet.compile_workers if fleet.gpu or self._awaited else max(1, fleet.compile_workers - 1)
+        if self._closing or not self._waiting or len(self._running) >= workers:
             return None
         if self._budget_bytes and self._running:
             used_bytes = sum(one.needs_bytes for one in self._running.values())
@@ -223,13 +229,21 @@ class CompileAhead:
     def _give_way(self, hold: Hold) -> None:
         self._may_go.clear()
         try:
-            until = time.monotonic() + _STOP_SECONDS
-            with self._guard:
-                while len(self._stopped) < len(self._processes) and time.monotonic() < until:
-                    self._guard.wait(_LOOK_SECONDS)
+            self._wait_until_still()
             hold.give_way()
         finally:
             self._may_go.set()
+
+    def _wait_until_still(self) -> None:
+        """Returns when every process is stopped, one that is just being started among them. What does not stop in time is ended: the
+        session's process compiles it then."""
+        until = time.monotonic() + _STOP_SECONDS
+        with self._guard:
+            while len(self._stopped) < len(self._running) and not self._has_device.is_set():
+                if time.monotonic() > until:
+                    for number in self._processes.keys() - self._stopped:
+                        self._processes[number].kill()
+                self._guard.wait(_LOOK_SECONDS)
 
     def _work(self, number: int, work: Work) -> None:
         process: RoleProcess | None = None

@@ -219,6 +219,7 @@ class Evaluation:
         every = [shape for shapes in opened.values() for shape in shapes]
         self.candidate.expects = every
         clock.lap("reference")
+        self._begin_baselines(opened)
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
         self.candidate.start()
@@ -232,6 +233,12 @@ class Evaluation:
         self.control.join()
         clock.lap("correctness")
         return opened
+
+    def _begin_baselines(self, opened: dict[str, list[OpenShape]]) -> None:
+        """What of :meth:`_compile_baselines` can go on while the candidate is built and checked."""
+        if not self.candidate.interpreted:
+            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
+            self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
 
     def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
         """What the baselines need before the clock."""

@@ -263,19 +263,15 @@ class TaskSession:
             between: see above.
             has_device: see :meth:`CompileAhead.finish`.
         """
-        todo = [
-            shape
-            for shape in shapes
-            if not shape.baselines or (every and shape.remembered) or (thorough and not shape.thorough)
-        ]
+        todo = [shape for shape in shapes if _lacks(shape, thorough=thorough, every=every)]
         for shape in todo:
             shape.thorough = shape.thorough or thorough
-            shape.baselines = [] if every or shape.distrusted else self._recall(shape)
+            shape.baselines = [] if every or shape.distrusted else self._recall(shape, shape.thorough)
             shape.remembered = bool(shape.baselines)
             shape.ranked = False
         unknown = [shape for shape in todo if not shape.remembered]
         modes = self.fleet.device.compiled_modes
-        work = [work_for(shape, self._wanted(shape), modes) for shape in unknown]
+        work = [work_for(shape, self._wanted(shape, shape.thorough), modes) for shape in unknown]
 
         def tell(done: int, total: int) -> None:
             progress("baselines", done, total, f"compiled {done} of {total} baselines")
@@ -288,15 +284,31 @@ class TaskSession:
         if todo and self.fleet.shares_stores:
             self._keep_files()
 
+    def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
+        """Begins what :meth:`compile_baselines` will wait for, beside the candidate's build and checks; for its arguments see there.
+
+        Not on a GPU, whose memory is the candidate's while it is checked.
+        """
+        if self.fleet.gpu:
+            return
+        modes = self.fleet.device.compiled_modes
+        work = []
+        for shape in shapes:
+            counts = shape.thorough or thorough
+            known = not every and not shape.distrusted and self._recall(shape, counts)
+            if _lacks(shape, thorough=thorough, every=every) and not known:
+                work.append(work_for(shape, self._wanted(shape, counts), modes))
+        self.ahead.begin(work, first=True)
+
     def every_baseline(self, shape: OpenShape) -> list[Baseline]:
         """Every way to run the reference at a shape, without times."""
         baselines = self.fleet.baselines(self.precision)
         # A graph pays for copies of its inputs and outputs, which at these sizes take longer than any launch.
         return [b for b in baselines if not (shape.large and b.mode in self.fleet.device.graph_modes)]
 
-    def _wanted(self, shape: OpenShape) -> list[Baseline]:
-        """Those that count at a shape now."""
-        slow = () if shape.thorough else self.fleet.device.slow_modes
+    def _wanted(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
+        """Those that count at a shape, in a first look or a ``thorough`` one."""
+        slow = () if thorough else self.fleet.device.slow_modes
         return [baseline for baseline in self.every_baseline(shape) if baseline.mode not in slow]
 
     def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
@@ -319,9 +331,9 @@ class TaskSession:
                 todo.append(Work(dims, tuple(names), needs_bytes))
         self.ahead.begin(todo)
 
-    def _recall(self, shape: OpenShape) -> list[Baseline]:
+    def _recall(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""
-        baselines = self._wanted(shape)
+        baselines = self._wanted(shape, thorough)
         names = [baseline.name for baseline in baselines]
         times = self.fleet.baseline_store.get(
             self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
@@ -381,7 +393,7 @@ class TaskSession:
 
     def _load_baselines(self, shape: OpenShape, between: Callable[[], None] = lambda: None) -> None:
         if not shape.remembered:
-            shape.baselines = self._wanted(shape)
+            shape.baselines = self._wanted(shape, shape.thorough)
         wanted = shape.contenders if shape.remembered else shape.baselines
         for baseline in wanted:
             self._prepare(shape, baseline)
@@ -474,6 +486,11 @@ class TaskSession:
             self.forget(shape.inputs, shape.side)
         self.shapes = {}
         self.fleet.trim(collect=True)
+
+
+def _lacks(shape: OpenShape, *, thorough: bool, every: bool) -> bool:
+    """Whether baselines have to be loaded at a shape before it is timed; see :meth:`TaskSession.compile_baselines`."""
+    return not shape.baselines or (every and shape.remembered) or (thorough and not shape.thorough)
 
 
 def _words(dims: Dims) -> str:
