@@ -253,19 +253,33 @@ class CompileAhead:
             process.meanwhile = lambda waited_for: self._pause(number, waited_for)
             with self._guard:
                 self._processes[number] = process
-            self._compile(number, process, work)
+            following: Work | None = work
+            while following is not None:
+                self._compile(number, process, following)
+                following = self._following(number, process)
         except Exception as failure:  # noqa: BLE001 - a fault of the reference's shows again when the session's process compiles
             _log.info("compiling ahead came to nothing: %s", failure)
         finally:
             if process is not None:
                 process.close()
             with self._guard:
-                self._running.pop(number)
+                self._done.update(self._running.pop(number).keys)
                 self._processes.pop(number, None)
                 self._stopped.discard(number)
-                self._done.update(work.keys)
                 self._threads.discard(threading.current_thread())
                 self._guard.notify_all()
+
+    def _following(self, number: int, process: RoleProcess) -> Work | None:
+        """What the process does next, if anything: on a CPU a new one would first trace and load for half a second what this one has."""
+        with self._guard:
+            if process.dead or self._session.fleet.gpu or not self._may_go.is_set():
+                return None
+            done = self._running.pop(number)
+            self._done.update(done.keys)
+            work = self._next()
+            self._running[number] = work or done
+            self._guard.notify_all()
+            return work
 
     def _compile(self, number: int, process: RoleProcess, work: Work) -> None:
         session = self._session
@@ -280,7 +294,7 @@ class CompileAhead:
                         if process.dead:
                             return
         finally:
-            session.forget(opened.inputs, opened.side)
+            session.close_lean(opened)
 
     def _goes_on(self) -> bool:
         return self._may_go.is_set() or self._has_device.is_set()

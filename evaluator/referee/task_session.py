@@ -315,6 +315,13 @@ class TaskSession:
         """Opens a shape in a process that only compiles for it."""
         return self._open_in(process, dims, 1, lean=True)
 
+    def close_lean(self, opened: OpenShape) -> None:
+        """Gives the memory of such a shape back, on both ends."""
+        try:
+            opened.side.close(collect=False)
+        finally:
+            self._forget_draws(opened.inputs)
+
     def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
         """Begins with what a job will ask for: the quick modes at visible shapes, then all modes at those that it chooses by."""
         device = self.fleet.device

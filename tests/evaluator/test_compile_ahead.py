@@ -93,7 +93,7 @@ class Session:
     def open_lean(self, process: Process, dims: dict[str, int]) -> Any:
         return SimpleNamespace(dims=dims, inputs=None, side=SimpleNamespace(process=process, dims=dims))
 
-    def forget(self, inputs: Any, side: Any) -> None:
+    def close_lean(self, opened: Any) -> None:
         self.forgotten += 1
 
     def every_baseline(self, shape: Any) -> list[Baseline]:
@@ -330,4 +330,17 @@ def test_on_a_cpu_the_background_leaves_a_core_to_the_evaluation_until_it_waits(
     assert session.most == 1
     ahead.finish(work(2, 3), lambda *_: None)
     assert session.most == 2
+    ahead.close()
+
+
+def test_on_a_cpu_a_process_compiles_shape_after_shape_until_it_is_wanted_no_more() -> None:
+    session = Session(workers=1)
+    session.fleet.gpu = False
+    ahead = ahead_of(session)
+    ahead.finish(work(1, 2, 3), lambda *_: None)
+    assert len(session.compiled) == 6
+    assert len(session.hold.processes) == 1
+    session.fails = NAMES[0]
+    ahead.finish(work(4, 5), lambda *_: None)
+    assert len(session.hold.processes) == 3, "after a crash the next shape gets a new one"
     ahead.close()
