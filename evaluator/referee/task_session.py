@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,8 @@ _DIRECTIONS = ("forward", "forward_backward")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
+#: Words of a text that runs a compiler itself; its docstring may speak of one.
+_COMPILES = re.compile(r"\bcompile\b|\b_inductor\b|\b_dynamo\b")
 #: What a call takes of a device, in multiples of its inputs, where that has not been measured; and a context.
 _CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
 
@@ -96,7 +99,7 @@ class TaskSession:
 
     def start_process(self, server: str = "reference") -> RoleProcess:
         """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
-        if "compile" in self.task.source:  # it may do so in its first call
+        if _COMPILES.search(self.task.source):  # it may do so in its first call
             self.fleet.build_headers()
         process = self.fleet.server(server).fork(
             role="reference",
