@@ -154,9 +154,7 @@ def _begin_compiling() -> None:
 def _without_monitor() -> None:
     """The progress bar that Inductor draws while it traces starts a thread, of which children would get no copy."""
     with suppress(ImportError):
-        from tqdm import tqdm
-
-        tqdm.monitor_interval = 0
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0
 
 
 def _hash_triton() -> None:

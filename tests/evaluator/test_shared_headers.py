@@ -84,15 +84,13 @@ def test_only_a_task_that_compiles_itself_waits_for_headers(
     core: RefereeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[str] = []
-    monkeypatch.setattr(core.fleet, "build_headers", lambda: waited.append(name))
-    for name, body in (
-        ("speaks", '"""A compiler fuses it; compiled code is faster."""\n'),
-        ("compiles", "torch.compile\n"),
-    ):
-        module = "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n"
-        inputs = "def get_inputs():\n    return [torch.ones(3)]\n\ndef get_init_inputs():\n    return []\n"
-        core.session(task(body + module + inputs))
-    assert waited == ["compiles"]
+    monkeypatch.setattr(core.fleet, "build_headers", lambda: waited.append("waited"))
+    module = "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+    inputs = "def get_inputs():\n    return [torch.ones(3)]\n\ndef get_init_inputs():\n    return []\n"
+    core.session(task('"""A compiler fuses it; compiled code is faster."""\n' + module + inputs))
+    assert not waited
+    core.session(task("torch.compile\n" + module + inputs))
+    assert waited
 
 
 def test_a_referee_answers_while_it_warms_its_compiler_up(
