@@ -1,6 +1,6 @@
 """Processor seconds of the first and of later compilations in a new process of a CPU's referee, apart from the C++ compiler's.
 
-    python -m benchmarks.first_compilation --out docs/measurements/2026-11-26-first-compilation-cpu.json
+python -m benchmarks.first_compilation --out docs/measurements/2026-11-26-first-compilation-cpu.json
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def main(
             core.close()
     table = Table("compilation", "median", "all", title="processor seconds without the C++ compiler's")
     for number, seconds in enumerate(zip(*found, strict=True), 1):
-        table.add_row(str(number), f"{statistics.median(seconds):.2f}", ", ".join(f"{s:.2f}" for s in seconds))
+        table.add_row(
+            str(number), f"{statistics.median(seconds):.2f}", ", ".join(f"{s:.2f}" for s in seconds)
+        )
     Console().print(table)
     if out is not None:
         where = {

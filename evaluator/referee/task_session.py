@@ -266,7 +266,7 @@ class TaskSession:
             between: see above.
             has_device: see :meth:`CompileAhead.finish`.
         """
-        todo = [shape for shape in shapes if _lacks(shape, thorough=thorough, every=every)]
+        todo = [shape for shape in shapes if shape.lacks(thorough=thorough, every=every)]
         for shape in todo:
             shape.thorough = shape.thorough or thorough
             shape.baselines = [] if every or shape.distrusted else self._recall(shape, shape.thorough)
@@ -288,18 +288,14 @@ class TaskSession:
             self._keep_files()
 
     def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
-        """Begins what :meth:`compile_baselines` will wait for, beside the candidate's build and checks; for its arguments see there.
-
-        Not on a GPU, whose memory is the candidate's while it is checked.
-        """
+        """Begins what :meth:`compile_baselines` will wait for; on a GPU nothing, whose memory is the candidate's while it is checked."""
         if self.fleet.gpu:
             return
-        modes = self.fleet.device.compiled_modes
-        work = []
+        modes, work = self.fleet.device.compiled_modes, []
         for shape in shapes:
             counts = shape.thorough or thorough
-            known = not every and not shape.distrusted and self._recall(shape, counts)
-            if _lacks(shape, thorough=thorough, every=every) and not known:
+            known = not (every or shape.distrusted) and self._recall(shape, counts)
+            if shape.lacks(thorough=thorough, every=every) and not known:
                 work.append(work_for(shape, self._wanted(shape, counts), modes))
         self.ahead.begin(work, first=True)
 
@@ -320,10 +316,8 @@ class TaskSession:
 
     def close_lean(self, opened: OpenShape) -> None:
         """Gives the memory of such a shape back, on both ends."""
-        try:
-            opened.side.close(collect=False)
-        finally:
-            self._forget_draws(opened.inputs)
+        self._forget_draws(opened.inputs)
+        opened.side.close(collect=False)
 
     def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
         """Begins with what a job will ask for: the quick modes at visible shapes, then all modes at those that it chooses by."""
@@ -496,11 +490,6 @@ class TaskSession:
             self.forget(shape.inputs, shape.side)
         self.shapes = {}
         self.fleet.trim(collect=True)
-
-
-def _lacks(shape: OpenShape, *, thorough: bool, every: bool) -> bool:
-    """Whether baselines have to be loaded at a shape before it is timed; see :meth:`TaskSession.compile_baselines`."""
-    return not shape.baselines or (every and shape.remembered) or (thorough and not shape.thorough)
 
 
 def _words(dims: Dims) -> str:
