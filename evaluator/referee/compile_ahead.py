@@ -77,6 +77,8 @@ class CompileAhead:
         self._processes: dict[int, RoleProcess] = {}
         self._threads: set[threading.Thread] = set()
         self._stopped: set[int] = set()
+        #: A caller waits for work.
+        self._awaited = False
         #: A caller that waits keeps the device, even if others want it.
         self._has_device = threading.Event()
         self._may_go = threading.Event()
@@ -109,6 +111,7 @@ class CompileAhead:
             has_device: the caller holds the device's lock and does not give it away: the supervisor would wait for it in vain, and an
                 evaluation that waits to time waits for the caller.
         """
+        self._awaited = True
         self._add(work, first=True)
         if has_device:
             self._has_device.set()
@@ -117,6 +120,7 @@ class CompileAhead:
                 [key for one in work for key in one.keys], progress, between, has_device=has_device
             )
         finally:
+            self._awaited = False
             self._has_device.clear()
 
     def _wait_for(
@@ -211,7 +215,9 @@ class CompileAhead:
 
     def _next(self) -> Work | None:
         fleet = self._session.fleet
-        if self._closing or not self._waiting or len(self._running) >= fleet.compile_workers:
+        # Of a CPU's cores one is left for what the evaluation does meanwhile.
+        workers = fleet.compile_workers if fleet.gpu or self._awaited else max(1, fleet.compile_workers - 1)
+        if self._closing or not self._waiting or len(self._running) >= workers:
             return None
         if self._budget_bytes and self._running:
             used_bytes = sum(one.needs_bytes for one in self._running.values())
@@ -225,13 +231,21 @@ class CompileAhead:
     def _give_way(self, hold: Hold) -> None:
         self._may_go.clear()
         try:
-            until = time.monotonic() + _STOP_SECONDS
-            with self._guard:
-                while len(self._stopped) < len(self._processes) and time.monotonic() < until:
-                    self._guard.wait(_LOOK_SECONDS)
+            self._wait_until_still()
             hold.give_way()
         finally:
             self._may_go.set()
+
+    def _wait_until_still(self) -> None:
+        """Returns when every process is stopped, one that is just being started among them. What does not stop in time is ended: the
+        session's process compiles it then."""
+        until = time.monotonic() + _STOP_SECONDS
+        with self._guard:
+            while len(self._stopped) < len(self._running) and not self._has_device.is_set():
+                if time.monotonic() > until:
+                    for number in self._processes.keys() - self._stopped:
+                        self._processes[number].kill()
+                self._guard.wait(_LOOK_SECONDS)
 
     def _work(self, number: int, work: Work) -> None:
         process: RoleProcess | None = None
@@ -243,19 +257,33 @@ class CompileAhead:
                 process.take_lowest_priority()
             with self._guard:
                 self._processes[number] = process
-            self._compile(number, process, work)
+            following: Work | None = work
+            while following is not None:
+                self._compile(number, process, following)
+                following = self._following(number, process)
         except Exception as failure:  # noqa: BLE001 - a fault of the reference's shows again when the session's process compiles
             _log.info("compiling ahead came to nothing: %s", failure)
         finally:
             if process is not None:
                 process.close()
             with self._guard:
-                self._running.pop(number)
+                self._done.update(self._running.pop(number).keys)
                 self._processes.pop(number, None)
                 self._stopped.discard(number)
-                self._done.update(work.keys)
                 self._threads.discard(threading.current_thread())
                 self._guard.notify_all()
+
+    def _following(self, number: int, process: RoleProcess) -> Work | None:
+        """What the process does next, if anything: on a CPU a new one would first trace and load for half a second what this one has."""
+        with self._guard:
+            if process.dead or self._session.fleet.gpu or not self._may_go.is_set():
+                return None
+            done = self._running.pop(number)
+            self._done.update(done.keys)
+            work = self._next()
+            self._running[number] = work or done
+            self._guard.notify_all()
+            return work
 
     def _compile(self, number: int, process: RoleProcess, work: Work) -> None:
         session = self._session
@@ -270,7 +298,7 @@ class CompileAhead:
                         if process.dead:
                             return
         finally:
-            session.forget(opened.inputs, opened.side)
+            session.close_lean(opened)
 
     def _goes_on(self) -> bool:
         return self._may_go.is_set() or self._has_device.is_set()

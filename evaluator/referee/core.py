@@ -203,8 +203,7 @@ class RefereeCore:
             with _not_full():
                 description = describe(session, traffic)
             session.process.expires_at = math.inf
-            if self.fleet.gpu:
-                session.compile_in_background(description["shapes"])
+            session.compile_in_background(description["shapes"])
             return description
         except RoleFailure as failure:
             self._drop(task)

@@ -231,9 +231,8 @@ class Evaluation:
         if not self._alone:
             self.fleet.room.check_share(at.inputs.needs for at in every)
         self.candidate.expects = every
-        timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
-        self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
         clock.lap("reference")
+        self._begin_baselines(opened)
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
         self.candidate.start()
@@ -241,12 +240,18 @@ class Evaluation:
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
-            self.control.begin(timed)
+            self.control.begin([at for split in opened if split not in _UNTIMED for at in opened[split]])
         self._check_all(every, way)
         self.candidate.keep_files()
         self.control.join()
         clock.lap("correctness")
         return opened
+
+    def _begin_baselines(self, opened: dict[str, list[OpenShape]]) -> None:
+        """What of :meth:`_compile_baselines` can go on while the candidate is built and checked."""
+        if not self.candidate.interpreted:
+            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
+            self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
 
     def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
         """What the baselines need before the clock."""

@@ -81,6 +81,10 @@ class OpenShape:
         others = [b for b in self.working if b.threads != best.threads]
         return [best, *sorted(others, key=lambda baseline: baseline.median_us)[:1]]
 
+    def lacks(self, *, thorough: bool, every: bool) -> bool:
+        """Whether baselines have to be loaded before it is timed: the slow ones if ``thorough``, and ``every`` one, remembered or not."""
+        return not self.baselines or (every and self.remembered) or (thorough and not self.thorough)
+
     def find_same(self) -> None:
         """Marks baselines whose code another one has, too: max-autotune changes nothing where there is nothing to tune."""
         first: dict[tuple[str, int], str] = {}

@@ -121,7 +121,7 @@ def time_in_pairs(
 class Pair:
     """A candidate's process and a control, both new.
 
-    Compiled baselines are loaded in the control, too, on a CPU: 2 s a process. On a GPU, where a process needs longer to
+    Compiled baselines are loaded in the control, too, on a CPU. On a GPU, where a process needs longer to
     import the compiler than for all of its timing, they stay in the session's own, and the interval says so.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,8 @@ _DIRECTIONS = ("forward", "forward_backward")
 _BUILD_SECONDS = 60.0
 _COMPILE_SECONDS = 240.0
 _CALL_SECONDS = 60.0
+#: Words of a text that runs a compiler itself; its docstring may speak of one.
+_COMPILES = re.compile(r"\bcompile\b|\b_inductor\b|\b_dynamo\b")
 #: What a call takes of a device, in multiples of its inputs, where that has not been measured; and a context.
 _CALL_COSTS, _CONTEXT_BYTES = 5, 1 << 30
 
@@ -96,7 +99,7 @@ class TaskSession:
 
     def start_process(self, server: str = "reference") -> RoleProcess:
         """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
-        if "compile" in self.task.source:  # it may do so in its first call
+        if _COMPILES.search(self.task.source):  # it may do so in its first call
             self.fleet.build_headers()
         process = self.fleet.server(server).fork(
             role="reference",
@@ -240,17 +243,6 @@ class TaskSession:
 
     # -- baselines ---------------------------------------------------------------------------------------------
 
-    def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
-        """Begins what :meth:`compile_baselines` will wait for, beside whatever comes before that."""
-        slow = () if thorough else self.fleet.device.slow_modes
-        modes = [mode for mode in self.fleet.device.compiled_modes if mode not in slow]
-        unknown = [
-            shape
-            for shape in shapes
-            if not shape.baselines and (every or shape.distrusted or not self._recall(shape))
-        ]
-        self.ahead.begin([work_for(at, self.every_baseline(at), modes) for at in unknown], first=True)
-
     def compile_baselines(
         self,
         shapes: list[OpenShape],
@@ -274,19 +266,15 @@ class TaskSession:
             between: see above.
             has_device: see :meth:`CompileAhead.finish`.
         """
-        todo = [
-            shape
-            for shape in shapes
-            if not shape.baselines or (every and shape.remembered) or (thorough and not shape.thorough)
-        ]
+        todo = [shape for shape in shapes if shape.lacks(thorough=thorough, every=every)]
         for shape in todo:
             shape.thorough = shape.thorough or thorough
-            shape.baselines = [] if every or shape.distrusted else self._recall(shape)
+            shape.baselines = [] if every or shape.distrusted else self._recall(shape, shape.thorough)
             shape.remembered = bool(shape.baselines)
             shape.ranked = False
         unknown = [shape for shape in todo if not shape.remembered]
         modes = self.fleet.device.compiled_modes
-        work = [work_for(shape, self._wanted(shape), modes) for shape in unknown]
+        work = [work_for(shape, self._wanted(shape, shape.thorough), modes) for shape in unknown]
 
         def tell(done: int, total: int) -> None:
             progress("baselines", done, total, f"compiled {done} of {total} baselines")
@@ -299,20 +287,34 @@ class TaskSession:
         if todo and self.fleet.shares_stores:
             self._keep_files()
 
+    def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
+        """Begins what :meth:`compile_baselines` will wait for, beside whatever comes before that."""
+        modes, work = self.fleet.device.compiled_modes, []
+        for shape in (shape for shape in shapes if shape.lacks(thorough=thorough, every=every)):
+            counts = shape.thorough or thorough
+            if every or shape.distrusted or not self._recall(shape, counts):
+                work.append(work_for(shape, self._wanted(shape, counts), modes))
+        self.ahead.begin(work, first=True)
+
     def every_baseline(self, shape: OpenShape) -> list[Baseline]:
         """Every way to run the reference at a shape, without times."""
         baselines = self.fleet.baselines(self.precision)
         # A graph pays for copies of its inputs and outputs, which at these sizes take longer than any launch.
         return [b for b in baselines if not (shape.large and b.mode in self.fleet.device.graph_modes)]
 
-    def _wanted(self, shape: OpenShape) -> list[Baseline]:
-        """Those that count at a shape now."""
-        slow = () if shape.thorough else self.fleet.device.slow_modes
+    def _wanted(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
+        """Those that count at a shape, in a first look or a ``thorough`` one."""
+        slow = () if thorough else self.fleet.device.slow_modes
         return [baseline for baseline in self.every_baseline(shape) if baseline.mode not in slow]
 
     def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
         """Opens a shape in a process that only compiles for it."""
         return self._open_in(process, dims, 1, lean=True)
+
+    def close_lean(self, opened: OpenShape) -> None:
+        """Gives the memory of such a shape back, on both ends."""
+        self._forget_draws(opened.inputs)
+        opened.side.close(collect=False)
 
     def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
         """Begins with what a job will ask for: the quick modes at visible shapes, then all modes at those that it chooses by."""
@@ -321,18 +323,15 @@ class TaskSession:
         for split, modes in (("visible", device.slow_modes), ("validation", ())):
             shapes = splits.get(split) or []
             for dims, size in zip(shapes, self.caps.sizes(shapes) if shapes else [], strict=True):
-                names = [
-                    b.name
-                    for b in self.fleet.baselines(self.precision)
-                    if b.mode in device.compiled_modes and b.mode not in modes
-                ]
+                every = self.fleet.baselines(self.precision)
+                names = [b.name for b in every if b.mode in device.compiled_modes and b.mode not in modes]
                 needs_bytes = _CALL_COSTS * (size or 0) + 3 * self.weights_bytes + _CONTEXT_BYTES
                 todo.append(Work(dims, tuple(names), needs_bytes))
         self.ahead.begin(todo)
 
-    def _recall(self, shape: OpenShape) -> list[Baseline]:
+    def _recall(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
         """The baselines with the times that an earlier referee measured; empty where there are none."""
-        baselines = self._wanted(shape)
+        baselines = self._wanted(shape, thorough)
         names = [baseline.name for baseline in baselines]
         times = self.fleet.baseline_store.get(
             self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
@@ -393,7 +392,7 @@ class TaskSession:
 
     def _load_baselines(self, shape: OpenShape, between: Callable[[], None] = lambda: None) -> None:
         if not shape.remembered:
-            shape.baselines = self._wanted(shape)
+            shape.baselines = self._wanted(shape, shape.thorough)
         wanted = shape.contenders if shape.remembered else shape.baselines
         for baseline in wanted:
             self._prepare(shape, baseline)

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from evaluator.roles import interpreted, wire
@@ -89,6 +89,8 @@ def _preload(settings: dict[str, Any]) -> None:
             importlib.import_module(name)
     if settings["gpu"]:
         _hash_triton()
+    elif settings["interprets_triton"]:
+        _begin_compiling()
     chain.load(settings["chain_library"])
     landmarks.common(settings["gpu"])
 
@@ -115,6 +117,46 @@ def _without_devices() -> Iterator[None]:
         for function in vars(kept).values() if kept is not None else ():
             if hasattr(function, "cache_clear"):
                 function.cache_clear()
+
+
+#: What the compiler imports only when it writes code.
+_IMPORTED_LATE = ("sympy.physics.units", "torch.distributed.tensor.experimental")
+
+
+class _Enough(Exception):
+    """Ends a compilation."""
+
+
+def _begin_compiling() -> None:
+    """What the first compilation of every process works out, whatever it compiles: here once, for all children.
+
+    Inductor traces its own patterns, hashes its own text and imports: 0.9 of the 1.2 processor seconds that a first graph takes before
+    the C++ compiler. A compilation of a sum gets as far as its code, so that nothing depends on the processor, on settings or on a
+    folder yet. Where another version of torch stops earlier, children do the rest themselves.
+    """
+    import torch
+    from torch._inductor.graph import GraphLowering
+
+    def end(*arguments: Any) -> None:
+        raise _Enough
+
+    _without_monitor()
+    generate, GraphLowering.codegen = GraphLowering.codegen, end  # type: ignore[method-assign,assignment]
+    try:
+        with suppress(Exception), torch.no_grad():
+            torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(1))
+    finally:
+        GraphLowering.codegen = generate  # type: ignore[method-assign]
+        torch._dynamo.reset()
+    for name in _IMPORTED_LATE:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _without_monitor() -> None:
+    """The progress bar that Inductor draws while it traces starts a thread, of which children would get no copy."""
+    with suppress(ImportError):
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0
 
 
 def _hash_triton() -> None:

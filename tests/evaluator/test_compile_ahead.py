@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from evaluator.errors import RoleFailure
+from evaluator.referee import compile_ahead
 from evaluator.referee.compile_ahead import CompileAhead, Work
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Evaluation, Request
@@ -99,7 +100,7 @@ class Session:
     def open_lean(self, process: Process, dims: dict[str, int]) -> Any:
         return SimpleNamespace(dims=dims, inputs=None, side=SimpleNamespace(process=process, dims=dims))
 
-    def forget(self, inputs: Any, side: Any) -> None:
+    def close_lean(self, opened: Any) -> None:
         self.forgotten += 1
 
     def every_baseline(self, shape: Any) -> list[Baseline]:
@@ -319,3 +320,77 @@ def test_baselines_compile_while_the_candidate_is_checked(
         assert verdict["verdict"] == "accepted", verdict["reason"]
     assert any("compile" in name for name in seen[0])
     assert seen[1] == set(), "what is compiled is not compiled again"
+
+
+def test_the_device_is_given_away_only_when_a_process_that_is_just_being_started_stands_still() -> None:
+    session = Session(seconds=0.2)
+    starts, begun = session.start_process, threading.Event()
+
+    def slowly(server: str) -> Process:
+        begun.set()
+        time.sleep(0.3)
+        return starts(server)
+
+    session.start_process = slowly  # type: ignore[method-assign]
+    ahead = ahead_of(session)
+    ahead.begin(work(1))
+    begun.wait()
+    session.hold.wants.set()
+    ahead.finish(work(1), lambda *_: None)
+    assert session.hold.gave_way == [[["stopped"]]]
+    assert len(session.compiled) == 2
+    ahead.close()
+
+
+def test_a_process_that_does_not_stop_is_ended_before_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_ahead, "_STOP_SECONDS", 0.1)
+    session = Session(seconds=30.0)
+
+    class Deaf(Process):
+        """One that never looks whether the device is wanted."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, None if name == "meanwhile" else value)
+
+    def deaf(server: str) -> Process:
+        process = Deaf()
+        session.hold.processes.append(process)
+        return process
+
+    session.start_process = deaf  # type: ignore[method-assign]
+    ahead = ahead_of(session)
+    ahead.begin(work(1))
+    while session.now < 1:
+        time.sleep(0.005)
+    session.hold.wants.set()
+    ahead.finish(work(1), lambda *_: None)
+    while not session.hold.gave_way:
+        time.sleep(0.005)
+    assert session.hold.gave_way == [[]], "nothing was left that could run"
+    ahead.close()
+
+
+def test_on_a_cpu_the_background_leaves_a_core_to_the_evaluation_until_it_waits() -> None:
+    session = Session(seconds=0.1)
+    session.fleet.gpu = False
+    ahead = ahead_of(session)
+    ahead.begin(work(1, 2, 3, names=NAMES[:1]))
+    while len(session.compiled) < 1:
+        time.sleep(0.005)
+    assert session.most == 1
+    ahead.finish(work(2, 3), lambda *_: None)
+    assert session.most == 2
+    ahead.close()
+
+
+def test_on_a_cpu_a_process_compiles_shape_after_shape_until_it_is_wanted_no_more() -> None:
+    session = Session(workers=1)
+    session.fleet.gpu = False
+    ahead = ahead_of(session)
+    ahead.finish(work(1, 2, 3), lambda *_: None)
+    assert len(session.compiled) == 6
+    assert len(session.hold.processes) == 1
+    session.fails = NAMES[0]
+    ahead.finish(work(4, 5), lambda *_: None)
+    assert len(session.hold.processes) == 3, "after a crash the next shape gets a new one"
+    ahead.close()

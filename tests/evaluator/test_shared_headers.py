@@ -14,6 +14,7 @@ from evaluator.referee import fleet as fleet_module
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.fleet import headers_folder, process_headers
 from evaluator.referee.tool_run import ToolResult, run_tool
+from tests.evaluator.judging import task
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -77,6 +78,19 @@ def test_where_the_best_instruction_set_does_not_work_each_process_tries_for_its
     assert ["trusting=True" in program for program in programs] == [True, False]
     assert (headers_folder() / "complete").exists()
     assert not (headers_folder() / "isa").exists()
+
+
+def test_only_a_task_that_compiles_itself_waits_for_headers(
+    core: RefereeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(core.fleet, "build_headers", lambda: waited.append("waited"))
+    module = "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+    inputs = "def get_inputs():\n    return [torch.ones(3)]\n\ndef get_init_inputs():\n    return []\n"
+    core.session(task('"""A compiler fuses it; compiled code is faster."""\n' + module + inputs))
+    assert not waited
+    core.session(task("torch.compile\n" + module + inputs))
+    assert waited
 
 
 def test_a_referee_answers_while_it_warms_its_compiler_up(
