@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _STOP_SECONDS, _CLOSE_SECONDS = 0.05, 5.0, 1.0
-#: Of a device's memory, all compiling processes together: inputs, twice what a call takes (autotuning has contents of its own), a context.
-_MEMORY_SHARE, _CONTEXT_BYTES = 0.4, 1 << 30
+#: Of a process that compiles.
+_CONTEXT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class CompileAhead:
 
     Args:
         session: of the task; opens shapes in processes.
-        budget_bytes: of the device's memory for all of them; 0 on a CPU, where memory is not looked at.
+        budget_bytes: of the device's memory for all of them, now; 0 on a CPU, where memory is not looked at.
     """
 
-    def __init__(self, session: TaskSession, budget_bytes: int) -> None:
+    def __init__(self, session: TaskSession, budget_bytes: Callable[[], int]) -> None:
         self._session = session
-        self._budget_bytes = int(_MEMORY_SHARE * budget_bytes)
+        self._budget = budget_bytes
         self._guard = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._running: dict[int, Work] = {}
@@ -153,6 +153,7 @@ class CompileAhead:
 
     def _add(self, work: Iterable[Work], *, first: bool) -> None:
         with self._guard:
+            budget_bytes = self._budget()
             known = self._done | {key for one in self._running.values() for key in one.keys}
             for one in work:
                 names = tuple(
@@ -160,7 +161,7 @@ class CompileAhead:
                     for name, key in zip(one.baselines, one.keys, strict=True)
                     if key not in known and (first or key not in {k for w in self._waiting for k in w.keys})
                 )
-                if not names or (self._budget_bytes and one.needs_bytes > self._budget_bytes):
+                if not names or (budget_bytes and one.needs_bytes > budget_bytes):
                     continue  # too large for a process beside all others: the session's compiles it when it is loaded
                 if first:
                     later = [w if w.dims != one.dims else w.without(names) for w in self._waiting]
@@ -219,12 +220,13 @@ class CompileAhead:
         workers = fleet.compile_workers if fleet.gpu or self._awaited else max(1, fleet.compile_workers - 1)
         if self._closing or not self._waiting or len(self._running) >= workers:
             return None
-        if self._budget_bytes and self._running:
+        budget_bytes = self._budget()
+        if budget_bytes and self._running:
             used_bytes = sum(one.needs_bytes for one in self._running.values())
             wanted_bytes = self._waiting[0].needs_bytes
             # What runs has not taken all of its memory yet, and the rest of the evaluation needs some.
             free_bytes = fleet.keeper.free_bytes()[0] if fleet.keeper is not None else 0
-            if used_bytes + wanted_bytes > min(self._budget_bytes, free_bytes):
+            if used_bytes + wanted_bytes > min(budget_bytes, free_bytes):
                 return None
         return self._waiting.popleft()
 

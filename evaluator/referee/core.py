@@ -24,11 +24,12 @@ from evaluator.lint.run import lint, refusal
 from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.room import MemoryWanted
+from evaluator.referee.room import MoreMemoryNeeded
 from evaluator.referee.submission import Submission, Submissions, livelier
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.tool_run import ToolResult, run_tool
 from evaluator.sources import TaskSource
+from evaluator.timing.memory_parts import PARTS
 from evaluator.verdict import Verdict, as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore, given_shapes
 
@@ -81,6 +82,8 @@ class RefereeCore:
         self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
         self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
         self._lint_reports = ReportStore(stores / "lint")
+        #: Of a GPU's memory, by task, where it is more than usual.
+        self._needs_parts: dict[str, int] = {}
         self._submissions = Submissions(stores / "spaces")
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
@@ -138,13 +141,11 @@ class RefereeCore:
         report = None if fresh else self._lint_reports.get(task, environment)
         if report is not None:
             return replace(report, task={"name": task.name, "sha256": task.sha256})
-        with self._memory():
-            report = self._looked_at(task, device, expires_at, inferred=inferred)
+        report = self._looked_at(task, device, expires_at, inferred=inferred)
         if report.verdict in _MAYBE_MEMORY and self.fleet.gpu:
             # Others may have had it.
-            self._close_idle(in_use=0)
-            with self._memory(all_of_it=True):
-                report = self._looked_at(task, device, expires_at, inferred=inferred)
+            self._needs_parts[task.sha256] = PARTS
+            report = self._looked_at(task, device, expires_at, inferred=inferred)
         self._lint_reports.put(task, environment, report)
         return report
 
@@ -152,6 +153,7 @@ class RefereeCore:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
+            self._take_memory(session)
             with _not_full():
                 report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
@@ -163,16 +165,23 @@ class RefereeCore:
             self._drop(task)
         return report
 
-    @contextmanager
-    def _memory(self, *, all_of_it: bool = False) -> Iterator[None]:
-        """While a task is looked at: a GPU's memory, shared with other referees or not."""
+    def _take_memory(self, session: TaskSession, progress: Progress = lambda *_: None) -> None:
+        """Gets a session the parts of a GPU's memory that it is known to need; waits for them.
+
+        Raises:
+            MoreMemoryNeeded: it has shapes open in too few.
+        """
         if not self.fleet.gpu:
-            yield
             return
-        self.while_idle()
-        lock = self.fleet.memory_lock
-        with lock.exclusive() if all_of_it else lock.shared():
-            yield
+        count = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
+        if session.shapes and session.memory.parts < count:
+            raise MoreMemoryNeeded(count)
+
+        def make_room() -> None:
+            self._close_idle()
+            progress("correctness", 0, 1, "waiting for the GPU's memory")
+
+        session.memory.take(count, make_room)
 
     def describe(
         self,
@@ -192,14 +201,14 @@ class RefereeCore:
                 "detail": report.detail,
                 **found,
             }
-        with self._memory():
-            return {**self._describe(given.task, deadline_s, traffic), **found}
+        return {**self._describe(given.task, deadline_s, traffic), **found}
 
     def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
         expires_at = time.monotonic() + deadline_s
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
+            self._take_memory(session)
             with _not_full():
                 description = describe(session, traffic)
             session.process.expires_at = math.inf
@@ -261,12 +270,19 @@ class RefereeCore:
             return as_json(self._no_session(request, word, reason, failure.detail))
         except SandboxUnavailable as failure:
             return as_json(self._no_session(request, "not_judged", str(failure), ""))
-        evaluation = Evaluation(self.fleet, session, request, progress, alone=alone)
+        evaluation = Evaluation(
+            self.fleet,
+            session,
+            request,
+            progress,
+            alone=alone,
+            take_memory=lambda: self._take_memory(session, progress),
+        )
         try:
             verdict = evaluation.judge()
-        except MemoryWanted:
-            # It is built now, and needs no memory until it gets some.
-            self._close_idle(in_use=0)
+        except MoreMemoryNeeded as more:
+            self._needs_parts[request.task.sha256] = more.parts
+            self._drop(request.task)
             return self._judge(request, progress, alone=alone)
         unusable = verdict.verdict in ("task_rejected", "not_judged") or evaluation.again
         # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
@@ -275,12 +291,13 @@ class RefereeCore:
         # Without any time left a second look would only say timeout, which would be the candidate's fault.
         if evaluation.again and not alone and verdict.elapsed_s < request.deadline_s:
             self._close_idle(in_use=0)
+            self._needs_parts[request.task.sha256] = PARTS
             return self._judge(_rest(request, verdict), progress, alone=True)
         return as_json(verdict)
 
     def while_idle(self) -> None:
         """Called now and then between requests: gives a GPU's memory back that another referee's evaluation waits for."""
-        if self.fleet.keeper is not None and self._sessions and self.fleet.memory_lock.wanted():
+        if self.fleet.keeper is not None and self._sessions and self.fleet.memory_parts.wanted():
             self._close_idle(in_use=0)
             self.fleet.keeper.give_back()
 

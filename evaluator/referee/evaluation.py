@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.room import had_its_part, held_most, turn
+from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, facts, summary_of, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
@@ -74,9 +74,18 @@ class Evaluation:
     """Runs one :class:`Request` and words the verdict; never raises for what a role does."""
 
     def __init__(
-        self, fleet: Fleet, session: TaskSession, request: Request, progress: Progress, *, alone: bool = False
+        self,
+        fleet: Fleet,
+        session: TaskSession,
+        request: Request,
+        progress: Progress,
+        *,
+        alone: bool = False,
+        take_memory: Callable[[], None] = lambda: None,
     ) -> None:
         self.fleet = fleet
+        #: Gets the session parts of a GPU's memory; nothing before it needs the device.
+        self._take_memory = take_memory
         #: No other evaluation computes on the device meanwhile.
         self._alone = alone
         #: Memory ran out, and is to be tried again with the device for itself.
@@ -162,12 +171,7 @@ class Evaluation:
         if self.fleet.rehearses:
             self.candidate.rehearse(list(self.session.shapes.values()), self.fleet.device.architecture)
         clock.lap("compile")
-        has_shapes = bool(self.session.shapes)
-        with turn(self.fleet, self.progress, has_shapes=has_shapes, alone=self._alone):
-            return self._judge_built(clock)
-
-    def _judge_built(self, clock: Stages) -> tuple[str, str, str]:
-        """What needs the device."""
+        self._take_memory()
         clock.lap("waiting")
         # Others had the memory meanwhile, which is no time of the candidate's.
         self._waited_s = self.run_state.stages_s["waiting"]
@@ -228,11 +232,13 @@ class Evaluation:
             )
         opened = {split: [self._open(dims) for dims in shapes] for split, shapes in chosen.items()}
         every = [shape for shapes in opened.values() for shape in shapes]
-        if not self._alone:
-            self.fleet.room.check_share(at.inputs.needs for at in every)
+        self.session.memory.check(at.inputs.needs for at in every)
         self.candidate.expects = every
         clock.lap("reference")
-        self._begin_baselines(opened)
+        timed = [at for split in opened if split not in _UNTIMED for at in opened[split]]
+        if not self.candidate.interpreted:
+            # These can go on while the candidate is built and checked.
+            self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
         self.candidate.build(list({shape.key: shape for shape in every}.values()))
         clock.lap("compile")
         self.candidate.start()
@@ -240,18 +246,12 @@ class Evaluation:
         if self.candidate.given_files:
             self.run_state.findings.append(Finding("compiled_before", "info", _COMPILED_BEFORE))
         if not self._confirms:
-            self.control.begin([at for split in opened if split not in _UNTIMED for at in opened[split]])
+            self.control.begin(timed)
         self._check_all(every, way)
         self.candidate.keep_files()
         self.control.join()
         clock.lap("correctness")
         return opened
-
-    def _begin_baselines(self, opened: dict[str, list[OpenShape]]) -> None:
-        """What of :meth:`_compile_baselines` can go on while the candidate is built and checked."""
-        if not self.candidate.interpreted:
-            timed = [shape for split in opened if split not in _UNTIMED for shape in opened[split]]
-            self.session.begin_baselines(timed, thorough=self.request.thorough, every=self._confirms)
 
     def _compile_baselines(self, shapes: list[OpenShape], way: GivingWay) -> None:
         """What the baselines need before the clock."""

@@ -39,6 +39,7 @@ from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
 from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock, file_lock
+from evaluator.timing.memory_parts import MemoryParts
 
 if TYPE_CHECKING:
     from evaluator.referee.keeper import Keeper
@@ -115,8 +116,7 @@ class Fleet:
         self.attacks: list[dict[str, Any]] = []
         name = device.facts()["gpu_uuid"] or "cpu"
         self.device_lock = DeviceLock(name)
-        #: Of a GPU's memory: shared by evaluations of all referees, or one has all of it, which found too little beside others.
-        self.memory_lock = DeviceLock(f"{name}-memory")
+        self.memory_parts = MemoryParts(name)
         #: Whether other referees have work folders of their own and look here for what has been compiled.
         self.shares_stores = stores is not None and stores != work_dir
         stores = stores or work_dir

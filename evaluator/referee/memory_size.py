@@ -121,12 +121,13 @@ class ShapeNeeds:
 
     def fits(self, budget_bytes: int) -> bool:
         """Whether reference and candidate have room side by side; the referee has the weights once more."""
-        return self.both_bytes + (_FIXED_BYTES if self.large else 0) <= budget_bytes
+        return self.wanted_bytes <= budget_bytes
 
     @property
-    def both_bytes(self) -> int:
-        """Of reference and candidate side by side, and of the referee's weights."""
-        return 2 * (self.slot_bytes + self.peak_bytes + self.weights_bytes) + self.weights_bytes
+    def wanted_bytes(self) -> int:
+        """Of reference and candidate side by side, and of the referee."""
+        both_bytes = 2 * (self.slot_bytes + self.peak_bytes + self.weights_bytes) + self.weights_bytes
+        return both_bytes + (_FIXED_BYTES if self.large else 0)
 
     def most_calls(self, usual_size: MemorySize, each_bytes: int) -> int:
         """Calls of the longest block, the same in every process: one at a large shape, else as many as a usual amount holds.

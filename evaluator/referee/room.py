@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from evaluator.devices import Device
-from evaluator.errors import DeviceFull, RoleFailure
+from evaluator.errors import RoleFailure
 from evaluator.referee.memory_size import MemorySize, ShapeNeeds, usual
 from evaluator.roles.process import RoleProcess
+from evaluator.timing.memory_parts import PARTS, Held
 
 if TYPE_CHECKING:
     from evaluator.referee.fleet import Fleet
     from evaluator.referee.lent_memory import Lender
-    from evaluator.referee.task_session import Progress
 
+#: Of a task's parts of the memory, for processes that compile beside it; where referees share a device (True), less.
+_COMPILERS_SHARE = {False: 0.4, True: 0.2}
 #: What a process may count on, of all memory of a GPU. Who finds less has not asked for too much.
 _PART = 1 / 4
 #: Four contexts, with the code of their kernels.
@@ -26,8 +28,12 @@ _CONTEXTS_BYTES = 3 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 
 
-class MemoryWanted(Exception):
-    """Another evaluation waits for all of the device's memory, and the shapes that are open here keep some of it."""
+class MoreMemoryNeeded(Exception):
+    """An evaluation needs more parts of a GPU's memory than its task has. It begins again when the task has given back what it had."""
+
+    def __init__(self, parts: int) -> None:
+        super().__init__(parts)
+        self.parts = parts
 
 
 class Room:
@@ -42,9 +48,10 @@ class Room:
         self.usual: MemorySize = usual(device.memory_bytes, device.share_bytes, referees)
         #: For the reference and a candidate side by side; the rest is for the contexts of processes.
         self.budget_bytes = device.memory_bytes - _CONTEXTS_BYTES
-        #: What one of several referees uses beside the others.
-        self.share_bytes = self.budget_bytes // referees
         self._shared = referees > 1
+        self._part_bytes = self.budget_bytes // PARTS
+        #: Parts of the memory with which a task begins.
+        self.parts = PARTS // (2 if referees == 1 else max(referees, 4))
 
     def check(self, needs: ShapeNeeds, where: str) -> None:
         """Refuses a shape at which reference and candidate do not fit on the device side by side.
@@ -67,14 +74,14 @@ class Room:
                 role="reference",
             )
 
-    def check_share(self, needs: Iterable[ShapeNeeds]) -> None:
-        """What takes more than the part of one of several referees gets all of the device's memory, one after the other.
+    def parts_for(self, needs: Iterable[ShapeNeeds]) -> int:
+        """How many parts of the memory an evaluation at these shapes takes, with processes that compile beside it."""
+        wanted_bytes = max((need.wanted_bytes for need in needs), default=0)
+        return min(PARTS, math.ceil(wanted_bytes / (1 - _COMPILERS_SHARE[self._shared]) / self._part_bytes))
 
-        Raises:
-            DeviceFull: it is to be judged again, alone.
-        """
-        if self._shared and not all(need.fits(self.share_bytes) for need in needs):
-            raise DeviceFull("not_judged", "it takes more than one of several referees may have")
+    def compilers_bytes(self, parts: int) -> int:
+        """What processes that compile may take of so many parts."""
+        return int(parts * self._part_bytes * _COMPILERS_SHARE[self._shared])
 
     def can_tell(self, *, alone: bool) -> bool:
         """Whether what is free once a process is gone says what it could have had.
@@ -86,29 +93,50 @@ class Room:
         return alone or not self._shared
 
 
-@contextmanager
-def turn(fleet: Fleet, progress: Progress, *, has_shapes: bool, alone: bool) -> Iterator[None]:
-    """While an evaluation may use a GPU's memory, beside those of other referees or ``alone``.
+class TaskMemory:
+    """What one task has of a GPU's memory, in parts; nothing on a CPU."""
 
-    Args:
-        fleet: of the referee.
-        progress: told that it waits.
-        has_shapes: memory is taken already, for shapes of an earlier evaluation.
-        alone: see above.
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._held: Held | None = None
 
-    Raises:
-        MemoryWanted: see there.
-    """
-    if not fleet.gpu:
-        yield
-        return
-    lock = fleet.memory_lock
-    if has_shapes and lock.wanted():
-        raise MemoryWanted
-    if alone or lock.wanted():
-        progress("correctness", 0, 1, "waiting for the GPU's memory")
-    with lock.exclusive() if alone else lock.shared():
-        yield
+    @property
+    def parts(self) -> int:
+        """How many parts it has."""
+        return self._held.count if self._held is not None else 0
+
+    def take(self, parts: int, make_room: Callable[[], None]) -> None:
+        """Waits for so many parts, where it has fewer; calls ``make_room`` before it waits."""
+        if self.parts >= parts:
+            return
+        self.give_back()
+        self._held = self._fleet.memory_parts.take_now(parts)
+        if self._held is None:
+            make_room()
+            self._held = self._fleet.memory_parts.take(parts)
+
+    def give_back(self) -> None:
+        """All of it."""
+        if self._held is not None:
+            self._held.close()
+        self._held = None
+
+    def check(self, needs: Iterable[ShapeNeeds]) -> None:
+        """Whether the parts are enough for an evaluation at these shapes.
+
+        Raises:
+            MoreMemoryNeeded: they are not.
+        """
+        if self._held is None:
+            return
+        parts = self._fleet.room.parts_for(needs)
+        if parts > self.parts:
+            raise MoreMemoryNeeded(parts)
+
+    def compilers_bytes(self) -> int:
+        """What processes that compile may take, 0 on a CPU."""
+        room = self._fleet.room
+        return room.compilers_bytes(self.parts or room.parts) if self._fleet.gpu else 0
 
 
 def had_its_part(lender: Lender, ended: list[RoleProcess]) -> bool:

@@ -21,6 +21,7 @@ from evaluator.referee.kept_files import take
 from evaluator.referee.memory_size import MemorySize, of_compiler, of_reference, of_shapes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
+from evaluator.referee.room import TaskMemory
 from evaluator.referee.shape_caps import ShapeCaps
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
@@ -58,6 +59,8 @@ class TaskSession:
         self.shapes: dict[tuple[tuple[str, Any], ...], OpenShape] = {}
         #: Of the largest module so far.
         self.weights_bytes = 0
+        self.memory = TaskMemory(fleet)
+        self.ahead = CompileAhead(self, self.memory.compilers_bytes)
         self.process = self.start_process()
         try:
             answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
@@ -89,7 +92,6 @@ class TaskSession:
         except BaseException:
             self.close()
             raise
-        self.ahead = CompileAhead(self, fleet.room.share_bytes if fleet.gpu else 0)
         self.unavailable: dict[str, str] = {}
         if self.precision == "fp8":
             self.unavailable["autocast to float8"] = "torch has none; autocast to bfloat16 stands in for it"
@@ -256,11 +258,10 @@ class TaskSession:
         """Compiles the baselines for exactly these shapes, in parallel, and loads them; no clock runs.
 
         Where an earlier referee has ranked them here, only the contenders are loaded, unless ``every`` one is asked for.
-        ``between`` is called after each that is loaded.
+        ``between`` is called after each that is loaded, and ``progress`` is told what is done.
 
         Args:
             shapes: where.
-            progress: told what is done.
             thorough: with the modes that take long to compile, too; a first look does without them.
             every: see above.
             between: see above.
@@ -482,13 +483,13 @@ class TaskSession:
 
     def close(self) -> None:
         """Ends the reference process, and those that compile."""
-        if hasattr(self, "ahead"):
-            self.ahead.close()
+        self.ahead.close()
         self.process.close()
         for shape in self.shapes.values():
             self.forget(shape.inputs, shape.side)
         self.shapes = {}
         self.fleet.trim(collect=True)
+        self.memory.give_back()
 
 
 def _words(dims: Dims) -> str:

@@ -31,9 +31,10 @@ def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _closed(gate: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether another holds the lock of a file."""
     try:
-        with file_lock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with file_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
     except BlockingIOError:
         return True
@@ -60,7 +61,7 @@ class Hold:
 
     def wanted(self) -> bool:
         """Whether somebody waits at the gate (or, rarely, has just passed it)."""
-        return _closed(self._gate)
+        return is_locked(self._gate)
 
     def give_way(self) -> None:
         """Lets go and comes back when whoever waited is done. The caller has stopped what it runs on the device."""
@@ -94,7 +95,3 @@ class DeviceLock:
         """While we time."""
         with file_lock(self._gate), file_lock(self._lock):
             yield
-
-    def wanted(self) -> bool:
-        """Whether somebody has it for himself, or waits for that."""
-        return _closed(self._gate)

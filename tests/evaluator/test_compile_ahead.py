@@ -130,7 +130,7 @@ def work(*rows: int, names: tuple[str, ...] = NAMES, needs_bytes: int = 0) -> li
 
 
 def ahead_of(session: Session, budget_bytes: int = 0) -> CompileAhead:
-    return CompileAhead(session, budget_bytes)  # type: ignore[arg-type]
+    return CompileAhead(session, lambda: int(0.4 * budget_bytes))  # type: ignore[arg-type]
 
 
 def test_shapes_are_compiled_side_by_side_and_each_baseline_once() -> None:

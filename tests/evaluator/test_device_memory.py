@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -36,11 +34,10 @@ from evaluator.referee.memory_size import (
     split,
     usual,
 )
-from evaluator.referee.room import MemoryWanted, Room, had_its_part, held_most, turn
+from evaluator.referee.room import Room, had_its_part, held_most
 from evaluator.roles import device_memory
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.timing.exclusive import DeviceLock
 from evaluator.verdict import Verdict, without_measurement
 
 pytestmark = pytest.mark.shares
@@ -380,7 +377,7 @@ def test_the_second_look_needs_time_that_is_left(
 
         again = ""
 
-        def __init__(self, *_: Any, alone: bool) -> None:
+        def __init__(self, *_: Any, alone: bool, **_more: Any) -> None:
             told.append(alone)
             self.again = "" if alone else "alone"
 
@@ -399,7 +396,7 @@ def test_the_second_look_needs_time_that_is_left(
     monkeypatch.setattr(core_module, "Evaluation", Crowded)
     session = SimpleNamespace(process=SimpleNamespace(expires_at=0.0), shapes={}, close=lambda: None)
     core: Any = object.__new__(RefereeCore)
-    core._lint_reports = SimpleNamespace(get=lambda *_: None)
+    core._lint_reports, core._needs_parts = SimpleNamespace(get=lambda *_: None), {}
     core._sessions = OrderedDict()
     core.fleet = SimpleNamespace(environment=dict, gpu=True)
     core.session = lambda *_: session
@@ -430,66 +427,6 @@ def test_more_referees_than_a_card_has_memory_for_are_told(
     assert crowded(seats(4)) == ""
     assert "5 referees on a GPU with memory for 4" in crowded(seats(5))
     assert crowded([Place("cpu-0", "cpu", None, tmp_path, 9)]) == ""
-
-
-# -- one device, several referees ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def shared_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return SimpleNamespace(gpu=True, memory_lock=DeviceLock("GPU-0-memory"))
-
-
-def _turn(fleet: Any, told: list[str], **how: bool) -> Any:
-    wanted = {"has_shapes": False, "alone": False, **how}
-    return turn(fleet, lambda *said: told.append(said[-1]), **wanted)
-
-
-def test_who_needs_all_of_the_memory_waits_for_others_and_they_for_him(shared_fleet: Any) -> None:
-    order: list[str] = []
-    told: list[str] = []
-
-    def alone() -> None:
-        with _turn(shared_fleet, told, alone=True):
-            order.append("alone")
-
-    def beside() -> None:
-        with _turn(shared_fleet, told):
-            order.append("beside")
-
-    with _turn(shared_fleet, told), _turn(shared_fleet, told):
-        first = threading.Thread(target=alone)
-        first.start()
-        while not shared_fleet.memory_lock.wanted():
-            time.sleep(0.005)
-        second = threading.Thread(target=beside)
-        second.start()
-        time.sleep(0.05)
-        order.append("both")
-    first.join()
-    second.join()
-    assert order == ["both", "alone", "beside"]
-    assert told == ["waiting for the GPU's memory"] * 2
-
-
-def test_shapes_that_are_open_are_closed_before_their_referee_waits(shared_fleet: Any) -> None:
-    with _turn(shared_fleet, [], has_shapes=True):
-        pass  # nobody wants their memory
-    with (
-        shared_fleet.memory_lock.exclusive(),
-        pytest.raises(MemoryWanted),
-        _turn(shared_fleet, [], has_shapes=True),
-    ):
-        pass
-
-
-def test_what_takes_more_than_a_referees_part_is_judged_alone() -> None:
-    needs = ShapeNeeds(6 * GIB, 6 * GIB, 8 * GIB)
-    Room(H200(), 1).check_share([needs])  # type: ignore[arg-type]
-    Room(H200(), 4).check_share([replace(needs, peak_bytes=7 * GIB)])  # type: ignore[arg-type]
-    with pytest.raises(DeviceFull):
-        Room(H200(), 4).check_share([replace(needs, peak_bytes=12 * GIB)])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

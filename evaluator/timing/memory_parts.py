@@ -1,0 +1,90 @@
+"""A GPU's memory in parts, which the referees of a machine take as many of as they need, and wait for.
+
+A part is a lock on a file, so it comes back when its holder dies, whoever started it. One at a time takes parts, behind a gate: what
+needs many of them is not overtaken by what needs few, and a referee without work sees at the gate that its parts are wanted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from evaluator.timing.exclusive import file_lock, is_locked
+
+#: Of a device.
+PARTS = 16
+_LOOK_SECONDS = 0.02
+
+
+class Held:
+    """Parts that somebody has."""
+
+    def __init__(self) -> None:
+        self._locks = ExitStack()
+        self._places: set[Path] = set()
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self._places)
+
+    def take(self, place: Path) -> None:
+        """Adds a part, unless another has it."""
+        if place in self._places:
+            return
+        try:
+            self._locks.enter_context(file_lock(place, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            return
+        self._places.add(place)
+
+    def close(self) -> None:
+        """Gives all of them back."""
+        self._locks.close()
+        self._places.clear()
+
+
+class MemoryParts:
+    """The parts of one device, by its uuid."""
+
+    def __init__(self, device: str) -> None:
+        folder = Path(tempfile.gettempdir())
+        self._gate = folder / f"kernelwright-{device}-memory.gate"
+        self._places = [folder / f"kernelwright-{device}-memory-{number}.lock" for number in range(PARTS)]
+
+    def take(self, count: int) -> Held:
+        """So many parts, as soon as all of them are there."""
+        held = Held()
+        try:
+            with file_lock(self._gate):
+                while not self._add(held, count):
+                    time.sleep(_LOOK_SECONDS)
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    def take_now(self, count: int) -> Held | None:
+        """So many parts; None if they are not there, or others wait for theirs."""
+        held = Held()
+        try:
+            with file_lock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                if self._add(held, count):
+                    return held
+        except BlockingIOError:
+            pass
+        held.close()
+        return None
+
+    def _add(self, held: Held, count: int) -> bool:
+        for place in self._places:
+            if held.count < count:
+                held.take(place)
+        return held.count >= count
+
+    def wanted(self) -> bool:
+        """Whether somebody waits for parts."""
+        return is_locked(self._gate)

@@ -1,0 +1,124 @@
+"""Referees that share a GPU take its memory in parts: each as many as its task needs, and what needs many is not overtaken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.referee.memory_size import ShapeNeeds
+from evaluator.referee.room import MoreMemoryNeeded, Room, TaskMemory
+from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
+
+pytestmark = pytest.mark.shares
+
+GIB = 1 << 30
+
+
+class H100:
+    """What a room asks of a device."""
+
+    memory_bytes, share_bytes = 79 * GIB, 3 * GIB
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryParts:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return MemoryParts("GPU-0")
+
+
+def room(referees: int) -> Room:
+    return Room(H100(), referees)  # type: ignore[arg-type]
+
+
+def test_what_needs_many_parts_waits_for_those_that_have_them_and_is_not_overtaken(
+    parts: MemoryParts,
+) -> None:
+    first, second = parts.take(6), parts.take(6)
+    order: list[str] = []
+
+    def takes(name: str, count: int) -> threading.Thread:
+        def work() -> None:
+            held = parts.take(count)
+            order.append(name)
+            held.close()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    assert not parts.wanted()
+    many = takes("many", PARTS)
+    while not parts.wanted():
+        time.sleep(0.005)
+    few = takes("few", 1)
+    first.close()
+    time.sleep(0.1)
+    assert order == [] and parts.take_now(1) is None
+    second.close()
+    many.join()
+    few.join()
+    assert order == ["many", "few"] and not parts.wanted()
+
+
+def test_parts_of_a_killed_process_are_free_again(parts: MemoryParts, tmp_path: Path) -> None:
+    program = (
+        f"import tempfile, time; tempfile.tempdir = {str(tmp_path)!r}\n"
+        "from evaluator.timing.memory_parts import MemoryParts\n"
+        "held = MemoryParts('GPU-0').take(16); print('taken', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "taken\n"
+        assert parts.take_now(1) is None
+        child.kill()
+    held = parts.take(PARTS)
+    assert held.count == PARTS
+    held.close()
+
+
+def test_a_part_is_had_once(parts: MemoryParts) -> None:
+    held = parts.take(3)
+    assert isinstance(held, Held) and held.count == 3
+    rest = parts.take_now(PARTS - 3)
+    assert rest is not None and rest.count == PARTS - 3
+    assert parts.take_now(1) is None
+    rest.close()
+    held.close()
+
+
+def test_a_task_begins_with_a_usual_number_and_is_told_when_it_needs_more(parts: MemoryParts) -> None:
+    fleet: Any = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts)
+    memory = TaskMemory(fleet)
+    memory.check([ShapeNeeds(40 * GIB, 0, 0)])  # has none yet: nobody counts on it
+    memory.take(fleet.room.parts, lambda: None)
+    assert memory.parts == 4
+    memory.check([ShapeNeeds(GIB, GIB, GIB)])
+    heavy = ShapeNeeds(6 * GIB, 6 * GIB, 6 * GIB)
+    with pytest.raises(MoreMemoryNeeded) as more:
+        memory.check([heavy])
+    assert 4 < more.value.parts < PARTS
+    asked: list[str] = []
+    other = parts.take(PARTS - 4)
+    timer = threading.Timer(0.1, other.close)
+    timer.start()
+    memory.take(more.value.parts, lambda: asked.append("room"))
+    assert memory.parts == more.value.parts and asked == ["room"], "its own parts were given back first"
+    memory.give_back()
+    assert parts.take_now(PARTS) is not None
+
+
+def test_processes_that_compile_are_part_of_what_a_task_takes(parts: MemoryParts) -> None:
+    needs = [ShapeNeeds(6 * GIB, 6 * GIB, 6 * GIB)]
+    for referees in (1, 4):
+        taken = room(referees).parts_for(needs)
+        compilers = room(referees).compilers_bytes(taken)
+        assert compilers + needs[0].wanted_bytes <= taken * H100.memory_bytes / PARTS
+        assert compilers > 5 * GIB
+    assert room(4).parts_for([ShapeNeeds(200 * GIB, 0, 0)]) == PARTS
+    assert TaskMemory(SimpleNamespace(gpu=False, room=room(1))).compilers_bytes() == 0  # type: ignore[arg-type]
