@@ -15,8 +15,9 @@ import math
 import random
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -91,11 +92,10 @@ def check(
     reference = shape.side
     assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
     for name in names or _names(session, shape):
-        reference.fill_from(name)
-        own, block = _own(reference)
+        own, block = _own(reference, partial(reference.fill_from, name))
         deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
         paused_s = side.process.paused_s
-        answered = _answered(side, reference, deadline_s)
+        answered = _called(side, partial(_give, side, reference), deadline_s)
         paused_s = side.process.paused_s - paused_s
         outcome.first_call_s = outcome.first_call_s or answered.elapsed_ns / 1e9 - paused_s
         report = block.report
@@ -120,11 +120,12 @@ def verify(session: TaskSession, shape: OpenShape, side: Side, block: Block, out
     assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
     answer = Answer(block.report.metas, side.claimed(block, 0))
     before = [fingerprint(span) for span in answer.spans]
-    reference.rebuild(side.drawn, [block.first_state] if side.chained else [])
+    rebuild = partial(reference.rebuild, side.drawn, [block.first_state] if side.chained else [])
+    rebuild()
     if not all(same_bytes(a, b) for a, b in zip(side.slot(0), reference.slot(0), strict=True)):
         sentence = "in a timed block it changed its inputs or skipped their refresh"
         raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
-    own, _ = _own(reference)
+    own, _ = _own(reference, rebuild)
     _Comparison(session, shape, outcome, [], "timed").run(answer, own, looks=0)
     if [fingerprint(span, key) for span, (key, _) in zip(answer.spans, before, strict=True)] != before:
         sentence = "an output of a timed call changed after its clock had stopped"
@@ -140,7 +141,7 @@ def spoil_outputs(side: Side) -> None:
 def mimic(shape: OpenShape) -> None:
     """The work of :func:`verify` after a block of a baseline, so that both sides' next blocks begin in the same state."""
     assert isinstance(shape.side, DeviceSide)
-    own, _ = _own(shape.side)
+    own, _ = _own(shape.side, shape.side.own)
     for index in range(len(own.metas)):
         for _, mine, _ in list(pieces(own.tensor(index), own.tensor(index)))[:_TIMED_PIECES]:
             agree(mine.reshape(-1), mine.reshape(-1), own.metas[index].dtype, _ANY, tuple(mine.shape))
@@ -151,21 +152,26 @@ def _names(session: TaskSession, shape: OpenShape) -> list[str]:
     return ["task", names[1 + secrets.randbelow(len(names) - 1)]]
 
 
-def _answered(side: DeviceSide, reference: DeviceSide, deadline_s: float) -> Block:
-    """A call of the candidate with what the reference's slot holds."""
+def _give(side: DeviceSide, reference: DeviceSide) -> None:
+    """Gives the candidate what the reference's slot holds, and nothing of what was there before."""
+    side.take_slot(reference)
+    side.poison(at_first=True)
+
+
+def _called(side: DeviceSide, fill: Callable[[], None], deadline_s: float, *, strict: bool = False) -> Block:
+    """A call of a process, when ``fill`` has written what it computes on; with more memory where its outputs find no room."""
     while True:
-        side.take_slot(reference)
-        side.poison(at_first=True)
+        fill()
         try:
-            return side.call_slot(deadline_s)
+            return side.call_slot(deadline_s, strict=strict)
         except RoleReported as failure:
             if not side.grows_for(failure):
                 raise
 
 
-def _own(reference: DeviceSide) -> tuple[Answer, Block]:
-    """The reference's own result for what its slot holds."""
-    block = reference.call_slot(_CALL_SECONDS, strict=True)
+def _own(reference: DeviceSide, fill: Callable[[], None]) -> tuple[Answer, Block]:
+    """The reference's own result for what ``fill`` writes to its slot."""
+    block = _called(reference, fill, _CALL_SECONDS, strict=True)
     return Answer(block.report.metas, reference.claimed(block, 0)), block
 
 
