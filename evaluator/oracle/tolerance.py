@@ -50,10 +50,6 @@ _EPSILONS_PER_TERM, _MOST_TERMS = 0.125, 2048
 #: again; where the problem magnifies it (LayerNorm of a constant row, by 1/sqrt(eps)), it counts as so many moved inputs.
 _SENSITIVITY_PER_EQUAL_TERM = 1.0 / 12.0
 _TIER_FACTOR = 4.0
-#: Tensor cores add eight products at a time to a float32 sum, and what it cannot hold is cut off, always towards zero: half a unit of
-#: the sum so far each time, which adds up where terms are equal. cuDNN lost 4e-4 of a sum of 71,485 (H100); this is 2.7e-4 of a scale
-#: that is twice the value there.
-_CUT_OFF_PER_TERM, _MOST_CUT_OFF = 2.0**-28, 1e-3
 #: Bound of the root mean square, for dtypes with few bits: so many times the reference's own, that of the tier and what a
 #: rounding of the inputs does, plus some spacings. Rounding moves a number by 0.2 spacings (root mean square), not by the
 #: whole one by which inputs are moved. Rows shorter than this tell too little to be looked at alone.
@@ -148,7 +144,7 @@ def expect(
     *,
     moved_share: float = 1.0,
     equal_terms: bool = False,
-    tiered: Array | None = None,
+    tiered: Sequence[Array] = (),
     alternatives: Sequence[Array] = (),
 ) -> Expected:
     """Builds the expectation for one output from flat float64 (or integer) values.
@@ -165,7 +161,8 @@ def expect(
         moved_share: a rounding error of this output's own dtype over the distance by which inputs were moved, where they
             were moved for the sake of a coarser output beside it.
         equal_terms: whether the inputs are constant along their rows.
-        tiered: the oracle with the operands of its products rounded to the task's tier, or None in the strict one.
+        tiered: what the task's tier makes of it, none in the strict one: the oracle with the operands of its products rounded, and the
+            reference's own result, which shows what its libraries lose beyond that.
         alternatives: other right values of an integer or boolean output.
     """
     exact, own = as_rows(exact, shape), as_rows(own, shape)
@@ -176,14 +173,14 @@ def expect(
         return Expected(dtype, shape, own, own, zeros + 1.0, zeros, zeros, None, others)
     exact = in_range(exact, own, dtype)
     moved = None if moved is None else in_range(as_rows(moved, shape), own, dtype)
-    tiered = None if tiered is None else in_range(as_rows(tiered, shape), own, dtype)
+    tiered = [in_range(as_rows(values, shape), own, dtype) for values in tiered]
     fills = find(dtype, exact, own, moved)
     constant = are_fills(own, fills)
     if (
         constant is not None
     ):  # what it loses where it is written down in the task's dtype says nothing of the others either
         exact, moved = xp.where(constant, own, exact), xp.where(constant, own, moved)
-        tiered = None if tiered is None else xp.where(constant, own, tiered)
+        tiered = [xp.where(constant, own, values) for values in tiered]
     finite = xp.isfinite(exact) & xp.isfinite(own)
     magnitude = xp.where(finite, xp.abs(exact), 0.0)
     rms = rms_of_rows(magnitude, constant)
@@ -211,17 +208,19 @@ def expect(
     rms_bound: Array = None
     if dtype not in _FLOOR_EPSILONS:
         rms_bound = xp.full(exact, (exact.shape[0], 1), _RMS_OF_ROUNDING * epsilon(dtype))
-        for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (tiered, 1.0)):
+        # Of the tier the oracle alone: the reference's own loss is the first of these.
+        rounded = tiered[0] if tiered else None
+        for values, share in ((own, 1.0), (moved, moved_share * _RMS_OF_ROUNDING), (rounded, 1.0)):
             if values is not None:
                 rms_bound += _RMS_FACTOR * share * _row_rms(values, exact, finite, scale)
     bound = strict
-    if tiered is not None:
-        tier_error = _row_error(tiered, exact, finite, scale)
+    if tiered:
+        tier_error = _row_error(tiered[0], exact, finite, scale)
+        for values in tiered[1:]:
+            tier_error = xp.maximum(tier_error, _row_error(values, exact, finite, scale))
         # Tensor cores may cut off what the oracle rounds to nearest (PTX ISA, `mma`), twice the error, and in equal terms it adds up.
         factor = _TIER_FACTOR * (2.0 if equal_terms else 1.0)
         bound = strict + factor * xp.maximum(tier_error, 2.0 * xp.median(tier_error))
-        if equal_terms:
-            bound = bound + min(terms * _CUT_OFF_PER_TERM, _MOST_CUT_OFF)
     return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills)
 
 

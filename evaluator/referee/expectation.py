@@ -16,6 +16,7 @@ from evaluator.oracle.tolerance import Expected, expect
 from evaluator.precision import rounds_operands
 from evaluator.referee.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
+from evaluator.roles.runner import OWN_IN_TIER
 from evaluator.verdict import Finding
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def case_of(
             usual[i] if i < len(usual) and name not in OWN_INPUTS else 0.0,
             moved_share=_share(meta.dtype, oracle.step),
             equal_terms=name == _EQUAL_TERMS,
-            tiered=oracle.tiered[i] if oracle.tiered is not None else None,
+            tiered=[values[i] for values in oracle.tiered],
             alternatives=[values[i] for values in oracle.alternatives],
         )
         for i, meta in enumerate(metas)
@@ -129,12 +130,13 @@ def case_of(
 
 @dataclass
 class _Oracle:
-    """What the oracle says of one content, per output: exact, on moved inputs, in the task's tier, and what is as right."""
+    """What the oracle says of one content, per output: exact, on moved inputs, in the task's tier (the oracle with operands rounded, and
+    the reference itself), and what is as right."""
 
     exact: list[Array]
     moved: list[Array] | None = None
     step: float = 0.0
-    tiered: list[Array] | None = None
+    tiered: list[list[Array]] = field(default_factory=list)
     alternatives: list[list[Array]] = field(default_factory=list)
 
 
@@ -157,6 +159,7 @@ def _ask_oracle(
         kinds["opposite"] = {"tier": "strict", "move": {**move, "sign": -1}}
     if rounds_operands(session.precision, gpu=session.fleet.gpu):
         kinds["tiered"] = {"tier": session.precision, "move": None}
+        kinds["own_tiered"] = {"tier": OWN_IN_TIER, "move": None}
     known: dict[str, list[Array]] = {}
     try:
         for name, values in _answers(shape, contents, kinds, metas, rows):
@@ -176,7 +179,7 @@ def _ask_oracle(
         known.get("exact", own),
         known.get("moved"),
         max(steps, default=0.0),
-        known.get("tiered"),
+        [known[name] for name in ("tiered", "own_tiered") if name in known],
         [known[name] for name in ("exact", "moved", "opposite") if name in known] if rounded else [],
     )
 

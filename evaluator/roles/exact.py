@@ -163,7 +163,7 @@ def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return signs
 
 
-def _output(tensor: torch.Tensor) -> torch.Tensor:
+def widened(tensor: torch.Tensor) -> torch.Tensor:
     """An output as the referee reads it: inexact ones in double precision, whatever the module made of them."""
     return _widened(tensor.detach().resolve_conj().resolve_neg()).contiguous()
 
@@ -207,4 +207,4 @@ def outputs(
             torch.set_default_dtype(torch.float64)
             stack.callback(torch.set_default_dtype, default)
         stack.enter_context(Arithmetic(widen=own is None, tier=tier))
-        return [_output(tensor) for tensor in flatten(call(*arguments))]
+        return [widened(tensor) for tensor in flatten(call(*arguments))]

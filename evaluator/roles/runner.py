@@ -50,6 +50,8 @@ LEAST = "least"
 
 #: In place of a precision tier: the module's own result.
 OWN_RESULT = "own"
+#: The same in its tier instead of full precision, widened.
+OWN_IN_TIER = "own in tier"
 
 #: In the message of an error that more shared memory would mend.
 TOO_SMALL = "the memory shared with the referee is too small"

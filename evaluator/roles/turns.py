@@ -22,7 +22,7 @@ from evaluator.roles import blocks, calls, chain, device_chain, device_memory, e
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.gate import Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
-from evaluator.roles.runner import LEAST, NULL, OWN_RESULT, TOO_SMALL, ContractError
+from evaluator.roles.runner import LEAST, NULL, OWN_IN_TIER, OWN_RESULT, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005
@@ -429,6 +429,9 @@ class Turns:
     @staticmethod
     def _exactly(shape: Shape, arguments: list[Any], own: Any, kind: dict[str, Any]) -> list[torch.Tensor]:
         """One result, see :meth:`oracle`."""
+        if kind["tier"] == OWN_IN_TIER:
+            with torch.no_grad():
+                return [exact.widened(one) for one in blocks.flatten(shape.forwards["eager"](*arguments))]
         if kind["tier"] != OWN_RESULT:
             move = exact.Move(**kind["move"]) if kind["move"] else None
             return exact.outputs(shape, arguments, own, kind["tier"], move)

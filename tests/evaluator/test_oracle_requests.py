@@ -98,7 +98,7 @@ def _same(first: Case, second: Case) -> bool:
     )
 
 
-def test_one_request_says_what_four_say(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_says_what_five_say(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     session = core.session(EVERYTHING)
     shape = session.open({})
     shape.side.fill_from("task")
@@ -109,12 +109,12 @@ def test_one_request_says_what_four_say(core: RefereeCore, monkeypatch: pytest.M
     monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: 0)
     assert shape.side.most_kinds(shape.output_metas) == 1
     apart, requests, _ = _case(session, shape, contents, monkeypatch)
-    assert requests == [runner.ORACLE] * 4
+    assert requests == [runner.ORACLE] * 5
     assert _same(together, apart)
     two_bytes = 2 * sum(8 * meta.elements + 512 for meta in shape.output_metas)
     monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: two_bytes)
     halves, requests, _ = _case(session, shape, contents, monkeypatch)
-    assert requests == [runner.ORACLE] * 2 and _same(together, halves)
+    assert requests == [runner.ORACLE] * 3 and _same(together, halves)
 
 
 def test_a_kind_that_fails_takes_no_other_with_it(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
