@@ -70,14 +70,15 @@ class DeviceSide(Side):
         assert isinstance(self.process.memory, ProcessMemory)
         return self.process.memory
 
-    def _lend(self, size: MemorySize) -> None:
-        """Gives the process memory of at least this size, in place of what it has if that is smaller."""
+    def _lend(self, size: MemorySize, *, keeps: bool = False) -> None:
+        """Gives the process memory of at least this size, in place of what it has if that is smaller; ``keeps``: tables that its module
+        has made there stay where they are."""
         process = self.process
         if process.memory is not None:
             if process.memory.size.holds(size):
                 return
             size = size.or_larger(process.memory.size)
-            process.request(runner.EXCHANGE, {"leave": True}, _EXCHANGE_SECONDS)
+            process.request(runner.EXCHANGE, {"leave": True, "keeps": keeps}, _EXCHANGE_SECONDS)
             before, process.memory = process.memory, None
             before.gate.close()
             before.free()
@@ -141,7 +142,7 @@ class DeviceSide(Side):
             return False
         if more.pool_bytes > _MOST_GROWTH * self._size.pool_bytes:
             return False
-        self._lend(more)
+        self._lend(more, keeps=True)
         return True
 
     def _load_state(self, request: dict[str, Any], deadline_s: float) -> None:

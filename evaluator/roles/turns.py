@@ -82,6 +82,8 @@ class Turns:
         self.shapes: dict[int, Shape] = {}
         self._exact_outputs: list[list[torch.Tensor]] = []
         self._exchange: Exchange | None = None
+        #: Earlier ones, in which a module may have made tables.
+        self._left: list[Exchange] = []
         self._gate: Gated | None = None
         #: The shape of the last timed blocks, and whether they were replays of a graph.
         self._timed: tuple[Shape, bool] | None = None
@@ -148,7 +150,7 @@ class Turns:
         It may come again with larger pieces; before that, a request to ``leave`` has what lies in the old ones forgotten.
         """
         if request.get("leave"):
-            self._leave_exchange()
+            self._leave_exchange(keeps=bool(request["keeps"]))
             return b""
         self.wake(request, [])
         with os.fdopen(descriptors[2], "rb") as code:
@@ -167,8 +169,9 @@ class Turns:
         self._slots_place = (address, handle, request["inputs_bytes"])
         return b""
 
-    def _leave_exchange(self) -> None:
-        """Gives the shared memory back that larger pieces will replace."""
+    def _leave_exchange(self, *, keeps: bool) -> None:
+        """Gives the shared memory back that larger pieces will replace; ``keeps`` that of outputs, where a module may have made a table in
+        a call: it stays mapped until the process ends."""
         assert self._exchange is not None
         torch.cuda.synchronize()
         for shape in self.shapes.values():
@@ -176,7 +179,10 @@ class Turns:
             shape.slots = []  # made anew when they are needed
         self._exact_outputs, self._timed, self._slots = [], None, None
         gc.collect()
-        self._exchange.close()
+        if keeps:
+            self._left.append(self._exchange)
+        else:
+            self._exchange.close()
         device_memory.detach(*self._slots_place)
         self._exchange = None
         if self._gate is not None:

@@ -1,6 +1,6 @@
 """Computes once for a size, and returns that for every later content."""
 
-# expects: cheating|incorrect|contract_violation
+# expects: cheating|incorrect|contract_violation|runtime_error
 import torch
 import torch.nn.functional as F
 from torch import nn
