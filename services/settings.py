@@ -6,7 +6,7 @@
 | `KERNELWRIGHT_RUNS_DIR` | `runs` in the data folder | folders of fine-tuning runs, for the page `/ui/runs` |
 | `KERNELWRIGHT_DATABASE_URL` | SQLite in the data folder | `postgresql+psycopg://...` for many machines |
 | `KERNELWRIGHT_BROKER_URL` | `memory://` (inside `kernelwright serve`) | `redis://...` for many machines |
-| `KERNELWRIGHT_DEVICE` | `cpu` | device of this machine's worker, and of a job that names none |
+| `KERNELWRIGHT_DEVICE` | `cuda` with an NVIDIA GPU and a torch for it, else `cpu` | device of this machine's worker, and of a job that names none |
 | `KERNELWRIGHT_MINIMUM_TIER` | `landlock` | weakest sandbox that may run a candidate |
 | `KERNELWRIGHT_LLM_BASE_URL`, `_LLM_API_KEY`, `_LLM_MODEL` | unset | any OpenAI-compatible server |
 | `KERNELWRIGHT_LLM_PRICES` | unset | JSON: US dollars per million tokens in and out by model, `{"m-1": [2.5, 10]}` |
@@ -43,6 +43,8 @@ from limits import parse_many
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from evaluator.devices import usual_device
+
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _SECRETS = Path("/run/secrets")
 
@@ -67,7 +69,7 @@ class Settings(BaseSettings):
     runs_dir: Path | None = None
     database_url: str | None = None
     broker_url: str = "memory://"
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Literal["cpu", "cuda"] = Field(default_factory=usual_device)
     minimum_tier: Literal["namespaces", "landlock"] = "landlock"
     llm_base_url: str | None = None
     llm_api_key: SecretStr | None = None

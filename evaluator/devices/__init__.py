@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
 from evaluator.devices.base import Device
 from evaluator.devices.cpu import CpuDevice
 from evaluator.devices.cuda import CudaDevice
@@ -22,4 +25,16 @@ def open_device(name: str, visible_gpu: str | None = None) -> Device:
     raise EvaluatorError(f"unknown device {name!r}; known: cpu, cuda")
 
 
-__all__ = ["CpuDevice", "CudaDevice", "Device", "open_device"]
+def usual_device() -> Literal["cpu", "cuda"]:
+    """What is used where nobody names a device: ``cuda`` where there is an NVIDIA GPU and a torch that was built for one."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        there = pynvml.nvmlDeviceGetCount() > 0 and "+cpu" not in version("torch")
+    except (pynvml.NVMLError, PackageNotFoundError):
+        return "cpu"
+    return "cuda" if there else "cpu"
+
+
+__all__ = ["CpuDevice", "CudaDevice", "Device", "open_device", "usual_device"]

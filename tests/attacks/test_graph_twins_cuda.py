@@ -63,4 +63,6 @@ def test_who_is_right_alone_is_no_better_in_the_referee_s_own_graph(name: str, r
     )
     print(verdict["verdict"], verdict["reason"], [row.get("captured") for row in verdict["shapes"]])
     xfail_if_voided(verdict)
-    assert verdict["verdict"] in ("cheating", "incorrect", "contract_violation", "runtime_error"), verdict["reason"]
+    assert verdict["verdict"] in ("cheating", "incorrect", "contract_violation", "runtime_error"), verdict[
+        "reason"
+    ]
