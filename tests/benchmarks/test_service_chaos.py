@@ -20,7 +20,7 @@ from tests.services.databases import new_job, new_sqlite
 
 # Everything happens once at least, and comes to an end, so that the work that is left takes the same time on any machine.
 POSTGRESQL = Weather(
-    kill_every_s=2.0, redis_every_s=2.0, postgres_every_s=4.0, postgres_away_s=0.5, kills=3, shakes=1
+    kill_every_s=2.0, redis_every_s=2.0, postgres_every_s=2.5, postgres_away_s=0.5, kills=3, shakes=1
 )
 JOBS = 8
 SQLITE = Weather(kill_every_s=1.5, kills=3)

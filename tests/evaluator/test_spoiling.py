@@ -70,6 +70,11 @@ def test_later_only_the_last_outputs_are_spoiled_and_not_what_a_module_keeps_bes
     """A table made in the first call became NaN, and a candidate that was right was called wrong."""
     later = memory([])
     later.returned = [later.outputs.bytes[512:768]]
-    spoiling.poison(later, at_first=True)
-    assert later.outputs.bytes[512:768].any()
+    spoiled = 0
+    for _ in range(60):
+        later.outputs.bytes.zero_()
+        spoiling.poison(later, at_first=True)
+        spoiled += bool(later.outputs.bytes[512:768].any())
+    # Of so few words there is often no garbage at all.
+    assert spoiled > 0
     assert not later.outputs.bytes[:512].any() and not later.outputs.bytes[768:].any()
