@@ -82,8 +82,7 @@ class Turns:
         self.shapes: dict[int, Shape] = {}
         self._exact_outputs: list[list[torch.Tensor]] = []
         self._exchange: Exchange | None = None
-        #: Earlier ones, in which a module may have made tables.
-        self._left: list[Exchange] = []
+        self._left: list[Exchange] = []  #: Earlier ones, in which a module may have made tables.
         self._gate: Gated | None = None
         #: The shape of the last timed blocks, and whether they were replays of a graph.
         self._timed: tuple[Shape, bool] | None = None
