@@ -61,7 +61,24 @@ app.command()(mcp)
 
 def main() -> None:
     """Entry point of the console script."""
-    guarded(app)
+    guarded(_commands)
+
+
+def _commands() -> None:
+    """Runs a command; a database that does not answer is its user's to start."""
+    try:
+        app()
+    except Exception as error:
+        from services.db.outages import is_outage
+
+        if not is_outage(error):
+            raise
+        first = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        typer.echo(
+            f"the database does not answer: {first}. Start it, or set KERNELWRIGHT_DATABASE_URL to one that does.",
+            err=True,
+        )
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -159,3 +159,13 @@ def test_the_service_side_never_imports_torch(tmp_path: Path) -> None:
         env=Service(tmp_path).environment,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_database_that_does_not_answer_is_named_in_a_sentence(tmp_path: Path) -> None:
+    environment = Service(tmp_path / "data").environment
+    environment["KERNELWRIGHT_DATABASE_URL"] = "postgresql+psycopg://127.0.0.1:1/none"
+    command = [sys.executable, "-m", "services.cli", "serve", "--port", "0"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 1
+    assert "the database does not answer" in found.stderr and "KERNELWRIGHT_DATABASE_URL" in found.stderr
+    assert "Traceback" not in found.stderr
