@@ -80,7 +80,10 @@ def serve(
 def _next_line(core: RefereeCore) -> str:
     """The next request; empty when there will be none. There is one at a time, so none waits in a buffer of ours."""
     while not select.select([sys.stdin], [], [], _IDLE_SECONDS)[0]:
-        core.while_idle()
+        try:
+            core.while_idle()
+        except Exception:  # noqa: BLE001 - it may fail again when there is work, and says so then
+            _log.exception("memory could not be given back")
     return sys.stdin.readline()
 
 

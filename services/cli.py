@@ -71,7 +71,7 @@ def _commands() -> None:
     except Exception as error:
         from services.db.outages import is_outage
 
-        if not is_outage(error):
+        if not is_outage(error) or "sqlite" in type(getattr(error, "orig", None)).__module__:
             raise
         first = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         typer.echo(

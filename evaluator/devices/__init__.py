@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
@@ -29,6 +30,8 @@ def usual_device() -> Literal["cpu", "cuda"]:
     """What is used where nobody names a device: ``cuda`` where there is an NVIDIA GPU and a torch that was built for one."""
     import pynvml
 
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return "cpu"
     try:
         pynvml.nvmlInit()
         there = pynvml.nvmlDeviceGetCount() > 0 and "+cpu" not in version("torch")

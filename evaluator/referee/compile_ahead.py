@@ -221,12 +221,16 @@ class CompileAhead:
         if self._closing or not self._waiting or len(self._running) >= workers:
             return None
         budget_bytes = self._budget()
-        if budget_bytes and self._running:
+        if budget_bytes:
             used_bytes = sum(one.needs_bytes for one in self._running.values())
             wanted_bytes = self._waiting[0].needs_bytes
             # What runs has not taken all of its memory yet, and the rest of the evaluation needs some.
-            free_bytes = fleet.keeper.free_bytes()[0] if fleet.keeper is not None else 0
+            free_bytes = fleet.keeper.free_bytes()[0] if fleet.keeper is not None else budget_bytes
             if used_bytes + wanted_bytes > min(budget_bytes, free_bytes):
+                if not self._running:
+                    # Nothing will come free: the session's process compiles it when it is loaded.
+                    self._done.update(self._waiting.popleft().keys)
+                    self._guard.notify_all()
                 return None
         return self._waiting.popleft()
 
@@ -252,13 +256,16 @@ class CompileAhead:
     def _work(self, number: int, work: Work) -> None:
         process: RoleProcess | None = None
         self._threads.add(threading.current_thread())
-        try:
-            process = self._session.start_process(self._role)
+
+        def begun(process: RoleProcess) -> None:
             process.meanwhile = lambda waited_for: self._pause(number, waited_for)
             if work.can_wait:
                 process.take_lowest_priority()
             with self._guard:
                 self._processes[number] = process
+
+        try:
+            process = self._session.start_process(self._role, begun)
             following: Work | None = work
             while following is not None:
                 self._compile(number, process, following)
@@ -282,7 +289,9 @@ class CompileAhead:
                 return None
             done = self._running.pop(number)
             self._done.update(done.keys)
-            work = self._next()
+            # A process keeps its priority.
+            is_like = bool(self._waiting) and self._waiting[0].can_wait == done.can_wait
+            work = self._next() if is_like else None
             self._running[number] = work or done
             self._guard.notify_all()
             return work
@@ -324,15 +333,20 @@ class CompileAhead:
             process.continue_others()
         return time.monotonic() - began
 
-    def give_memory_back(self) -> None:
-        """Ends all processes, whose memory others need more; the session's compiles what they have not done. Not for their own needs."""
+    def give_memory_back(self) -> bool:
+        """Ends all processes, whose memory others need more; the session's compiles what they have not done. Not for their own needs.
+
+        Returns:
+            Whether there were any.
+        """
         if threading.current_thread() in self._threads:
-            return
+            return False
         with self._guard:
             self._waiting.clear()
             processes = list(self._processes.values())
         for process in processes:
             process.kill()
+        return bool(processes)
 
     def close(self) -> None:
         """Ends all processes, for good."""

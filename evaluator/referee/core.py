@@ -39,6 +39,8 @@ _MANY_REFEREES = 2
 _log = logging.getLogger(__name__)
 #: What lint says where memory ran out, which others may have had.
 _MAYBE_MEMORY = ("out_of_memory", "not_judged")
+#: After so long a task gives its memory back between two candidates, if others wait for some.
+_LONG_SECONDS = 60.0
 _LIVELY = LintFinding(
     "weights_scaled",
     "warning",
@@ -84,6 +86,8 @@ class RefereeCore:
         self._lint_reports = ReportStore(stores / "lint")
         #: Of a GPU's memory, by task, where it is more than usual.
         self._needs_parts: dict[str, int] = {}
+        #: Tasks whose output depends on their inputs no more with larger weights.
+        self._no_livelier: set[str] = set()
         self._submissions = Submissions(stores / "spaces")
         self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
 
@@ -127,10 +131,11 @@ class RefereeCore:
             given = self._submissions.give_up(task, given.inferred, lies[0].sentence)
             report = self._lint(task, expires_at, fresh=fresh)
         lively = livelier(given) if report.varies_by < HARDLY else None
-        if lively is not None:
+        if lively is not None and lively.task.sha256 not in self._no_livelier:
             again = self._lint(lively.task, expires_at, fresh=fresh, inferred=found)
             if again.ok and again.varies_by >= HARDLY:
                 return lively, replace(again, findings=(*again.findings, _LIVELY))
+            self._no_livelier.add(lively.task.sha256)
         return given, report
 
     def _lint(
@@ -144,16 +149,17 @@ class RefereeCore:
         report = self._looked_at(task, device, expires_at, inferred=inferred)
         if report.verdict in _MAYBE_MEMORY and self.fleet.gpu:
             # Others may have had it.
-            self._needs_parts[task.sha256] = PARTS
-            report = self._looked_at(task, device, expires_at, inferred=inferred)
+            report = self._looked_at(task, device, expires_at, inferred=inferred, all_of_it=True)
         self._lint_reports.put(task, environment, report)
         return report
 
-    def _looked_at(self, task: TaskSource, device: str, expires_at: float, *, inferred: bool) -> Report:
+    def _looked_at(
+        self, task: TaskSource, device: str, expires_at: float, *, inferred: bool, all_of_it: bool = False
+    ) -> Report:
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
-            self._take_memory(session)
+            self._take_memory(session, all_of_it=all_of_it)
             with _not_full():
                 report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
@@ -165,15 +171,19 @@ class RefereeCore:
             self._drop(task)
         return report
 
-    def _take_memory(self, session: TaskSession, progress: Progress = lambda *_: None) -> None:
-        """Gets a session the parts of a GPU's memory that it is known to need; waits for them.
+    def _take_memory(
+        self, session: TaskSession, progress: Progress = lambda *_: None, *, all_of_it: bool = False
+    ) -> None:
+        """Gets a session the parts of a GPU's memory that it is known to need, or ``all_of_it``; waits for them.
 
         Raises:
             MoreMemoryNeeded: it has shapes open in too few.
+            DeviceFull: others kept theirs for too long.
         """
         if not self.fleet.gpu:
             return
-        count = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
+        usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
+        count = PARTS if all_of_it else usual
         if session.shapes and session.memory.parts < count:
             raise MoreMemoryNeeded(count)
 
@@ -182,6 +192,13 @@ class RefereeCore:
             progress("correctness", 0, 1, "waiting for the GPU's memory")
 
         session.memory.take(count, make_room)
+
+    def _give_way(self) -> None:
+        """Before another request: tasks that have had their memory for long give it back if others wait for some."""
+        if self.fleet.gpu and self.fleet.memory_parts.wanted():
+            held = [session for session in self._sessions.values() if session.memory.held_s > _LONG_SECONDS]
+            for session in held:
+                self._drop(session.task)
 
     def describe(
         self,
@@ -205,6 +222,7 @@ class RefereeCore:
 
     def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
         expires_at = time.monotonic() + deadline_s
+        self._give_way()
         try:
             session = self.session(task, expires_at)
             session.process.expires_at = expires_at
@@ -260,6 +278,7 @@ class RefereeCore:
         known = self._lint_reports.get(request.task, self.fleet.environment())
         if known is not None and known.verdict == "task_rejected":
             return as_json(self._no_session(request, known.verdict, known.reason, known.detail))
+        self._give_way()
         try:
             session = self.session(request.task, time.monotonic() + request.deadline_s)
             session.process.expires_at = math.inf
@@ -276,7 +295,7 @@ class RefereeCore:
             request,
             progress,
             alone=alone,
-            take_memory=lambda: self._take_memory(session, progress),
+            take_memory=lambda: self._take_memory(session, progress, all_of_it=alone),
         )
         try:
             verdict = evaluation.judge()
@@ -289,10 +308,10 @@ class RefereeCore:
         if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
             self._drop(request.task)
         # Without any time left a second look would only say timeout, which would be the candidate's fault.
-        if evaluation.again and not alone and verdict.elapsed_s < request.deadline_s:
+        took_s = verdict.elapsed_s - evaluation.waited_s
+        if evaluation.again and not alone and took_s < request.deadline_s:
             self._close_idle(in_use=0)
-            self._needs_parts[request.task.sha256] = PARTS
-            return self._judge(_rest(request, verdict), progress, alone=True)
+            return self._judge(_rest(request, took_s), progress, alone=True)
         return as_json(verdict)
 
     def while_idle(self) -> None:
@@ -366,6 +385,6 @@ def _not_full() -> Iterator[None]:
         raise DeviceFull("not_judged", sentence) from None
 
 
-def _rest(request: Request, verdict: Verdict) -> Request:
+def _rest(request: Request, took_s: float) -> Request:
     """The same request, with what is left of its time."""
-    return replace(request, deadline_s=request.deadline_s - verdict.elapsed_s)
+    return replace(request, deadline_s=request.deadline_s - took_s)

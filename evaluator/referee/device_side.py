@@ -138,7 +138,8 @@ class DeviceSide(Side):
             return False
         size, free_bytes = self._memory().size, self._keeper.free_bytes()[0]
         more = replace(size, pool_bytes=int(size.pool_bytes * _GROWTH))
-        if more.pool_bytes + _GROWTH_SPARE_BYTES > free_bytes + size.pool_bytes:
+        # What it has now may stay mapped.
+        if more.pool_bytes + _GROWTH_SPARE_BYTES > free_bytes:
             return False
         if more.pool_bytes > _MOST_GROWTH * self._size.pool_bytes:
             return False

@@ -86,16 +86,14 @@ class Evaluation:
         self.fleet = fleet
         #: Gets the session parts of a GPU's memory; nothing before it needs the device.
         self._take_memory = take_memory
-        #: No other evaluation computes on the device meanwhile.
-        self._alone = alone
-        #: Memory ran out, and is to be tried again with the device for itself.
-        self.again = False
+        self._alone = alone  #: No other evaluation computes on the device meanwhile.
+        self.again = False  #: Memory ran out, and is to be tried again with the device for itself.
         self.session = session
         self.request = request
         self.progress = progress
         self.run_state = RunState()
         self._started = time.monotonic()
-        self._waited_s = 0.0
+        self.waited_s = 0.0  #: For a GPU's memory.
         expires_at = self._started + request.deadline_s
         self._confirms = request.effort == "confirm"
         self.candidate = CandidateRun(fleet, session, request.candidate, expires_at)
@@ -143,6 +141,8 @@ class Evaluation:
         if runner.TOO_SMALL in failure.sentence:
             return True
         assert self.fleet.keeper is not None
+        if self.session.ahead.give_memory_back() and not self._alone:
+            return False  # our own compilers had some of it
         self.control.close()
         if failure.role == "reference" and not self._alone:
             return False  # it is tried again with all of the device
@@ -174,8 +174,8 @@ class Evaluation:
         self._take_memory()
         clock.lap("waiting")
         # Others had the memory meanwhile, which is no time of the candidate's.
-        self._waited_s = self.run_state.stages_s["waiting"]
-        self.candidate.expires_at += self._waited_s
+        self.waited_s = self.run_state.stages_s["waiting"]
+        self.candidate.expires_at += self.waited_s
         with self._computing() as way:
             opened = self._prepare(clock, way)
         if self.candidate.interpreted:
@@ -303,7 +303,7 @@ class Evaluation:
 
     def _check_deadline(self) -> None:
         limit_s = self.request.deadline_s
-        if time.monotonic() - self._started - self._waited_s > limit_s:
+        if time.monotonic() - self._started - self.waited_s > limit_s:
             raise RoleFailure("timeout", f"it did not finish within {limit_s:.0f} s: allow it more time")
 
     def _check_all(self, shapes: Sequence[OpenShape], way: GivingWay) -> None:

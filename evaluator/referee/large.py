@@ -133,7 +133,7 @@ def verify(session: TaskSession, shape: OpenShape, side: Side, block: Block, out
 
 
 def spoil_outputs(side: Side) -> None:
-    """Before a timed call: what the outputs of the process's last one held is gone."""
+    """Before a timed call of the candidate's: what its last outputs held is gone."""
     assert isinstance(side, DeviceSide)
     side.poison()
 

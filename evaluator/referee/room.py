@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from evaluator.devices import Device
-from evaluator.errors import RoleFailure
+from evaluator.errors import DeviceFull, RoleFailure
 from evaluator.referee.memory_size import MemorySize, ShapeNeeds, usual
 from evaluator.roles.process import RoleProcess
 from evaluator.timing.memory_parts import PARTS, Held
@@ -26,6 +26,8 @@ _PART = 1 / 4
 #: Four contexts, with the code of their kernels.
 _CONTEXTS_BYTES = 3 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
+#: For memory that others have.
+_MOST_WAIT_SECONDS = 600.0
 
 
 class MoreMemoryNeeded(Exception):
@@ -51,7 +53,7 @@ class Room:
         self._shared = referees > 1
         self._part_bytes = self.budget_bytes // PARTS
         #: Parts of the memory with which a task begins.
-        self.parts = PARTS // (2 if referees == 1 else max(referees, 4))
+        self.parts = max(1, PARTS // (2 if referees == 1 else max(referees, 4)))
 
     def check(self, needs: ShapeNeeds, where: str) -> None:
         """Refuses a shape at which reference and candidate do not fit on the device side by side.
@@ -79,9 +81,10 @@ class Room:
         wanted_bytes = max((need.wanted_bytes for need in needs), default=0)
         return min(PARTS, math.ceil(wanted_bytes / (1 - _COMPILERS_SHARE[self._shared]) / self._part_bytes))
 
-    def compilers_bytes(self, parts: int) -> int:
-        """What processes that compile may take of so many parts."""
-        return int(parts * self._part_bytes * _COMPILERS_SHARE[self._shared])
+    def compilers_bytes(self, parts: int, wanted_bytes: int) -> int:
+        """What processes that compile may take of so many parts, beside an evaluation that takes so much."""
+        of_parts = parts * self._part_bytes
+        return max(1, int(min(of_parts * _COMPILERS_SHARE[self._shared], of_parts - wanted_bytes)))
 
     def can_tell(self, *, alone: bool) -> bool:
         """Whether what is free once a process is gone says what it could have had.
@@ -99,6 +102,14 @@ class TaskMemory:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._held: Held | None = None
+        self._since_s = 0.0
+        #: What the evaluation at hand takes, as far as it is known.
+        self._wanted_bytes = 0
+
+    @property
+    def held_s(self) -> float:
+        """For how long it has had them."""
+        return time.monotonic() - self._since_s if self._held is not None else 0.0
 
     @property
     def parts(self) -> int:
@@ -106,14 +117,22 @@ class TaskMemory:
         return self._held.count if self._held is not None else 0
 
     def take(self, parts: int, make_room: Callable[[], None]) -> None:
-        """Waits for so many parts, where it has fewer; calls ``make_room`` before it waits."""
+        """Waits for so many parts, where it has fewer; calls ``make_room`` before it waits.
+
+        Raises:
+            DeviceFull: others kept theirs for too long.
+        """
         if self.parts >= parts:
             return
         self.give_back()
         self._held = self._fleet.memory_parts.take_now(parts)
         if self._held is None:
             make_room()
-            self._held = self._fleet.memory_parts.take(parts)
+            self._held = self._fleet.memory_parts.take(parts, _MOST_WAIT_SECONDS)
+        if self._held is None:
+            sentence = f"other evaluations have had the GPU's memory for {_MOST_WAIT_SECONDS / 60:.0f} minutes; try again later"
+            raise DeviceFull("not_judged", sentence)
+        self._since_s = time.monotonic()
 
     def give_back(self) -> None:
         """All of it."""
@@ -129,6 +148,8 @@ class TaskMemory:
         """
         if self._held is None:
             return
+        needs = list(needs)
+        self._wanted_bytes = max((need.wanted_bytes for need in needs), default=0)
         parts = self._fleet.room.parts_for(needs)
         if parts > self.parts:
             raise MoreMemoryNeeded(parts)
@@ -136,7 +157,7 @@ class TaskMemory:
     def compilers_bytes(self) -> int:
         """What processes that compile may take, 0 on a CPU."""
         room = self._fleet.room
-        return room.compilers_bytes(self.parts or room.parts) if self._fleet.gpu else 0
+        return room.compilers_bytes(self.parts or room.parts, self._wanted_bytes) if self._fleet.gpu else 0
 
 
 def had_its_part(lender: Lender, ended: list[RoleProcess]) -> bool:

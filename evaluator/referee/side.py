@@ -29,6 +29,8 @@ from evaluator.roles.process import RoleProcess
 
 _ALL_SLOTS_BYTES = 96 << 20
 _MIN_SLOTS, _MAX_SLOTS = 6, 384
+#: Two slots of so many bytes leave nothing of each other in any cache.
+_LARGE_SLOT_BYTES, _LARGE_SLOTS = 64 << 20, 2
 #: A process makes at least so many at once.
 _FEWEST_SLOTS = 16
 NO_STATE = 0
@@ -89,6 +91,8 @@ class Side(KeptCalls):
     # -- memory ------------------------------------------------------------------------------------------------
 
     def _count_slots(self) -> int:
+        if self.inputs.input_bytes >= _LARGE_SLOT_BYTES:
+            return _LARGE_SLOTS
         count = _ALL_SLOTS_BYTES // max(self.inputs.input_bytes, 64)
         return min(max(count, _MIN_SLOTS), _MAX_SLOTS)
 

@@ -44,8 +44,8 @@ def redraw(model, generator):
                 tensor.copy_(0.25 * noise)
             elif name in parameters and tensor.dim() > 1:
                 tensor.copy_(tensor.mean() + noise * max(spread, (2 / tensor[0].numel()) ** 0.5))
-            elif name in parameters:
-                tensor.add_(noise * (spread or 0.25))
+            elif name in parameters and tensor.numel() > 1:
+                tensor.add_(noise * (spread or 0.25 * float(tensor.abs().mean()) or 0.25))
 '''
 
 

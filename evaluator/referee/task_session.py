@@ -99,18 +99,18 @@ class TaskSession:
         self.aa: dict[str, Any] | None = None
         self._expires_at = math.inf
 
-    def start_process(self, server: str = "reference") -> RoleProcess:
-        """A process with the task loaded; what Inductor compiles in it stays in the task's own folder."""
+    def start_process(
+        self, server: str = "reference", begun: Callable[[RoleProcess], None] = lambda process: None
+    ) -> RoleProcess:
+        """A process with the task loaded, which ``begun`` gets before that; what Inductor compiles in it stays in the task's folder."""
         if _COMPILES.search(self.task.source):  # it may do so in its first call
             self.fleet.build_headers()
+        limits = self.fleet.limits
         process = self.fleet.server(server).fork(
-            role="reference",
-            folder=self.folder,
-            folder_mode="share",
-            limits=self.fleet.limits,
-            may_compile=True,
+            role="reference", folder=self.folder, folder_mode="share", limits=limits, may_compile=True
         )
         process.expires_at = self._expires_at
+        begun(process)
         files = self._files_of_others()
         source = self.task.source.encode("utf-8", "surrogatepass")
         texts = tuple(sealed_text(content) for content in (source, b"", b"", files))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from evaluator.roles.chain import Chain, CompiledChain, Python, Refresh, marked, now, stirred
 from evaluator.roles.exchange import span_elements
@@ -139,6 +140,18 @@ def tensors_in(arguments: Any) -> list[torch.Tensor]:
         elif isinstance(value, dict):
             found += tensors_in(value.values())
     return found
+
+
+def only_rows(arguments: list[Any], first: int, end: int, tensors: list[int]) -> list[Any]:
+    """The arguments with some rows of the tensors at these places (counted as :func:`tensors_in` orders them)."""
+    counter = iter(range(len(tensors_in(arguments))))
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value[first:end] if next(counter) in tensors else value
+
+    return list(tree_map(cut, arguments))
 
 
 def run(

@@ -66,11 +66,15 @@ class Exchange:
             )
             self._pool = torch.cuda.MemPool(self._allocator.allocator())
 
-    def close(self) -> None:
-        """Gives the memory back; no tensor lies in it any more."""
+    def leave(self) -> None:
+        """Nothing is allocated in it any more; what lives in it stays."""
         self._pool = None
         gc.collect()
         torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Gives the memory back; no tensor lies in it any more."""
+        self.leave()
         del self._bytes
         device_memory.detach(self._address, self._handle, self._length_bytes)
 

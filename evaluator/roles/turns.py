@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch._C._dynamo import guards
-from torch.utils._pytree import tree_map
 
 from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
@@ -179,6 +178,7 @@ class Turns:
         self._exact_outputs, self._timed, self._slots = [], None, None
         gc.collect()
         if keeps:
+            self._exchange.leave()
             self._left.append(self._exchange)
         else:
             self._exchange.close()
@@ -210,6 +210,11 @@ class Turns:
         shape.outputs = shape.outputs[-2:] if request["keep"] else []
         if self._exchange is not None:
             self._exchange.forget()
+        else:
+            # The referee has read what it wanted of these.
+            self._exact_outputs = []
+            for other in self.shapes.values():
+                other.outputs = other.outputs if other is shape else []
         gc.collect(0)
         warm = request["warm"]
         if request["light"]:
@@ -358,11 +363,17 @@ class Turns:
         if self._exchange is None or not self._exchange.overflowed:
             return
         addresses = [tensor.data_ptr() for row in outputs for tensor in row if tensor.numel()]
-        if not all(self._exchange.holds(address) for address in addresses):
+        if not all(self._is_ours(address) for address in addresses):
             raise torch.OutOfMemoryError(
                 f"{TOO_SMALL} for the outputs of timed calls at this shape: a call needs more than {self._exchange.pool_mib} MiB, "
                 f"{torch.cuda.memory_allocated() >> 20} MiB are allocated"
             )
+
+    def _is_ours(self, address: int) -> bool:
+        """Whether memory is shared with the referee, or was: an output there is an input or a table, and not for want of room."""
+        slots = self._slots
+        in_slots = slots is not None and 0 <= address - slots.data_ptr() < slots.numel()
+        return in_slots or any(at.holds(address) for at in (self._exchange, *self._left) if at is not None)
 
     def _located(self, outputs: list[list[torch.Tensor]]) -> tuple[frames.Addresses, bool]:
         """Where the referee finds outputs, and whether copies have been queued for that."""
@@ -411,7 +422,7 @@ class Turns:
         self._make_slots(shape, request["slot"] + 1)
         arguments = list(shape.slots[request["slot"]].arguments)
         if request["rows"]:
-            arguments = _only_rows(arguments, *request["rows"])
+            arguments = blocks.only_rows(arguments, *request["rows"])
         own = getattr(self.module, "oracle", None)
         own = own if callable(own) else None
         if self._exchange is not None:
@@ -465,18 +476,6 @@ class Turns:
         if self._slots is None:
             return shape.view(offset, meta)
         return typed(self._slots, offset - slots_from, meta)
-
-
-def _only_rows(arguments: list[Any], first: int, end: int, tensors: list[int]) -> list[Any]:
-    """The arguments with some rows of the tensors at these places (counted as :func:`blocks.tensors_in` orders them)."""
-    counter = iter(range(len(blocks.tensors_in(arguments))))
-
-    def cut(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value[first:end] if next(counter) in tensors else value
-
-    return list(tree_map(cut, arguments))
 
 
 def _report(

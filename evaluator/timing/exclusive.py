@@ -12,18 +12,16 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
 def file_lock(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Holds an advisory lock on an empty file that every user of the machine may lock."""
-    previous = os.umask(0)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    finally:
-        os.umask(previous)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    with suppress(PermissionError):  # another's, who has done this
+        os.fchmod(descriptor, 0o666)
     try:
         fcntl.flock(descriptor, kind)
         yield

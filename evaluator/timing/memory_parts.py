@@ -7,9 +7,10 @@ needs many of them is not overtaken by what needs few, and a referee without wor
 from __future__ import annotations
 
 import fcntl
+import math
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from evaluator.timing.exclusive import file_lock, is_locked
@@ -55,13 +56,23 @@ class MemoryParts:
         self._gate = folder / f"kernelwright-{device}-memory.gate"
         self._places = [folder / f"kernelwright-{device}-memory-{number}.lock" for number in range(PARTS)]
 
-    def take(self, count: int) -> Held:
-        """So many parts, as soon as all of them are there."""
+    def take(self, count: int, most_s: float = math.inf) -> Held | None:
+        """So many parts, as soon as all of them are there; None if that takes longer than ``most_s``."""
+        ends_at = time.monotonic() + most_s
+        while time.monotonic() <= ends_at:
+            with suppress(BlockingIOError), file_lock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return self._collected(count, ends_at)
+            time.sleep(_LOOK_SECONDS)
+        return None
+
+    def _collected(self, count: int, ends_at: float) -> Held | None:
         held = Held()
         try:
-            with file_lock(self._gate):
-                while not self._add(held, count):
-                    time.sleep(_LOOK_SECONDS)
+            while not self._add(held, count):
+                if time.monotonic() > ends_at:
+                    held.close()
+                    return None
+                time.sleep(_LOOK_SECONDS)
         except BaseException:
             held.close()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -92,9 +92,10 @@ class Session:
     def _shared(self) -> Iterator[Hold]:
         yield self.hold
 
-    def start_process(self, server: str) -> Process:
+    def start_process(self, server: str, begun: Callable[[Process], None]) -> Process:
         process = Process()
         self.hold.processes.append(process)
+        begun(process)
         return process
 
     def open_lean(self, process: Process, dims: dict[str, int]) -> Any:
@@ -277,6 +278,18 @@ def test_processes_get_no_more_memory_than_there_is_for_them() -> None:
     ahead.close()
 
 
+def test_what_finds_no_memory_is_left_to_the_sessions_process() -> None:
+    """And keeps nobody waiting for it."""
+    session = Session()
+    session.fleet.keeper = SimpleNamespace(free_bytes=lambda: (10 * GIB, 80 * GIB))
+    ahead = ahead_of(session, 100 * GIB)
+    ahead.finish(work(1, needs_bytes=30 * GIB), lambda *_: None)
+    assert session.compiled == []
+    ahead.finish(work(2, needs_bytes=5 * GIB), lambda *_: None)
+    assert len(session.compiled) == 2
+    ahead.close()
+
+
 def test_closing_ends_what_runs() -> None:
     session = Session(seconds=30.0)
     ahead = ahead_of(session)
@@ -324,17 +337,17 @@ def test_baselines_compile_while_the_candidate_is_checked(
 
 def test_the_device_is_given_away_only_when_a_process_that_is_just_being_started_stands_still() -> None:
     session = Session(seconds=0.2)
-    starts, begun = session.start_process, threading.Event()
+    starts, starting = session.start_process, threading.Event()
 
-    def slowly(server: str) -> Process:
-        begun.set()
+    def slowly(server: str, begun: Callable[[Process], None]) -> Process:
+        starting.set()
         time.sleep(0.3)
-        return starts(server)
+        return starts(server, begun)
 
     session.start_process = slowly  # type: ignore[method-assign]
     ahead = ahead_of(session)
     ahead.begin(work(1))
-    begun.wait()
+    starting.wait()
     session.hold.wants.set()
     ahead.finish(work(1), lambda *_: None)
     assert session.hold.gave_way == [[["stopped"]]]
@@ -352,9 +365,10 @@ def test_a_process_that_does_not_stop_is_ended_before_others_time(monkeypatch: p
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, None if name == "meanwhile" else value)
 
-    def deaf(server: str) -> Process:
+    def deaf(server: str, begun: Callable[[Process], None]) -> Process:
         process = Deaf()
         session.hold.processes.append(process)
+        begun(process)
         return process
 
     session.start_process = deaf  # type: ignore[method-assign]

@@ -336,11 +336,17 @@ def test_who_left_no_memory_for_the_baseline_held_most_of_it(
     assert held_most(Lender(None), process) == most
 
 
+def _compilers(had_some: bool) -> Any:
+    """A session of which processes that compile had some memory, or none."""
+    return SimpleNamespace(ahead=SimpleNamespace(give_memory_back=lambda: had_some))
+
+
 @pytest.mark.parametrize(
-    ("referees", "alone", "at_fault"), [(6, False, False), (6, True, True), (1, False, True)]
-)
+    ("referees", "alone", "compilers", "at_fault"),
+    [(6, False, False, False), (6, True, False, True), (1, False, False, True), (1, False, True, False), (1, True, True, True)],
+)  # fmt: skip
 def test_nobody_is_blamed_while_others_give_memory_back(
-    driver: Driver, referees: int, alone: bool, at_fault: bool
+    driver: Driver, referees: int, alone: bool, compilers: bool, at_fault: bool
 ) -> None:
     """What came free while we looked may have been another referee's, unless nobody else computes."""
     role = Role(driver, 0)
@@ -349,6 +355,7 @@ def test_nobody_is_blamed_while_others_give_memory_back(
     lock = SimpleNamespace(exclusive=nullcontext)
     judging.fleet = SimpleNamespace(keeper=Lender(None), device_lock=lock, room=Room(H200(), referees))  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
+    judging.session = _compilers(compilers)
     judging.candidate = SimpleNamespace(process=role)
     try:
         assert judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="candidate")) == at_fault
@@ -362,20 +369,25 @@ def test_a_reference_without_memory_is_tried_again_with_all_of_the_device(driver
     judging._alone = False
     judging.fleet = SimpleNamespace(keeper=Lender(None), room=Room(H200(), 1))  # type: ignore[arg-type]
     judging.control = SimpleNamespace(close=lambda: None)
+    judging.session = _compilers(False)
     assert not judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="reference"))
 
 
-@pytest.mark.parametrize(("elapsed_s", "looks"), [(1.0, [False, True]), (99.0, [False])])
+@pytest.mark.parametrize(
+    ("elapsed_s", "waited", "looks"),
+    [(1.0, 0.0, [False, True]), (99.0, 0.0, [False]), (99.0, 95.0, [False, True])],
+)
 def test_the_second_look_needs_time_that_is_left(
-    elapsed_s: float, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+    elapsed_s: float, waited: float, looks: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What an evaluation waited for memory is no time of its own."""
     task, candidate = TaskSource("t", "x = 1\n"), CandidateSource("y = 1\n")
     told: list[bool] = []
 
     class Crowded:
         """The card is full the first time."""
 
-        again = ""
+        again, waited_s = "", waited
 
         def __init__(self, *_: Any, alone: bool, **_more: Any) -> None:
             told.append(alone)
@@ -398,7 +410,8 @@ def test_the_second_look_needs_time_that_is_left(
     core: Any = object.__new__(RefereeCore)
     core._lint_reports, core._needs_parts = SimpleNamespace(get=lambda *_: None), {}
     core._sessions = OrderedDict()
-    core.fleet = SimpleNamespace(environment=dict, gpu=True)
+    parts = SimpleNamespace(wanted=lambda: False)
+    core.fleet = SimpleNamespace(environment=dict, gpu=True, memory_parts=parts)
     core.session = lambda *_: session
     found = core._judge(Request(task, candidate, deadline_s=10.0), lambda *_: None)
     assert (told, found["verdict"]) == (looks, "not_judged")
@@ -438,6 +451,7 @@ def test_temporaries_may_lie_anywhere_and_outputs_may_not(
     """A library's workspace was larger than what the pool had left, and the reference was refused for its memory (H200)."""
     exchange = SimpleNamespace(overflowed=overflowed, holds=lambda address: address < 10, pool_mib=1)
     outputs = [[SimpleNamespace(data_ptr=lambda at=at: at, numel=lambda: 1)] for at in places]
-    host: Any = SimpleNamespace(_exchange=exchange)
+    host: Any = object.__new__(Turns)
+    host._exchange, host._left, host._slots = exchange, [], torch.empty(0)
     with nullcontext() if fits else pytest.raises(torch.OutOfMemoryError, match="too small"):
-        Turns._check_room(host, outputs)  # type: ignore[arg-type]
+        host._check_room(outputs)

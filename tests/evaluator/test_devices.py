@@ -44,6 +44,12 @@ def test_a_gpu_that_torch_can_use_is_used(
     assert Settings().device == device
 
 
+def test_a_gpu_that_is_hidden_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, 1, "2.13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices.usual_device() == "cpu"
+
+
 def test_a_device_that_is_named_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, 1, "2.13.0")
     monkeypatch.setenv("KERNELWRIGHT_DEVICE", "cpu")

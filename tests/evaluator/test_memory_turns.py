@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from evaluator.errors import DeviceFull
+from evaluator.referee import room as room_module
 from evaluator.referee.memory_size import ShapeNeeds
 from evaluator.referee.room import MoreMemoryNeeded, Room, TaskMemory
 from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
@@ -33,6 +35,12 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryParts:
     return MemoryParts("GPU-0")
 
 
+def taken(parts: MemoryParts, count: int) -> Held:
+    held = parts.take(count)
+    assert held is not None
+    return held
+
+
 def room(referees: int) -> Room:
     return Room(H100(), referees)  # type: ignore[arg-type]
 
@@ -40,12 +48,12 @@ def room(referees: int) -> Room:
 def test_what_needs_many_parts_waits_for_those_that_have_them_and_is_not_overtaken(
     parts: MemoryParts,
 ) -> None:
-    first, second = parts.take(6), parts.take(6)
+    first, second = taken(parts, 6), taken(parts, 6)
     order: list[str] = []
 
     def takes(name: str, count: int) -> threading.Thread:
         def work() -> None:
-            held = parts.take(count)
+            held = taken(parts, count)
             order.append(name)
             held.close()
 
@@ -77,14 +85,33 @@ def test_parts_of_a_killed_process_are_free_again(parts: MemoryParts, tmp_path: 
         assert child.stdout is not None and child.stdout.readline() == "taken\n"
         assert parts.take_now(1) is None
         child.kill()
-    held = parts.take(PARTS)
+    held = taken(parts, PARTS)
     assert held.count == PARTS
     held.close()
 
 
+def test_whoever_waits_too_long_is_told(parts: MemoryParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = taken(parts, 10)
+    assert parts.take(8, 0.05) is None and not parts.wanted()
+    monkeypatch.setattr(room_module, "_MOST_WAIT_SECONDS", 0.05)
+    memory = TaskMemory(SimpleNamespace(gpu=True, room=room(1), memory_parts=parts))  # type: ignore[arg-type]
+    with pytest.raises(DeviceFull, match="try again later"):
+        memory.take(8, lambda: None)
+    held.close()
+    memory.take(8, lambda: None)
+    assert memory.parts == 8 and memory.held_s >= 0.0
+    memory.give_back()
+
+
+@pytest.mark.parametrize("referees", [1, 4, 16, 17, 100])
+def test_every_referee_begins_with_a_part(referees: int) -> None:
+    assert 1 <= room(referees).parts <= PARTS // 2
+    assert room(referees).compilers_bytes(1, 0) > 0
+
+
 def test_a_part_is_had_once(parts: MemoryParts) -> None:
-    held = parts.take(3)
-    assert isinstance(held, Held) and held.count == 3
+    held = taken(parts, 3)
+    assert held.count == 3
     rest = parts.take_now(PARTS - 3)
     assert rest is not None and rest.count == PARTS - 3
     assert parts.take_now(1) is None
@@ -104,7 +131,7 @@ def test_a_task_begins_with_a_usual_number_and_is_told_when_it_needs_more(parts:
         memory.check([heavy])
     assert 4 < more.value.parts < PARTS
     asked: list[str] = []
-    other = parts.take(PARTS - 4)
+    other = taken(parts, PARTS - 4)
     timer = threading.Timer(0.1, other.close)
     timer.start()
     memory.take(more.value.parts, lambda: asked.append("room"))
@@ -117,7 +144,7 @@ def test_processes_that_compile_are_part_of_what_a_task_takes(parts: MemoryParts
     needs = [ShapeNeeds(6 * GIB, 6 * GIB, 6 * GIB)]
     for referees in (1, 4):
         taken = room(referees).parts_for(needs)
-        compilers = room(referees).compilers_bytes(taken)
+        compilers = room(referees).compilers_bytes(taken, needs[0].wanted_bytes)
         assert compilers + needs[0].wanted_bytes <= taken * H100.memory_bytes / PARTS
         assert compilers > 5 * GIB
     assert room(4).parts_for([ShapeNeeds(200 * GIB, 0, 0)]) == PARTS
