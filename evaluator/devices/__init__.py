@@ -27,7 +27,7 @@ def open_device(name: str, visible_gpu: str | None = None) -> Device:
 
 
 def usual_device() -> Literal["cpu", "cuda"]:
-    """What is used where nobody names a device: ``cuda`` where there is an NVIDIA GPU and a torch that was built for one."""
+    """The device where none is named: ``cuda`` where there is an NVIDIA GPU and a torch that was built for one."""
     import pynvml
 
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):

@@ -41,7 +41,7 @@ class Work:
         dims: the shape.
         baselines: the ones that need a compiler.
         needs_bytes: of the device's memory.
-        can_wait: nobody waits for it now, so a candidate's own compiler gets the cores first.
+        can_wait: no evaluation waits for it now, so a candidate's own compiler gets the cores first.
     """
 
     dims: Dims
@@ -89,7 +89,7 @@ class CompileAhead:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def begin(self, work: Iterable[Work], *, first: bool = False) -> None:
-        """Compiles in the background: after all that was asked for before, or ``first``, since somebody will soon wait for it."""
+        """Compiles in the background: after all that was asked for before, or ``first``, since an evaluation will soon wait for it."""
         self._add(work, first=first)
 
     def finish(

@@ -86,6 +86,8 @@ class RefereeCore:
         self._lint_reports = ReportStore(stores / "lint")
         #: Of a GPU's memory, by task, where it is more than usual.
         self._needs_parts: dict[str, int] = {}
+        #: For a GPU's memory, so far.
+        self._waited_s = 0.0
         #: Tasks whose output depends on their inputs no more with larger weights.
         self._no_livelier: set[str] = set()
         self._submissions = Submissions(stores / "spaces")
@@ -158,8 +160,7 @@ class RefereeCore:
     ) -> Report:
         try:
             session = self.session(task, expires_at)
-            session.process.expires_at = expires_at
-            self._take_memory(session, all_of_it=all_of_it)
+            session.process.expires_at = expires_at + self._take_memory(session, all_of_it=all_of_it)
             with _not_full():
                 report = lint(session, device, inferred=inferred)
             session.process.expires_at = math.inf
@@ -173,15 +174,15 @@ class RefereeCore:
 
     def _take_memory(
         self, session: TaskSession, progress: Progress = lambda *_: None, *, all_of_it: bool = False
-    ) -> None:
-        """Gets a session the parts of a GPU's memory that it is known to need, or ``all_of_it``; waits for them.
+    ) -> float:
+        """Gets a session the parts of a GPU's memory that it is known to need, or ``all_of_it``; returns for how many seconds it waited.
 
         Raises:
             MoreMemoryNeeded: it has shapes open in too few.
             DeviceFull: others kept theirs for too long.
         """
         if not self.fleet.gpu:
-            return
+            return 0.0
         usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
         count = PARTS if all_of_it else usual
         if session.shapes and session.memory.parts < count:
@@ -191,7 +192,13 @@ class RefereeCore:
             self._close_idle()
             progress("correctness", 0, 1, "waiting for the GPU's memory")
 
-        session.memory.take(count, make_room)
+        began = time.monotonic()
+        try:
+            session.memory.take(count, make_room)
+        finally:
+            waited_s = time.monotonic() - began
+            self._waited_s += waited_s
+        return waited_s
 
     def _give_way(self) -> None:
         """Before another request: tasks that have had their memory for long give it back if others wait for some."""
@@ -225,8 +232,7 @@ class RefereeCore:
         self._give_way()
         try:
             session = self.session(task, expires_at)
-            session.process.expires_at = expires_at
-            self._take_memory(session)
+            session.process.expires_at = expires_at + self._take_memory(session)
             with _not_full():
                 description = describe(session, traffic)
             session.process.expires_at = math.inf
@@ -263,14 +269,14 @@ class RefereeCore:
 
     def _judge_submitted(self, request: Request, progress: Progress) -> dict[str, Any]:
         """Lint comes first, so that a task which measures nothing costs nothing; the verdict names the file that was sent."""
-        started = time.monotonic()
+        started, waited_s = time.monotonic(), self._waited_s
         given, report = self._submitted(
             request.task, request.space or {}, started + min(_LINT_SECONDS, request.deadline_s)
         )
         if not report.ok:
             word = "not_judged" if report.verdict == "not_judged" else "task_rejected"
             return as_json(self._no_session(request, word, report.reason, report.detail))
-        left_s = request.deadline_s - (time.monotonic() - started)
+        left_s = request.deadline_s - (time.monotonic() - started) + self._waited_s - waited_s
         verdict = self._judge(replace(request, task=given.task, deadline_s=left_s), progress)
         return {**verdict, "task": {"name": request.task.name, "sha256": request.task.sha256}}
 

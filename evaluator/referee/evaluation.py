@@ -81,7 +81,7 @@ class Evaluation:
         progress: Progress,
         *,
         alone: bool = False,
-        take_memory: Callable[[], None] = lambda: None,
+        take_memory: Callable[[], object] = lambda: None,
     ) -> None:
         self.fleet = fleet
         #: Gets the session parts of a GPU's memory; nothing before it needs the device.

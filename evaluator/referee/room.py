@@ -26,8 +26,8 @@ _PART = 1 / 4
 #: Four contexts, with the code of their kernels.
 _CONTEXTS_BYTES = 3 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
-#: For memory that others have.
-_MOST_WAIT_SECONDS = 600.0
+#: For memory that others have; then once more, alone. Together that is less than what a batch allows a referee beyond a deadline.
+_MOST_WAIT_SECONDS = 300.0
 
 
 class MoreMemoryNeeded(Exception):

@@ -1,8 +1,8 @@
 """Garbage in the memory where the outputs of a large shape are likely to lie, so that what is not written cannot look right.
 
 Before the first call in a process's memory all of it becomes NaN. Later calls find tables and workspaces there that a module has made and
-keeps, so only the memory of the outputs before is spoiled, which belongs to nobody any more. It would else hold what was written
-there: the zeros beside a triangle or behind a row need not be written twice, and who looks at some words finds out whether they are
+keeps, so only the memory of the outputs before is spoiled, which is free again. It would else hold what was written
+there: the zeros beside a triangle or behind a row need not be written twice, and a look at some words tells whether they are
 there. So there is much garbage in some parts and hardly any in others: to know that a part is zero takes reading it.
 """
 

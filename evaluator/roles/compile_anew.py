@@ -19,7 +19,7 @@ _FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 def past_what_is_kept() -> Iterator[None]:
     """Compilers find nothing and begin anew. What they make takes the place of all that was kept, unless something is raised.
 
-    Nobody can tell which of the files is damaged, and their names depend on their folder: so they go together.
+    Which of the files is damaged cannot be told, and their names depend on their folder: so they go together.
     """
     from torch._inductor.utils import clear_caches
 

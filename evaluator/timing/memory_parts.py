@@ -1,7 +1,7 @@
 """A GPU's memory in parts, which the referees of a machine take as many of as they need, and wait for.
 
-A part is a lock on a file, so it comes back when its holder dies, whoever started it. One at a time takes parts, behind a gate: what
-needs many of them is not overtaken by what needs few, and a referee without work sees at the gate that its parts are wanted.
+A part is a lock on a file, so it comes back when its holder dies. One referee at a time takes parts, behind a gate: a task that
+needs many is not overtaken by tasks that need few, and an idle referee sees at the gate that its parts are wanted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.02
 
 
 class Held:
-    """Parts that somebody has."""
+    """Parts that one referee has."""
 
     def __init__(self) -> None:
         self._locks = ExitStack()
@@ -97,5 +97,5 @@ class MemoryParts:
         return held.count >= count
 
     def wanted(self) -> bool:
-        """Whether somebody waits for parts."""
+        """Whether a referee waits for parts."""
         return is_locked(self._gate)

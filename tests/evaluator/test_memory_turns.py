@@ -14,6 +14,7 @@ import pytest
 
 from evaluator.errors import DeviceFull
 from evaluator.referee import room as room_module
+from evaluator.referee.core import RefereeCore
 from evaluator.referee.memory_size import ShapeNeeds
 from evaluator.referee.room import MoreMemoryNeeded, Room, TaskMemory
 from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
@@ -90,7 +91,7 @@ def test_parts_of_a_killed_process_are_free_again(parts: MemoryParts, tmp_path: 
     held.close()
 
 
-def test_whoever_waits_too_long_is_told(parts: MemoryParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_takes_too_long_ends(parts: MemoryParts, monkeypatch: pytest.MonkeyPatch) -> None:
     held = taken(parts, 10)
     assert parts.take(8, 0.05) is None and not parts.wanted()
     monkeypatch.setattr(room_module, "_MOST_WAIT_SECONDS", 0.05)
@@ -122,7 +123,7 @@ def test_a_part_is_had_once(parts: MemoryParts) -> None:
 def test_a_task_begins_with_a_usual_number_and_is_told_when_it_needs_more(parts: MemoryParts) -> None:
     fleet: Any = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts)
     memory = TaskMemory(fleet)
-    memory.check([ShapeNeeds(40 * GIB, 0, 0)])  # has none yet: nobody counts on it
+    memory.check([ShapeNeeds(40 * GIB, 0, 0)])  # it has none yet
     memory.take(fleet.room.parts, lambda: None)
     assert memory.parts == 4
     memory.check([ShapeNeeds(GIB, GIB, GIB)])
@@ -149,3 +150,17 @@ def test_processes_that_compile_are_part_of_what_a_task_takes(parts: MemoryParts
         assert compilers > 5 * GIB
     assert room(4).parts_for([ShapeNeeds(200 * GIB, 0, 0)]) == PARTS
     assert TaskMemory(SimpleNamespace(gpu=False, room=room(1))).compilers_bytes() == 0  # type: ignore[arg-type]
+
+
+def test_waiting_for_memory_while_a_task_is_looked_at_is_no_time_of_its_candidate(parts: MemoryParts) -> None:
+    core: Any = object.__new__(RefereeCore)
+    core.fleet = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts)
+    core._needs_parts, core._waited_s, core._sessions = {}, 0.0, {}
+    memory = TaskMemory(core.fleet)
+    session: Any = SimpleNamespace(memory=memory, shapes={}, task=SimpleNamespace(sha256="t"))
+    other = taken(parts, PARTS)
+    threading.Timer(0.2, other.close).start()
+    waited_s = core._take_memory(session)
+    assert waited_s >= 0.15 and core._waited_s == waited_s and memory.parts == core.fleet.room.parts
+    assert core._take_memory(session) < 0.1
+    memory.give_back()
