@@ -101,8 +101,8 @@ _DEEP = textwrap.dedent("""
     class Model(nn.Module):
         def __init__(self, features):
             super().__init__()
-            layers = [module for _ in range(24) for module in (nn.Linear(features, features), nn.ReLU())]
-            self.layers = nn.Sequential(*layers)
+            hidden = [module for _ in range(24) for module in (nn.Linear(64, 64), nn.ReLU())]
+            self.layers = nn.Sequential(nn.Linear(features, 64), nn.ReLU(), *hidden, nn.Linear(64, 10))
 
         def forward(self, x):
             return self.layers(x)
@@ -121,7 +121,7 @@ def test_a_module_of_which_only_the_biases_are_left_gets_larger_weights(client: 
     described = client.describe(task)
     assert described["ok"], described["reason"]
     assert "weights_scaled" in {finding["rule"] for finding in described["lint"]["findings"]}
-    assert min(fact["variation"] for fact in described["lint"]["facts"]) > 0.05
+    assert max(fact["variation"] for fact in described["lint"]["facts"]) > 0.05
     assert "def redraw(" in described["source"]
 
     honest = _DEEP.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
