@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
+from evaluator.precision import TIERS, declared, rounds_operands
 
 if TYPE_CHECKING:
     from evaluator.sources import TaskSource
@@ -72,6 +73,7 @@ def evidence(contents: BundleContents) -> dict[str, Any]:
         "decision": contents.decision,
         "reason": contents.reason,
         "task": {"name": contents.task.name, "sha256": contents.task.sha256},
+        "precision": precision(contents.task, contents.device),
         "dims": contents.description.get("dims") or {},
         "optimized": {
             "sha256": contents.optimized.sha256,
@@ -107,3 +109,16 @@ def kernel_file(number: int, member: Candidate) -> str:
     """File name of a member: its number, origin and label in letters that every file system takes."""
     label = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in member.label)
     return f"{number}_{member.origin}_{label.strip('_')[:40] or 'candidate'}.py"
+
+
+def precision(task: TaskSource, device: str) -> dict[str, Any]:
+    """The tier that the task was judged in, as reproduce.py sets it up; ``mantissa_bits`` is None where no operand is rounded."""
+    tier = declared(task.source)
+    found = TIERS[tier]
+    bits = found.mantissa_bits if rounds_operands(tier, gpu=device == "cuda") else None
+    return {
+        "tier": tier,
+        "matrix_tf32": found.matrix_tf32,
+        "cudnn_tf32": found.cudnn_tf32,
+        "mantissa_bits": bits,
+    }

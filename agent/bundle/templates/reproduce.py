@@ -32,6 +32,19 @@ import warnings
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ERROR_FACTOR = 4.0  # optimized.py may be this many times as far from float64 as the reference itself
+TIER_FACTOR = 8.0  # and so many times as far as the reference in float64 whose products have operands of the task's precision
+# Where the operands of products stand among the arguments of an operation.
+MATRICES = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "addmm": (1, 2),
+    "baddbmm": (1, 2),
+    "mv": (0, 1),
+    "addmv": (1, 2),
+    "dot": (0, 1),
+    "linear": (0, 1),
+}
+CUDNN = {"convolution": (0, 1), "_convolution": (0, 1), "_cudnn_rnn": (0, 1, 3)}
 
 
 # --------------------------------------------------------------------------------------------- one worker process
@@ -91,12 +104,17 @@ def build(task, dims, seed, device):
     return reference.to(device).eval(), inputs
 
 
-def worker(kind, device, threads):
+def worker(kind, device, threads, precision):
     """Answers JSON requests on stdin, one a line: prepare a shape, check it, time calls."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the modules print must not get between the answers
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
+    torch.backends.cuda.matmul.allow_tf32 = precision.get("matrix_tf32", False)
+    torch.backends.cudnn.allow_tf32 = precision.get("cudnn_tf32", True)
+    bits = precision.get("mantissa_bits")
+    products = {**CUDNN, **(MATRICES if precision.get("tier") != "default" else {})} if bits else {}
     if threads:
         torch.set_num_threads(threads)
     task = load("task")
@@ -135,19 +153,46 @@ def worker(kind, device, threads):
                     for value in copy.deepcopy(values)
                 ]
                 truth, mine, theirs = flat(exact(*wide)), flat(module(*values)), flat(reference(*values))
-                for index, (right, got, usual) in enumerate(zip(truth, mine, theirs, strict=True)):
+                tiered = truth
+                if products:
+                    # Outside of inference mode, where products are seen as such and not as a convolution's wrapper.
+                    with torch.inference_mode(False), torch.no_grad(), Rounding():
+                        tiered = flat(copy.deepcopy(exact)(*copy.deepcopy(wide)))
+                results = zip(truth, mine, theirs, tiered, strict=True)
+                for index, (right, got, usual, coarse) in enumerate(results):
                     same = got.shape == usual.shape and got.dtype == usual.dtype
                     same_kind = same_kind and same and same_odd_values(got, usual, right)
                     if not same:
                         continue
                     inexact = got.is_floating_point() or got.is_complex()
-                    worst = outputs.setdefault(index, {"module": 0.0, "reference": 0.0, "scale": 0.0})
+                    worst = outputs.setdefault(
+                        index, dict.fromkeys(("module", "reference", "tier", "scale"), 0.0)
+                    )
                     worst["epsilon"] = torch.finfo(got.dtype).eps if inexact else 0.0
-                    for name, distance in distances(got, usual, right).items():
+                    for name, distance in distances(got, usual, coarse, right).items():
                         worst[name] = max(worst[name], distance)
-        nothing = {"module": 0.0, "reference": 0.0, "scale": 0.0, "epsilon": 0.0}
+        nothing = dict.fromkeys(("module", "reference", "tier", "scale", "epsilon"), 0.0)
         worst = max(outputs.values(), key=lambda one: one["module"] - allowed(one), default=nothing)
         return {**worst, "same_kind": same_kind}
+
+    class Rounding(TorchDispatchMode):
+        """Within it, operands of products keep as many bits as the task's precision leaves them."""
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            places = products.get(function._schema.name.removeprefix("aten::"), ())
+            args = [rounded(value) if place in places else value for place, value in enumerate(args)]
+            return function(*args, **(kwargs or {}))
+
+    def rounded(value):
+        if isinstance(value, (list, tuple)):
+            return [rounded(one) for one in value]
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        mantissa, exponent = torch.frexp(value)
+        steps = 2.0 ** (bits + 1)
+        return torch.where(
+            torch.isfinite(value), torch.ldexp(torch.round(mantissa * steps) / steps, exponent), value
+        )
 
     def widened(tensor):
         if tensor.is_complex():
@@ -171,13 +216,14 @@ def worker(kind, device, threads):
         odd = odd | ~(torch.isfinite(got) & torch.isfinite(usual))
         return bool(((got == usual) | (torch.isnan(got) & torch.isnan(usual)))[odd].all())
 
-    def distances(got, usual, right):
+    def distances(got, usual, coarse, right):
         counted = ~beyond(usual, right)
-        got, usual, right = number(got), number(usual), number(right)
+        got, usual, coarse, right = number(got), number(usual), number(coarse), number(right)
         counted = counted & torch.isfinite(got) & torch.isfinite(usual) & torch.isfinite(right)
         # Who is the same everywhere, such as -1e9 where something is masked, says nothing of how large all else is.
         counted = counted & ~((got == right) & (usual == right))
-        pairs = {"module": got - right, "reference": usual - right, "scale": right}
+        coarse = torch.where(torch.isfinite(coarse), coarse, right)
+        pairs = {"module": got - right, "reference": usual - right, "tier": coarse - right, "scale": right}
         return {
             name: apart[counted].abs().max().item() if counted.any() else 0.0 for name, apart in pairs.items()
         }
@@ -218,9 +264,9 @@ def worker(kind, device, threads):
 class Worker:
     """A worker process and the pipe to it."""
 
-    def __init__(self, kind, device, threads):
+    def __init__(self, kind, device, threads, precision):
         command = [sys.executable, os.path.abspath(__file__), "--worker", kind, "--device", device]
-        command += ["--threads", str(threads)]
+        command += ["--threads", str(threads), "--precision", json.dumps(precision)]
         self.kind = kind
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE
@@ -289,10 +335,11 @@ def main():
     parser.add_argument("--device", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: as in the evidence")
     parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--precision", type=json.loads, default={}, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         warnings.simplefilter("ignore", UserWarning)
-        worker(options.worker, options.device, options.threads)
+        worker(options.worker, options.device, options.threads, options.precision)
         return 0
     with open(os.path.join(HERE, "evidence.json")) as file:
         evidence = json.load(file)
@@ -311,9 +358,8 @@ def check_bundle(evidence, options):
     if not rows:
         print("cannot check: the evidence holds no timed held-out shape")
         return 2
-    workers = [Worker(kind, device, threads) for kind in ("optimized", "eager")]
-    if not options.quick:
-        workers.append(Worker("compile", device, threads))
+    kinds = ("optimized", "eager") if options.quick else ("optimized", "eager", "compile")
+    workers = [Worker(kind, device, threads, evidence.get("precision") or {}) for kind in kinds]
     try:
         return compare(rows, workers, evidence, options, f"{there.get('device_name')}", threads)
     finally:
@@ -395,7 +441,8 @@ def judge_error(answer):
 
 def allowed(answer):
     """How far from float64 optimized.py may be."""
-    return ERROR_FACTOR * answer["reference"] + 4 * answer["epsilon"] * answer["scale"]
+    rounding = 4 * answer["epsilon"] * answer["scale"]
+    return ERROR_FACTOR * answer["reference"] + TIER_FACTOR * answer["tier"] + rounding
 
 
 def conclude(now, claimed, problems, fallbacks, options):

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from agent.bundle import archive
+from agent.bundle import archive, evidence
+from evaluator.sources import TaskSource
 
 _SOURCE = Path(archive.__file__).parent / "templates" / "reproduce.py"
 
@@ -64,15 +65,23 @@ _WRONG = {
 }
 
 
-def _checked(folder: Path, kind: str, result: str) -> tuple[str, str]:
+def _checked(
+    folder: Path, kind: str, result: str, precision: dict[str, Any] | None = None
+) -> tuple[str, str]:
     """What reproduce.py says of a result: the error and what is wrong with it."""
-    expected, drawn = _KINDS[kind]
+    return _compared(folder, *_KINDS[kind], result, precision or {})
+
+
+def _compared(
+    folder: Path, expected: str, drawn: str, result: str, precision: dict[str, Any]
+) -> tuple[str, str]:
     (folder / "task.py").write_text(_TASK.format(name="Model", result=expected, drawn=drawn))
     (folder / "optimized.py").write_text(_TASK.format(name="ModelNew", result=result, drawn=drawn))
     (folder / "reproduce.py").write_text(_SOURCE.read_text())
     requests = [{"do": "prepare", "number": 0, "dims": {}, "seed": 1}, {"do": "check", "number": 0}]
     done = subprocess.run(
-        [sys.executable, "reproduce.py", "--worker", "optimized", "--device", "cpu", "--threads", "1"],
+        [sys.executable, "reproduce.py", "--worker", "optimized", "--device", "cpu", "--threads", "1"]
+        + ["--precision", json.dumps(precision)],
         cwd=folder,
         input="".join(json.dumps(one) + "\n" for one in requests),
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -113,3 +122,42 @@ def test_a_shape_that_fails_is_not_hidden_by_one_that_falls_back() -> None:
     assert module.conclude([1.0], [1.0], [fallback], 1, options) == 2
     assert module.conclude([1.0], [1.0], [failed, fallback], 1, options) == 1
     assert module.conclude([1.0, 2.0], [1.0, 2.0], [], 0, options) == 0
+
+
+_MATRIX = "x @ (self.weight * torch.ones(16, 16)).tril().T"
+_ROUNDED = "x.to(torch.{0}).float() @ (self.weight * torch.ones(16, 16)).tril().to(torch.{0}).float().T"
+_DRAWN = "torch.randn(64, 16)"
+
+
+@pytest.mark.parametrize(
+    ("tier", "kept", "right"),
+    [
+        ("bf16", "bfloat16", True),
+        ("bf16", "float8_e5m2", False),
+        ("tf32", "float16", True),
+        ("tf32", "bfloat16", False),
+        ("default", "float16", False),
+        ("strict", "float16", False),
+    ],
+)
+def test_operands_of_products_may_lose_what_the_task_s_precision_allows(
+    tmp_path: Path, tier: str, kept: str, right: bool
+) -> None:
+    told = evidence.precision(TaskSource("a task", f'PRECISION = "{tier}"\n'), "cpu")
+    wrong = _compared(tmp_path, _MATRIX, _DRAWN, _ROUNDED.format(kept), told)[1]
+    assert (wrong == "") is right, wrong
+
+
+def test_on_a_gpu_convolutions_alone_may_lose_bits_by_default(tmp_path: Path) -> None:
+    """A convolution in channels-last ran in TF32 where the reference's did not, and the bundle's own check called it wrong."""
+    told = evidence.precision(TaskSource("a task", ""), "cuda")
+    convolution = "torch.nn.functional.conv1d({0}, {1}[None, None])"
+    weight = "self.weight[:5]"
+    kept = convolution.format("x.half().float()", f"{weight}.half().float()")
+    less = convolution.format("x.bfloat16().float()", f"{weight}.bfloat16().float()")
+    usual = convolution.format("x", weight)
+    drawn = "torch.randn(64, 1, 32)"
+    assert _compared(tmp_path, usual, drawn, kept, told)[1] == ""
+    assert _compared(tmp_path, usual, drawn, less, told)[1]
+    assert _compared(tmp_path, usual, drawn, kept, {**told, "mantissa_bits": None})[1]
+    assert _compared(tmp_path, _MATRIX, _DRAWN, _ROUNDED.format("float16"), told)[1]
