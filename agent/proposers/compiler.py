@@ -1,4 +1,4 @@
-"""Proposes what the compiler already knows: its default mode, and its generated kernels as editable sources."""
+"""Proposes what the compiler already knows: another layout, and its generated kernels as editable sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from agent.candidates import Candidate
 from agent.compiler import channels_last
 from agent.compiler.capture import capture
-from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
 from agent.proposers.base import ProposalContext
@@ -46,33 +45,18 @@ CUDA_EXTRACTIONS = (Extraction("inductor Triton", "generated kernels with one la
 
 
 class CompilerProposer:
-    """Origin `compiler`: its default mode first, which is cheap and shows the baseline's times; then what can win.
+    """Origin `compiler`: another layout, which is soon judged, then the generated kernels.
 
-    The other modes are baselines, too, compiled for exactly the shape, so as candidates they would end at 1.0x or below. They are
-    not judged: where one of them is the fastest, `agent.portfolio.baselines` makes it a member.
+    The modes of torch.compile are baselines, compiled for exactly the shape, so as candidates they would end at 1.0x or below. They
+    are not judged: where one of them is the fastest, `agent.portfolio.baselines` makes it a member.
     """
 
     origin = "compiler"
 
     def propose(self, context: ProposalContext) -> Iterator[Candidate]:
-        """Yield at most five candidates; what could not be made is told in an event and costs nothing else."""
-        yield from self._default_mode(context)
-        yield from self._extracted(context)
+        """Yield at most four candidates; what could not be made is told in an event and costs nothing else."""
         yield from self._channels_last(context)
-
-    def _default_mode(self, context: ProposalContext) -> Iterator[Candidate]:
-        mode = modes(context.device)[0]
-        if not self._worth_it(context, "compiler.modes"):
-            self._tell(
-                context, mode.label, "not entered: a candidate beats the best baseline on validation shapes"
-            )
-            return
-        try:
-            source = mode_source(mode, context.task.source, context.task.name)
-        except ProposalFailed as error:
-            self._tell(context, mode.label, str(error))
-            return
-        yield Candidate(source, self.origin, mode.label, note=mode.words)
+        yield from self._extracted(context)
 
     def _channels_last(self, context: ProposalContext) -> Iterator[Candidate]:
         """Another layout is no baseline's, so it can win, but only where a library has kernels for it."""

@@ -118,7 +118,7 @@ def main(
     seconds: Annotated[
         float,
         typer.Option(help="No new candidate is begun after these seconds; the result is still checked."),
-    ] = 90.0,
+    ] = 40.0,
     plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
 ) -> None:
     """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""

@@ -80,8 +80,12 @@ def _compared(
     (folder / "reproduce.py").write_text(_SOURCE.read_text())
     requests = [{"do": "prepare", "number": 0, "dims": {}, "seed": 1}, {"do": "check", "number": 0}]
     done = subprocess.run(
-        [sys.executable, "reproduce.py", "--worker", "optimized", "--device", "cpu", "--threads", "1"]
-        + ["--precision", json.dumps(precision)],
+        [
+            sys.executable,
+            "reproduce.py",
+            *"--worker optimized --device cpu --threads 1 --precision".split(),
+            json.dumps(precision),
+        ],
         cwd=folder,
         input="".join(json.dumps(one) + "\n" for one in requests),
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
