@@ -257,7 +257,7 @@ class Referee:
         request = {
             "call": "evaluate",
             "task": _task(task),
-            "candidate": {"source": candidate.source, "origin": candidate.origin, "label": candidate.label},
+            "candidate": _candidate(candidate),
             "effort": effort,
             "splits": list(splits),
             "shapes": dict(shapes) if shapes else None,
@@ -298,6 +298,21 @@ class Referee:
         outputs = {name: base64.b64decode(data) for name, data in answer.pop("outputs").items()}
         return ToolResult(**answer, outputs=outputs)
 
+    def build(self, task: TaskSource, candidate: CandidateSource, *, deadline_s: float = 900.0) -> None:
+        """Builds a candidate's extensions ahead of its evaluation, see :meth:`evaluator.referee.core.RefereeCore.build`.
+
+        Raises:
+            RefereeLost: the referee died or was killed meanwhile.
+        """
+        self._call(
+            {
+                "call": "build",
+                "task": _task(task),
+                "candidate": _candidate(candidate),
+                "deadline_s": deadline_s,
+            }
+        )
+
     def kill(self) -> None:
         """Kills the referee and everything it started, at once; a running call raises RefereeLost."""
         self._killed = True
@@ -327,6 +342,10 @@ class Referee:
 
 def _task(task: TaskSource) -> dict[str, str]:
     return {"name": task.name, "source": task.source}
+
+
+def _candidate(candidate: CandidateSource) -> dict[str, str]:
+    return {"source": candidate.source, "origin": candidate.origin, "label": candidate.label}
 
 
 __all__ = ["Referee", "RefereeLost", "ToolResult"]

@@ -129,6 +129,11 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
             name: base64.b64encode(data).decode() for name, data in result["outputs"].items()
         }
         return result
+    if call == "build":
+        core.build(
+            TaskSource(**request["task"]), CandidateSource(**request["candidate"]), request["deadline_s"]
+        )
+        return {}
     if call == "evaluate":
         from evaluator.referee.evaluation import Request
 

@@ -190,12 +190,16 @@ class Batch:
     # -- the referees' threads -----------------------------------------------------------------------------------
 
     def _work(self, place: Place, schedule: Schedule) -> None:
+        task = ""
         try:
             while not self._stopping.is_set():
                 entry = schedule.take(place.name, place.device, lambda entry: _at_home(entry, place))
                 if entry is None:
                     return
                 try:
+                    if task != entry.task.sha256:
+                        task = entry.task.sha256
+                        self._build([entry, *schedule.ahead(place.name)], place)
                     verdict = self._judge(entry, place)
                 except EvaluatorError as error:
                     # No referee can be had here, which is not this entry's fault.
@@ -216,6 +220,24 @@ class Batch:
             referee = self._referees.pop(place.name, None)
             if referee is not None:
                 referee.close()
+
+    def _build(self, entries: Sequence[Entry], place: Place) -> None:
+        """Builds the candidates of a task before the task takes a GPU's memory, for which others would wait meanwhile.
+
+        Raises:
+            EvaluatorError: no referee can be started, or we are stopping.
+        """
+        referee = self._referee(place, lost=False)
+        for entry in entries if place.device == "cuda" else ():
+            watchdog = threading.Timer(entry.deadline_s + _GRACE_S, referee.kill)
+            watchdog.daemon = True
+            watchdog.start()
+            try:
+                referee.build(entry.task, entry.candidate, deadline_s=entry.deadline_s)
+            except EvaluatorError:
+                return  # the evaluation meets it again, starts a referee that was lost, and says why
+            finally:
+                watchdog.cancel()
 
     def _had_no_room(self, entry: Entry, verdict: dict[str, Any]) -> bool:
         """Whether an entry found a GPU's memory full for the first time: then it is judged again when others are done."""

@@ -57,6 +57,11 @@ class Schedule:
             return None
         return deque(reversed([longest.pop() for _ in range(len(longest) // 2)]))
 
+    def ahead(self, worker: str) -> list[Entry]:
+        """What a referee has taken of its task and not begun."""
+        with self._guard:
+            return list(self._taken.get(worker, ()))
+
     def give_back(self, worker: str, entry: Entry) -> None:
         """Everything that a referee which cannot go on had taken, for others."""
         with self._guard:

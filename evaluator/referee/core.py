@@ -7,7 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
 from evaluator.lint.rules.answers import HARDLY
 from evaluator.lint.run import lint, refusal
+from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
@@ -28,7 +29,7 @@ from evaluator.referee.room import MoreMemoryNeeded
 from evaluator.referee.submission import Submission, Submissions, livelier
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.tool_run import ToolResult, run_tool
-from evaluator.sources import TaskSource
+from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.memory_parts import PARTS
 from evaluator.verdict import Verdict, as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore, given_shapes
@@ -244,6 +245,16 @@ class RefereeCore:
             return {"ok": False, "verdict": word, "reason": failure.sentence, "detail": failure.detail}
         except SandboxUnavailable as failure:
             return {"ok": False, "verdict": "not_judged", "reason": str(failure), "detail": ""}
+
+    def build(self, task: TaskSource, candidate: CandidateSource, deadline_s: float) -> None:
+        """Builds a candidate's extensions on a GPU machine before its task takes any of the GPU's memory; its evaluation finds them.
+
+        What goes wrong is told by the evaluation, in which it goes wrong again.
+        """
+        expires_at = time.monotonic() + deadline_s
+        with suppress(RoleFailure, SandboxUnavailable):
+            session = self.session(task, expires_at)
+            CandidateRun(self.fleet, session, candidate, expires_at).build_ahead()
 
     def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
         """The verdict as JSON-able dictionaries; kept for the next time that the same is asked."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from evaluator.referee.lent_memory import Lender
 
 #: Of a task's parts of the memory, for processes that compile beside it; where referees share a device (True), less.
-_COMPILERS_SHARE = {False: 0.4, True: 0.2}
+_COMPILERS_SHARE = {False: 0.4, True: 0.15}
 #: What a process may count on, of all memory of a GPU. Who finds less has not asked for too much.
 _PART = 1 / 4
-#: Four contexts, with the code of their kernels.
-_CONTEXTS_BYTES = 3 << 30
+#: Contexts with the code of their kernels: four or five of the first referee, and of each one that shares the device with it.
+_CONTEXTS_BYTES, _OTHERS_CONTEXTS_BYTES = 3 << 30, 2 << 30
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 #: For memory that others have; then once more, alone. Together that is less than what a batch allows a referee beyond a deadline.
 _MOST_WAIT_SECONDS = 300.0
@@ -51,7 +51,7 @@ class Room:
         #: For the reference and a candidate side by side; the rest is for the contexts of processes.
         self.budget_bytes = device.memory_bytes - _CONTEXTS_BYTES
         self._shared = referees > 1
-        self._part_bytes = self.budget_bytes // PARTS
+        self._part_bytes = (self.budget_bytes - (referees - 1) * _OTHERS_CONTEXTS_BYTES) // PARTS
         #: Parts of the memory with which a task begins.
         self.parts = max(1, PARTS // (2 if referees == 1 else max(referees, 4)))
 
@@ -135,8 +135,10 @@ class TaskMemory:
         self._since_s = time.monotonic()
 
     def give_back(self) -> None:
-        """All of it."""
+        """All of it, with what the referee keeps of ended processes: whoever takes these parts counts on that memory."""
         if self._held is not None:
+            if self._fleet.keeper is not None:
+                self._fleet.keeper.give_back()
             self._held.close()
         self._held = None
 
