@@ -320,6 +320,7 @@ class RefereeCore:
             self._needs_parts[request.task.sha256] = more.parts
             self._drop(request.task)
             return self._judge(request, progress, alone=alone)
+        parts = session.memory.parts
         unusable = verdict.verdict in ("task_rejected", "not_judged") or evaluation.again
         # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
         if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
@@ -327,6 +328,11 @@ class RefereeCore:
         # Without any time left a second look would only say timeout, which would be the candidate's fault.
         took_s = verdict.elapsed_s - evaluation.waited_s
         if evaluation.again and not alone and took_s < request.deadline_s:
+            if 0 < 2 * parts < PARTS:
+                # For all of them everybody else would have to end first.
+                self._needs_parts[request.task.sha256] = 2 * parts
+                self._drop(request.task)
+                return self._judge(_rest(request, took_s), progress)
             self._close_idle(in_use=0)
             return self._judge(_rest(request, took_s), progress, alone=True)
         return as_json(verdict)

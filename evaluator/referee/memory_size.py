@@ -34,8 +34,10 @@ _ALIGNMENT, _GAP_BYTES = 64, 64
 _PROCESSES = 4
 _REGIONS_SHARE = 2 / 3
 #: A shape is large whose outputs or inputs take more: its outputs are compared in pieces and not copied, and its baselines are timed in
-#: the session's own process. What a float64 expectation takes is 24 times the float32 output.
+#: the session's own process.
 _LARGE_OUTPUTS_BYTES, _LARGE_INPUTS_BYTES = 256 << 20, 1 << 30
+#: What a float64 expectation takes of a shape that is not large, of the float32 output.
+_ORACLE = 24
 #: Of a large shape: what the pool has beyond the measured peak (rounding to pieces, and a candidate's temporaries), and the place for copies of
 #: parts of outputs in float64.
 _SPARE_BYTES, _PART_BYTES = 256 << 20, 768 << 20
@@ -121,13 +123,22 @@ class ShapeNeeds:
 
     def fits(self, budget_bytes: int) -> bool:
         """Whether reference and candidate have room side by side; the referee has the weights once more."""
-        return self.wanted_bytes <= budget_bytes
+        return self._both_bytes <= budget_bytes
 
     @property
-    def wanted_bytes(self) -> int:
+    def _both_bytes(self) -> int:
         """Of reference and candidate side by side, and of the referee."""
         both_bytes = 2 * (self.slot_bytes + self.peak_bytes + self.weights_bytes) + self.weights_bytes
         return both_bytes + (_FIXED_BYTES if self.large else 0)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What an evaluation takes at ease: of a shape that is not large the control has a process, too, and the oracle computes at once."""
+        if self.large:
+            return self._both_bytes
+        reference, other = (self.least(_FEWEST_CALLS, 0, of) for of in ("reference", "others"))
+        weights_bytes = _PROCESSES * self.weights_bytes
+        return reference.total_bytes + 2 * other.total_bytes + weights_bytes + _ORACLE * self.outputs_bytes
 
     def most_calls(self, usual_size: MemorySize, each_bytes: int) -> int:
         """Calls of the longest block, the same in every process: one at a large shape, else as many as a usual amount holds.

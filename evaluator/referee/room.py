@@ -51,7 +51,8 @@ class Room:
         #: For the reference and a candidate side by side; the rest is for the contexts of processes.
         self.budget_bytes = device.memory_bytes - _CONTEXTS_BYTES
         self._shared = referees > 1
-        self._part_bytes = (self.budget_bytes - (referees - 1) * _OTHERS_CONTEXTS_BYTES) // PARTS
+        contexts_bytes = min((referees - 1) * _OTHERS_CONTEXTS_BYTES, self.budget_bytes // 2)
+        self._part_bytes = (self.budget_bytes - contexts_bytes) // PARTS
         #: Parts of the memory with which a task begins.
         self.parts = max(1, PARTS // (2 if referees == 1 else max(referees, 4)))
 

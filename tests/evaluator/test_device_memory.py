@@ -35,7 +35,7 @@ from evaluator.referee.memory_size import (
     usual,
 )
 from evaluator.referee.room import Room, had_its_part, held_most
-from evaluator.roles import device_memory
+from evaluator.roles import device_memory, runner
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, without_measurement
@@ -373,14 +373,45 @@ def test_a_reference_without_memory_is_tried_again_with_all_of_the_device(driver
     assert not judging._was_at_fault(RoleFailure("out_of_memory", "20 MiB", role="reference"))
 
 
+@pytest.mark.parametrize("word", ["too small", "20 MiB"])
+@pytest.mark.parametrize("role", ["reference", "candidate"])
+def test_a_pool_that_cannot_grow_beside_others_is_tried_again(driver: Driver, word: str, role: str) -> None:
+    """Seen on an H100: a compiled convolution that needs twice what the eager one takes refused the task while others had memory."""
+    judging: Any = object.__new__(Evaluation)
+    judging.control = SimpleNamespace(close=lambda: None)
+    judging.session, judging.candidate = _compilers(False), SimpleNamespace(process=None)
+    lock = SimpleNamespace(exclusive=nullcontext)
+    failure = RoleFailure("out_of_memory", runner.TOO_SMALL if word == "too small" else word, role=role)
+    for referees, alone, at_fault in ((4, False, False), (4, True, True)):
+        judging._alone = alone
+        judging.fleet = SimpleNamespace(
+            keeper=Lender(None),
+            device_lock=lock,
+            room=Room(H200(), referees),  # type: ignore[arg-type]
+        )
+        if not alone or word == "too small":
+            assert judging._was_at_fault(failure) == at_fault
+
+
 @pytest.mark.parametrize(
-    ("elapsed_s", "waited", "looks"),
-    [(1.0, 0.0, [False, True]), (99.0, 0.0, [False]), (99.0, 95.0, [False, True])],
+    ("elapsed_s", "waited", "had", "looks", "taken"),
+    [
+        (1.0, 0.0, 8, [False, True], 0),
+        (99.0, 0.0, 8, [False], 0),
+        (99.0, 95.0, 8, [False, True], 0),
+        (1.0, 0.0, 3, [False, False, False, True], 12),
+        (1.0, 0.0, 0, [False, True], 0),
+    ],
 )
 def test_the_second_look_needs_time_that_is_left(
-    elapsed_s: float, waited: float, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+    elapsed_s: float,
+    waited: float,
+    had: int,
+    looks: list[bool],
+    taken: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What an evaluation waited for memory is no time of its own."""
+    """What an evaluation waited for memory is no time of its own. It is alone when twice its parts would be all there are."""
     task, candidate = TaskSource("t", "x = 1\n"), CandidateSource("y = 1\n")
     told: list[bool] = []
 
@@ -406,15 +437,20 @@ def test_the_second_look_needs_time_that_is_left(
             return replace(made, elapsed_s=elapsed_s)
 
     monkeypatch.setattr(core_module, "Evaluation", Crowded)
-    session = SimpleNamespace(process=SimpleNamespace(expires_at=0.0), shapes={}, close=lambda: None)
     core: Any = object.__new__(RefereeCore)
     core._lint_reports, core._needs_parts = SimpleNamespace(get=lambda *_: None), {}
     core._sessions = OrderedDict()
     parts = SimpleNamespace(wanted=lambda: False)
     core.fleet = SimpleNamespace(environment=dict, gpu=True, memory_parts=parts)
-    core.session = lambda *_: session
+    core.session = lambda *_: SimpleNamespace(
+        process=SimpleNamespace(expires_at=0.0),
+        shapes={},
+        close=lambda: None,
+        memory=SimpleNamespace(parts=core._needs_parts.get(task.sha256, had)),
+    )
     found = core._judge(Request(task, candidate, deadline_s=10.0), lambda *_: None)
     assert (told, found["verdict"]) == (looks, "not_judged")
+    assert core._needs_parts.get(task.sha256, 0) == taken
 
 
 # -- how many ----------------------------------------------------------------------------------------------------------
