@@ -36,8 +36,9 @@ def test_mixed_contents_are_the_hosts(tmp_path: Path, dtype: str) -> None:
     masks = torch.from_numpy(drawn.masks.view(np.int64).copy()).cuda()
     target = torch.zeros(9, 40 * 53, dtype=getattr(torch, dtype), device="cuda")
     stream = torch.cuda.current_stream().cuda_stream
+    items = 37 * 53
     device_chain.fill(
-        target.data_ptr(), target[0].nbytes, sources, rows, masks, 37 * 53, draws[0].itemsize, stream
+        target.data_ptr(), target[0].nbytes, sources, rows, masks, items, items, draws[0].itemsize, stream
     )
     torch.cuda.synchronize()
     library = chain.load(chain.build(tmp_path))
