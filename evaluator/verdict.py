@@ -106,8 +106,8 @@ class KernelShare:
 class Verdict:
     """See design section 3; field names are the JSON's.
 
-    ``summary`` has ``geomean_speedup`` with ``geomean_ci95``, ``worst_speedup``, ``p5_speedup``, ``share_slower``,
-    ``share_faster`` and ``shapes`` of the headline (:data:`HEADLINE`), the same in ``by_split``, and of each stratum alone in
+    ``summary`` has ``geomean_speedup`` with ``geomean_ci95``, ``worst_speedup`` (of all timed shapes), ``p5_speedup``,
+    ``share_slower``, ``share_faster`` and ``shapes`` of the headline (:data:`HEADLINE`), the same in ``by_split``, and of each stratum in
     ``by_stratum``; ``traffic`` where the headline is weighted by it; ``overfit_index``.
     ``measured_at`` is when it was reached (UTC); ``reused`` says that it was not reached now but kept from then.
     """

@@ -101,7 +101,7 @@ def _headline(timed: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
             "shapes": len({str(r.dims) for r in rows}),
             "share": traffic.share([r.dims for r in rows]),
         }
-        return {**figures, "traffic": of_traffic}
+        return {**figures, **_worst(timed), "traffic": of_traffic}
     groups: dict[str, list[ShapeResult]] = {}
     for result in timed:
         groups.setdefault(str(result.stratum), []).append(result)
@@ -109,7 +109,13 @@ def _headline(timed: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
         if chosen := {name: groups[name] for name in names if name in groups}:
             groups = chosen
             break
-    return {**_figures(groups), "traffic": None}
+    return {**_figures(groups), **_worst(timed), "traffic": None}
+
+
+def _worst(timed: list[ShapeResult]) -> dict[str, float]:
+    """The lowest speedup at any timed shape, those that the headline leaves out among them."""
+    speedups = [r.speedup for r in timed if r.speedup]
+    return {"worst_speedup": min(speedups)} if speedups else {}
 
 
 def _figures(groups: dict[str, list[ShapeResult]], weights: Sequence[float] | None = None) -> dict[str, Any]:

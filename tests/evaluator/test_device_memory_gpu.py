@@ -18,7 +18,7 @@ from tests.evaluator import judging
 
 ROW_SUM = TaskSource("row_sum", catalog.load("row_sum").source)
 SMALL = {"rows": 33, "cols": 257, "dtype": "float32"}
-LARGE = {"rows": 8192, "cols": 8192, "dtype": "float32"}
+LARGE: dict[str, Any] = {"rows": 8192, "cols": 8192, "dtype": "float32"}
 #: So many that the usual memory for inputs is smaller than the large shape's 256 MiB, on any GPU there is.
 REFEREES = 96
 #: Takes a share of all memory before it returns what is right.
