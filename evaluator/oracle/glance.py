@@ -14,6 +14,8 @@ from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.tolerance import Bounds, as_rows, row_rms
 
 _SAMPLED_ELEMENTS, _CHUNK = 1 << 17, 2048
+#: How much more than in a check a timed call may be off before the oracle is asked, which has the last word.
+_TIMED_SLACK = 2.0
 
 
 def agree(
@@ -21,28 +23,25 @@ def agree(
     own: Array,
     dtype: str,
     bounds: Bounds,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...],
+    *,
+    thorough: bool = False,
 ) -> bool:
     """Whether flat values agree with the reference's own; what differs is not wrong until the oracle says so.
+
+    Errors are relative to their row, as the oracle's are: a bound of one row means nothing in another one.
 
     Args:
         values: of the candidate, in the carrier of ``dtype``.
         own: of the reference.
         dtype: torch's name.
         bounds: what contents of the same distribution needed.
-        shape: looks thoroughly, as the oracle does: at every element, errors relative to its row, within the usual bound.
-            Otherwise twice the widest one counts, relative to the whole, and large host arrays are compared by random
-            chunks, which nobody can know beforehand.
+        shape: of the output.
+        thorough: looks at every element, within the usual bound. Otherwise twice that counts, and twice what a small element may be
+            off by; of large host arrays random parts of rows are compared, which nobody can know beforehand.
     """
-    bound, rms_bound = bounds.usual, bounds.rms
-    if shape is None:
-        bound, rms_bound = 2.0 * bounds.widest, 2.0 * bounds.rms
-        shape = (values.size,) if isinstance(values, np.ndarray) else tuple(values.shape)
-        if isinstance(values, np.ndarray) and values.size > _SAMPLED_ELEMENTS:
-            generator = np.random.default_rng(secrets.randbits(64))
-            starts = generator.integers(0, values.size - _CHUNK, _SAMPLED_ELEMENTS // _CHUNK)
-            places = (starts[:, None] + np.arange(_CHUNK)).reshape(-1)
-            values, own, shape = values[places], own[places], (places.size,)
+    if not thorough and isinstance(values, np.ndarray) and values.size > _SAMPLED_ELEMENTS:
+        values, own, shape = _drawn(values, own, shape)
     xp = space(values)
     if not is_inexact(dtype):
         return bool((values == own).all())
@@ -58,9 +57,22 @@ def agree(
         mine, theirs = xp.where(finite, mine, 0.0), xp.where(finite, theirs, 0.0)
     magnitude = xp.abs(theirs)
     scale = magnitude + rms_of_rows(magnitude, are_fills(theirs, bounds.fills)) + sys.float_info.min
+    slack, least = (1.0, 0.0) if thorough else (_TIMED_SLACK, bounds.least)
     with xp.quiet():
-        errors = xp.abs(mine - theirs) / scale
+        errors = xp.abs(mine - theirs)
         # Worded so that a NaN does not pass.
-        if not bool((errors <= bound).all()):
+        if not bool((errors <= slack * (bounds.usual * scale + least)).all()):
             return False
-    return rms_bound == math.inf or bool((row_rms(errors) <= rms_bound).all())
+    return bounds.rms == math.inf or bool((row_rms(errors / scale) <= slack * bounds.rms).all())
+
+
+def _drawn(values: Array, own: Array, shape: tuple[int, ...]) -> tuple[Array, Array, tuple[int, int]]:
+    """Random parts of rows of two flat arrays, as rows of at most ``_CHUNK``."""
+    width = shape[-1] if len(shape) > 1 else values.size
+    piece = min(width, _CHUNK)
+    count = _SAMPLED_ELEMENTS // piece
+    generator = np.random.default_rng(secrets.randbits(64))
+    rows = generator.integers(0, values.size // width, count)
+    starts = rows * width + generator.integers(0, width - piece + 1, count)
+    places = (starts[:, None] + np.arange(piece)).reshape(-1)
+    return values[places], own[places], (count, piece)

@@ -65,25 +65,27 @@ def as_rows(values: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far an output was allowed to be off, relatively.
+    """How far an output was allowed to be off.
+
+    A row in which everything cancels is allowed any relative error, so no relative bound of a single row stands here.
 
     Attributes:
-        widest: in the row that was allowed most.
-        usual: in the median row. One row in which everything cancels widens nothing here.
-        rms: root mean square, in the row that was allowed most; infinite where there was no such bound.
+        usual: in the median row, relative to the row.
+        least: at the smallest element of the median row, in the output's own unit.
+        rms: root mean square, relative, in the row that was allowed most; infinite where there was no such bound.
         fills: values that say nothing of a row's scale.
     """
 
-    widest: float
     usual: float
+    least: float
     rms: float
     fills: tuple[float, ...] = ()
 
     def or_wider(self, other: Bounds) -> Bounds:
         """The larger of each."""
         fills = tuple(sorted({*self.fills, *other.fills}))
-        widest, usual = max(self.widest, other.widest), max(self.usual, other.usual)
-        return Bounds(widest, usual, max(self.rms, other.rms), fills)
+        usual, least = max(self.usual, other.usual), max(self.least, other.least)
+        return Bounds(usual, least, max(self.rms, other.rms), fills)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Expected:
         if not xp.size(self.bound):
             return Bounds(0.0, 0.0, math.inf)
         rms = math.inf if self.rms_bound is None else float(self.rms_bound.max())
-        return Bounds(float(self.bound.max()), xp.median(self.bound), rms, self.fills)
+        least_scale = -xp.max_of_rows(-self.scale)
+        return Bounds(xp.median(self.bound), xp.median(self.bound * least_scale), rms, self.fills)
 
 
 def expect(

@@ -139,8 +139,7 @@ class Evaluation:
     def _was_at_fault(self, failure: RoleFailure) -> bool:
         """GPU only: whether a process that ran out of memory or left a baseline without, asked for too much."""
         if runner.TOO_SMALL in failure.sentence:
-            # Its pool grows where so much is free, which it is not while others have it.
-            return self.fleet.room.can_tell(alone=self._alone)
+            return self.fleet.room.can_tell(alone=self._alone)  # it grows where so much is free
         assert self.fleet.keeper is not None
         if self.session.ahead.give_memory_back() and not self._alone:
             return False  # our own compilers had some of it

@@ -144,7 +144,14 @@ def mimic(shape: OpenShape) -> None:
     own, _ = _own(shape.side, shape.side.own)
     for index in range(len(own.metas)):
         for _, mine, _ in list(pieces(own.tensor(index), own.tensor(index)))[:_TIMED_PIECES]:
-            agree(mine.reshape(-1), mine.reshape(-1), own.metas[index].dtype, _ANY, tuple(mine.shape))
+            agree(
+                mine.reshape(-1),
+                mine.reshape(-1),
+                own.metas[index].dtype,
+                _ANY,
+                tuple(mine.shape),
+                thorough=True,
+            )
 
 
 def _names(session: TaskSession, shape: OpenShape) -> list[str]:
@@ -309,7 +316,8 @@ class _Comparison:
     def _agrees(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> bool:
         if self._outcome.bounds and self._places is not None:
             bounds = self._outcome.bounds[index]
-            return agree(mine.reshape(-1), theirs.reshape(-1), meta.dtype, bounds, tuple(mine.shape))
+            shape = tuple(mine.shape)
+            return agree(mine.reshape(-1), theirs.reshape(-1), meta.dtype, bounds, shape, thorough=True)
         return self._beside_own(meta, mine, theirs).ok
 
     def _beside_own(self, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> Comparison:

@@ -466,7 +466,8 @@ class Side(KeptCalls):
                 dense(own, own_meta),
                 meta.dtype,
                 bound,
-                own_meta.shape if thorough else None,
+                own_meta.shape,
+                thorough=thorough,
             )
             for span, meta, own, own_meta, bound in zip(
                 spans, metas, own_spans, own_metas, bounds, strict=True

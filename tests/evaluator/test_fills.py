@@ -67,9 +67,9 @@ def test_what_stands_beside_a_fill_is_looked_at(dtype: str, fill: float | str) -
         assert not compare(wrong, expected).ok
     assert expected.rms < 100.0
     own = from_float64(np.asarray(expected.own), dtype).reshape(-1)
-    assert glance.agree(mine.reshape(-1), own, dtype, expected.bounds)
-    assert not glance.agree(zeros, own, dtype, expected.bounds)
+    assert glance.agree(mine.reshape(-1), own, dtype, expected.bounds, _SHAPE)
     assert not glance.agree(zeros, own, dtype, expected.bounds, _SHAPE)
+    assert not glance.agree(zeros, own, dtype, expected.bounds, _SHAPE, thorough=True)
 
 
 @pytest.mark.parametrize("fill", [-1e9, _LOWEST])
@@ -82,7 +82,7 @@ def test_a_device_s_arithmetic_says_the_same(fill: float | str) -> None:
     assert compare(torch.from_numpy(mine.astype(np.float32)).reshape(-1), expected).ok
     assert not compare(torch.from_numpy(zeros).reshape(-1), expected).ok
     own = expected.own.float().reshape(-1)
-    assert not glance.agree(torch.from_numpy(zeros).reshape(-1), own, "float32", expected.bounds)
+    assert not glance.agree(torch.from_numpy(zeros).reshape(-1), own, "float32", expected.bounds, _SHAPE)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Tasks and candidates that once got the wrong answer, and tests that they get the right one."""

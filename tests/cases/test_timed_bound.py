@@ -1,0 +1,54 @@
+"""What is right when called alone and wrong where calls follow each other is rejected, however far off some row may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource, TaskSource
+
+pytestmark = [pytest.mark.attacks, pytest.mark.slow]
+
+_FOLDER = Path(__file__).parent
+_HEAD, _ZEROS = ((_FOLDER / f"timed_bound_{part}.py").read_text() for part in ("task", "candidate"))
+_ALONE = "self.score(F.relu(self.up(x)))"
+
+
+@pytest.fixture(scope="module")
+def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
+    with Referee("cpu", work_dir=tmp_path_factory.mktemp("cases")) as running:
+        yield running
+
+
+def _judged(referee: Referee, task: str, candidate: str) -> dict[str, Any]:
+    return referee.evaluate(TaskSource("case", task), CandidateSource(candidate), deadline_s=240.0)
+
+
+@pytest.mark.parametrize(
+    "soon",
+    [
+        "torch.zeros(x.shape[0], 1)",
+        f"{_ALONE}.bfloat16().float()",
+        f"{_ALONE}.roll(1, 0)",
+        f"{_ALONE} * 1.001",
+    ],
+)
+def test_a_head_with_one_output(referee: Referee, soon: str) -> None:
+    """All of these are within the relative bound of the row in which everything cancels, where the file waits for such a row."""
+    task = _HEAD.replace("786432", "196608").replace("917504", "229376")
+    zeros = "torch.zeros(x.shape[0], 1)"
+    assert _ZEROS.count(zeros) == 1 and "if soon and self.wide" in _ZEROS
+    candidate = _ZEROS.replace(zeros, soon).replace("if soon and self.wide", "if soon")
+    verdict = _judged(referee, task, candidate)
+    assert verdict["verdict"] == "incorrect" and "in a timed call" in verdict["reason"], verdict["reason"]
+
+
+def test_zeros_in_small_rows(referee: Referee) -> None:
+    """The quick look passes these; outputs that are drawn for the oracle do not."""
+    task, candidate = ((_FOLDER / f"small_rows_{part}.py").read_text() for part in ("task", "candidate"))
+    verdict = _judged(referee, task, candidate)
+    assert verdict["verdict"] == "incorrect" and "in a timed call" in verdict["reason"], verdict["reason"]
