@@ -15,7 +15,7 @@ from typing import Any
 from agent.bundle.domain import Domain, dims_key
 from agent.bundle.guards import internal_names, write_guards
 from agent.bundle.measured import Measured, constants_text, example_text
-from agent.bundle.sections import Section, bound_names, cut, indented, rename_collisions
+from agent.bundle.sections import Section, bound_names, cut, indented, rename_collisions, with_types_of
 from agent.candidates import Candidate
 from agent.dispatch.tree import Node, leaves, python_lines
 from agent.errors import AssemblyError
@@ -160,7 +160,7 @@ def assemble(
     taken.update(reference.names)
     sections: list[Section] = []
     for index, member in enumerate(members, start=1):
-        section = cut(member.source, "ModelNew")
+        section = with_types_of(reference, cut(member.source, "ModelNew"))
         section = rename_collisions(section, taken, f"_{index}", {"ModelNew": f"Member{index}"})
         taken.update(section.names)
         sections.append(section)

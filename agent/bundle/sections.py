@@ -84,6 +84,32 @@ def cut(source: str, root: str) -> Section:
     return Section(text=_lines_of(source, statements, kept), names=names, futures=futures)
 
 
+def with_types_of(reference: Section, section: Section) -> Section:
+    """The section without named tuples that the reference defines in the same words: what is returned has one type then, whoever runs."""
+    theirs = {
+        ast.dump(statement) for statement in ast.parse(reference.text).body if _is_named_tuple(statement)
+    }
+    statements = ast.parse(section.text).body
+    kept = [statement for statement in statements if ast.dump(statement) not in theirs]
+    if len(kept) == len(statements):
+        return section
+    left_out = {name for statement in statements if statement not in kept for name in bound_names(statement)}
+    names = {name: path for name, path in section.names.items() if name not in left_out}
+    return Section(_lines_of(section.text, statements, kept), names, section.futures)
+
+
+def _is_named_tuple(statement: ast.stmt) -> bool:
+    """Whether a statement defines one, as a class or by a call."""
+    if isinstance(statement, ast.ClassDef):
+        makers = statement.bases
+    elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+        makers = [statement.value.func]
+    else:
+        return False
+    words = {ast.unparse(maker).rpartition(".")[2] for maker in makers}
+    return not words.isdisjoint({"NamedTuple", "namedtuple"})
+
+
 def rename_collisions(
     section: Section, taken: Mapping[str, str | None], suffix: str, also: Mapping[str, str]
 ) -> Section:

@@ -281,8 +281,8 @@ def check_form(side: Side, block: Block, case: Content) -> None:
         raise Rejected("contract_violation", sentence, (Finding("output_count", "error", sentence),))
     if block.report.structure != case.structure:
         sentence = (
-            "its outputs stand in other containers (or beside other plain values) than the reference's: return the same tuples, "
-            "lists, dictionaries and plain values"
+            "its outputs stand in other containers (or beside other plain values) than the reference's: return the same types of "
+            "containers (a list is no tuple, a tuple no named tuple; name and fields count), the same keys and plain values"
         )
         raise Rejected("contract_violation", sentence, (Finding("output_structure", "error", sentence),))
     for meta, wanted in zip(metas, expected, strict=True):

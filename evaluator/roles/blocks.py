@@ -115,17 +115,20 @@ def _collect(result: Any, found: list[Any]) -> None:
 def structure(result: Any, depth: int = 0) -> str:
     """The containers of a result in words: what must be the same for a module to be put in another's place.
 
-    Lists and tuples are alike; keys, None, texts and the kinds of numbers count.
+    The type of each container counts by its name, with the fields of a named tuple; so do keys, None, texts and the kinds of numbers.
     """
     if depth > _MAX_DEPTH:
         raise ContractError("forward() returned containers within containers without end")
     if isinstance(result, torch.Tensor):
         return "tensor"
+    kind = type(result).__name__
     if isinstance(result, (tuple, list)):
-        return f"[{', '.join(structure(item, depth + 1) for item in result)}]"
+        fields = ", ".join(map(str, getattr(result, "_fields", ())))
+        return f"{kind}({fields})[{', '.join(structure(item, depth + 1) for item in result)}]"
     if isinstance(result, dict):
         keys = sorted(result, key=str)
-        return "{" + ", ".join(f"{key!r}: {structure(result[key], depth + 1)}" for key in keys) + "}"
+        items = ", ".join(f"{key!r}: {structure(result[key], depth + 1)}" for key in keys)
+        return f"{kind}{{{items}}}"
     return type(result).__name__ if type(result) in (bool, int, float) else repr(result)
 
 
