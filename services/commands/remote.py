@@ -25,6 +25,7 @@ from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, key_fr
 from services.commands.showing import event_line, leaderboard
 from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
 from services.dashboard import story
+from services.plain_text import plain_line
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KERNELWRIGHT_URL", help="Where the service is; `serve` prints it.")
@@ -151,7 +152,7 @@ def watch(
             for event in client.watch(job_id):
                 if event.name == story.PROGRESS_EVENT:
                     done, total = event.data.get("done"), event.data.get("total")
-                    text = story.progress(event.data).replace("[", "\\[")
+                    text = plain_line(story.progress(event.data)).replace("[", "\\[")
                     bar.update(row, description=text, completed=done or 0, total=total or None)
                 line = event_line(event.model_dump(mode="json"))
                 if line:
@@ -159,7 +160,7 @@ def watch(
         job = client.job(job_id)
         found = list(client.candidates(job_id))
     console.print(leaderboard([view.model_dump(mode="json") for view in found]))
-    console.print(f"{job.state}: {job.reason}", markup=False, highlight=False)
+    console.print(f"{job.state}: {plain_line(job.reason)}", markup=False, highlight=False)
     raise typer.Exit(0 if job.state == "succeeded" else 1)
 
 

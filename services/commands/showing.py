@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluator.verdict import by_size
+from services.plain_text import plain_line
 
 _COLORS = {"accepted": "green", "not_judged": "yellow"}
 _LONGEST_REASON = 90
@@ -30,13 +31,13 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
         speedup, interval, phase, by_traffic = measured(view)
         word = view["verdict"] or "pending"
         strata = by_size((view.get(phase) or {}).get("summary") or {}).replace(", ", "\n")
-        name = Text(_plain(view["label"]))
+        name = Text(plain_line(view["label"]))
         if word not in ("accepted", "pending"):
             name.append(f"\n{_shortened(view['reason'] or '')}", style="dim")
         table.add_row(
             name,
-            _plain(view["origin"]),
-            Text(_plain(word), style=_COLORS.get(word, "red" if view["verdict"] else "dim")),
+            plain_line(view["origin"]),
+            Text(plain_line(word), style=_COLORS.get(word, "red" if view["verdict"] else "dim")),
             (f"{speedup:.2f}x" + (f"\n{strata}" if strata else "")) if speedup is not None else "-",
             f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
             *([f"{by_traffic:.2f}x" if by_traffic is not None else "-"] if weighted else []),
@@ -55,24 +56,26 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
         word = str(data.get("verdict"))
         return Text.assemble(
             "judged ",
-            _plain(label),
+            plain_line(label),
             f" ({data.get('phase')}): ",
-            (_plain(word), _COLORS.get(word, "red")),
+            (plain_line(word), _COLORS.get(word, "red")),
             shown,
         )
     if name == "portfolio.changed":
         speedup, seconds = data.get("geomean_speedup"), data.get("seconds")
         what = "first accepted candidate" if data.get("provisional") else "best so far"
-        told = f"{what}: {_plain(data.get('label'))} ({_plain(data.get('origin'))})"
+        told = f"{what}: {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})"
         told += f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
         told += f" after {seconds:.0f} s" if isinstance(seconds, int | float) else ""
         return Text(
             told + (", provisional: not validated yet" if data.get("provisional") else ""), style="bold"
         )
     if name == "candidate.proposed":
-        return Text(f"proposed {_plain(data.get('label'))} ({_plain(data.get('origin'))})", style="dim")
+        return Text(
+            f"proposed {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})", style="dim"
+        )
     if name == "task.inferred":
-        return Text("\n".join(_plain(line) for line in str(data["text"]).splitlines()))
+        return Text("\n".join(plain_line(line) for line in str(data["text"]).splitlines()))
     if name in ("job.failed", "job.cancelled", "job.finished", "job.waiting"):
         return Text(f"{name}: {_shortened(data.get('reason') or '')}")
     return None
@@ -96,11 +99,6 @@ def measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | N
     return None, None, "-", None
 
 
-def _plain(value: Any) -> str:
-    """Text without control characters: a terminal obeys them, and these words come from candidates."""
-    return "".join(character if character.isprintable() else " " for character in str(value))
-
-
 def _shortened(text: str) -> str:
-    line = _plain(text)
+    line = plain_line(text)
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"

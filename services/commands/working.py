@@ -20,6 +20,7 @@ from rich.table import Table
 from services.commands.folder import close_data_folder, open_database
 from services.commands.showing import event_line, leaderboard
 from services.jobs.views import JobView
+from services.plain_text import plain_line
 
 Out = Annotated[Path | None, typer.Option(help="Copy the bundle to this file or folder.")]
 EXIT_FAILED, EXIT_WAITING = 1, 3
@@ -41,7 +42,8 @@ def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as
         json.dump(shown, sys.stdout)
         sys.stdout.write("\n")
     else:
-        said = job.reason if job.verdict == "no_improvement" else f"{job.state}: {job.reason}"
+        reason = plain_line(job.reason)
+        said = reason if job.verdict == "no_improvement" else f"{job.state}: {reason}"
         say.print(said, markup=False, highlight=False)
         if bundle:
             Console().print(f"bundle: {bundle}", markup=False, highlight=False, soft_wrap=True)

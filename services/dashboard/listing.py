@@ -15,6 +15,8 @@ from pygments import highlight  # type: ignore[import-untyped]
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 
+from services.plain_text import plain
+
 # Beyond these sizes a page would be slow to make and useless to read; the raw file is one click away.
 HIGHLIGHT_LIMIT_CHARACTERS = 200_000
 DIFF_LIMIT_LINES = 5_000
@@ -144,4 +146,4 @@ def unified(old_source: str, new_source: str) -> list[DiffLine] | None:
 
 def _lines(source: str) -> list[str]:
     # str.splitlines would also split at form feeds and Unicode separators that editors show inside a line.
-    return source.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
+    return plain(source.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")).split("\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from services.plain_text import plain
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -127,17 +129,27 @@ def storable_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def storable_json(value: Any) -> Any:
+def shown_text(text: str) -> str:
+    """Storable text that people will read and nothing will run: without control characters, see `services.plain_text`."""
+    return plain(storable_text(text))
+
+
+def storable_json(value: Any, text: Callable[[str], str] = storable_text) -> Any:
     """`value` with storable text, string keys, and null for numbers that JSON does not have (NaN, infinities)."""
     if isinstance(value, str):
-        return storable_text(value)
+        return text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {storable_text(str(key)): storable_json(item) for key, item in value.items()}
+        return {text(str(key)): storable_json(item, text) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [storable_json(item) for item in value]
+        return [storable_json(item, text) for item in value]
     return value
+
+
+def shown_json(value: Any) -> Any:
+    """The same of a value without sources: every text in it is shown text."""
+    return storable_json(value, shown_text)
 
 
 def dump_json(value: Any) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from services.dashboard import formats, words
 from services.dashboard.ranking import Row, leaderboard
+from services.plain_text import plain_line
 
 _STYLES = {"good": "green", "bad": "red", "cheat": "magenta", "warn": "yellow"}
 _LONGEST_REASON = 100
@@ -40,30 +41,24 @@ def board(candidates: Sequence[Mapping[str, Any]], winner_sha256: str | None) ->
     return table
 
 
-def printable(value: object) -> str:
-    """Text without control characters: a terminal obeys them, and these words may come from a candidate."""
-    text = "" if value is None else str(value)
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def _cells(row: Row) -> list[Text]:
     candidate, said = row.candidate, words.verdict(row.verdict_word)
-    name = Text(printable(candidate.get("label")) or printable(candidate.get("sha256"))[:12])
+    name = Text(plain_line(candidate.get("label")) or plain_line(candidate.get("sha256"))[:12])
     if row.is_winner:
         name.append("  winner", style="bold green")
     if said.tone in ("bad", "cheat", "warn"):
-        name.append(f"\n{_shortened(printable(candidate.get('reason')))}", style="dim")
+        name.append(f"\n{_shortened(plain_line(candidate.get('reason')))}", style="dim")
     where = "" if row.measured_on != "screen" or row.geomean is None else " on visible shapes only"
-    where += f" on {printable(row.elsewhere)}" if row.elsewhere else ""
+    where += f" on {plain_line(row.elsewhere)}" if row.elsewhere else ""
     return [
         Text(str(row.rank) if row.rank else ""),
         name,
-        Text(printable(words.origin(candidate.get("origin")).label)),
+        Text(plain_line(words.origin(candidate.get("origin")).label)),
         Text(formats.speedup(row.geomean) + where, style="bold" if row.rank else "dim"),
         Text(formats.interval(row.ci95), style="" if row.ci95 else "dim"),
         Text(formats.speedup(row.worst), style="" if row.worst else "dim"),
         Text(formats.count(row.lines)),
-        Text(printable(said.label), style=_STYLES.get(said.tone, "dim")),
+        Text(plain_line(said.label), style=_STYLES.get(said.tone, "dim")),
     ]
 
 

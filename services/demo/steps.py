@@ -26,9 +26,10 @@ from services.client import Client
 from services.commands.showing import event_line
 from services.dashboard import formats, story, words
 from services.demo import cheat
-from services.demo.board import board, printable
+from services.demo.board import board
 from services.demo.failure import DemoFailed
 from services.demo.serving import START_WITHIN_S
+from services.plain_text import plain_line
 
 JUDGE_WITHIN_S = 300.0
 REPRODUCE_WITHIN_S = 600.0
@@ -87,7 +88,7 @@ class Demo:
             job = self._ask("GET", f"/jobs/{job['id']}")
         if job["state"] != "succeeded":
             word = words.verdict(job["verdict"]).label if job["verdict"] else job["state"]
-            raise DemoFailed(f"the job ended as {job['state']} ({word}): {printable(job['reason'])}")
+            raise DemoFailed(f"the job ended as {job['state']} ({word}): {plain_line(job['reason'])}")
         return job
 
     def _follow(self, job_id: str) -> None:
@@ -102,7 +103,7 @@ class Demo:
                 if event["name"] == "candidate.judged" and data["verdict"] == "accepted":
                     self.first_accepted_s = self.first_accepted_s or now.elapsed_s
                 if event["name"] == story.PROGRESS_EVENT:
-                    now.doing = printable(story.progress(data))
+                    now.doing = plain_line(story.progress(data))
                 line = event_line(event)
                 if line is not None:
                     now.doing = ""
@@ -117,7 +118,7 @@ class Demo:
         origin = words.origin(winner.get("origin"))
         facts = Table.grid(padding=(0, 2))
         for name, value in (
-            ("winner", printable(winner.get("label") or "none")),
+            ("winner", plain_line(winner.get("label") or "none")),
             ("origin", f"{origin.label}. {origin.sentence}"),
             ("speedup on held-out shapes", formats.speedup(summary.get("geomean_speedup"))),
             ("its 95 % interval", formats.interval(summary.get("geomean_ci95"))),
@@ -168,7 +169,7 @@ class Demo:
                 check=False,
             )
         for line in done.stdout.splitlines():
-            self._console.print(Text("  " + printable(line)), soft_wrap=True)
+            self._console.print(Text("  " + plain_line(line)), soft_wrap=True)
         if done.returncode != 0:
             raise DemoFailed(f"reproduce.py of the bundle ended with exit code {done.returncode}")
 
@@ -188,14 +189,14 @@ class Demo:
             time.sleep(_POLL_S)
             candidate = self._ask("GET", f"/candidates/{candidate['id']}")
         said = Text.assemble("verdict: ", (words.verdict(candidate["verdict"]).label, "bold red"))
-        said.append(f"\n{printable(candidate['reason'])}")
+        said.append(f"\n{plain_line(candidate['reason'])}")
         for finding in candidate["findings"]:
             said.append(
-                f"\nfinding: {printable(finding.get('rule'))}, it {words.rule(finding.get('rule'))}",
+                f"\nfinding: {plain_line(finding.get('rule'))}, it {words.rule(finding.get('rule'))}",
                 style="dim",
             )
             if finding.get("evidence") != candidate["reason"]:
-                said.append(f"\n{printable(finding.get('evidence'))}", style="dim")
+                said.append(f"\n{plain_line(finding.get('evidence'))}", style="dim")
         self._console.print(Panel(said, title="The referee on the cheating candidate", title_align="left"))
         if candidate["verdict"] in ("accepted", "not_judged"):
             raise DemoFailed(
@@ -214,7 +215,7 @@ class Demo:
         return body
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(printable(text)))
+        self._console.print(Text(plain_line(text)))
 
 
 class _Now:
@@ -274,13 +275,13 @@ def _what_is_missing(readiness: Mapping[str, Any]) -> str:
                 for one in check.get("workers", [])
                 if one["problem"]
             ]
-    return printable("; ".join(missing))
+    return plain_line("; ".join(missing))
 
 
 def _words_of(problem: Mapping[str, Any]) -> str:
     parts = [str(problem.get("detail") or problem)]
     parts += [f"{item.get('field')}: {item.get('message')}" for item in problem.get("errors", ())]
-    return printable("; ".join(parts))
+    return plain_line("; ".join(parts))
 
 
 def _file_name(name: str) -> str:

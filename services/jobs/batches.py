@@ -18,7 +18,7 @@ from agent.providers.batch import ANSWERS, ERRORS, REQUESTS, UPLOADED
 from agent.redaction import known_secrets, redact
 from agent.spec import JobSpec
 from services.db.models import Job, Step
-from services.db.types import storable_text
+from services.db.types import shown_text
 from services.errors import FieldError, NotReady, Refused
 from services.jobs import events
 from services.jobs.endings import end_job
@@ -58,7 +58,7 @@ def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
         return
     folder = folder_of(spec)
     job.state = "waiting"
-    job.reason = storable_text(
+    job.reason = shown_text(
         f"{reason}; then `kernelwright resume {job.id}`, or `kernelwright batch {job.id}` over HTTP"
     )
     job.stalled_attempts = job.faults = 0  # waiting is no fault

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from services.db.models import Evaluation, Job, utc_now
-from services.db.types import storable_json, storable_text
+from services.db.types import shown_json, shown_text
 from services.jobs import events, tally
 from services.leaderboard import recording
 
@@ -26,10 +26,10 @@ def end_job(
 ) -> None:
     """End a job that the caller has locked."""
     job.state = state
-    job.reason = storable_text(reason)
+    job.reason = shown_text(reason)
     job.verdict = verdict
     job.winner_sha256 = winner_sha256
-    job.summary = storable_json(summary) if summary else None
+    job.summary = shown_json(summary) if summary else None
     job.finished_at = utc_now()
     job.lease_owner = job.lease_until = None
     data = {"state": state, "verdict": verdict, "reason": job.reason, "winner_sha256": winner_sha256}
@@ -44,8 +44,8 @@ def end_evaluation(
 ) -> None:
     """End an evaluation that the caller has locked; `result` is the referee's answer, if there is one."""
     row.state = state
-    row.reason = storable_text(reason)
-    row.result = storable_json(result) if result else None
+    row.reason = shown_text(reason)
+    row.result = shown_json(result) if result else None
     word = result.get("verdict") if result else None
     row.verdict = str(word)[:32] if word is not None else None
     row.finished_at = utc_now()

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from services.db.ids import is_id
 from services.db.models import Event, Job
-from services.db.types import storable_json
+from services.db.types import shown_json
 
 # Not by way of a model's row: that takes three times as long, and nobody asks for what was just appended.
 _APPEND = insert(cast(Table, Event.__table__)).inline()
@@ -35,5 +35,5 @@ def append(
         once = f"{name}:{once}"[:200]
         if session.scalar(select(exists().where(Event.job_id == job_id, Event.once == once))):
             return False
-    session.execute(_APPEND, {"job_id": job_id, "name": name[:64], "data": storable_json(data), "once": once})
+    session.execute(_APPEND, {"job_id": job_id, "name": name[:64], "data": shown_json(data), "once": once})
     return True

@@ -22,7 +22,7 @@ from services.db import models
 from services.db.models import Job
 from services.db.outages import outliving
 from services.db.session import Database
-from services.db.types import storable_json, storable_text
+from services.db.types import shown_json, shown_text, storable_json, storable_text
 from services.jobs import events, lease
 from services.jobs.lease import Lease
 from services.jobs.submit import candidate_row, proposed_data
@@ -94,10 +94,10 @@ class SqlJobStore:
                 self._job_id,
                 candidate.sha256,
                 candidate.origin,
-                storable_text(candidate.label),
+                shown_text(candidate.label),
                 storable_text(candidate.source),
                 parent_sha256=candidate.parent_sha256,
-                note=storable_text(candidate.note),
+                note=shown_text(candidate.note),
             )
             session.add(row)
             events.append(session, self._job_id, "candidate.proposed", proposed_data(row), once=row.sha256)
@@ -123,7 +123,7 @@ class SqlJobStore:
         """
         if phase not in PHASES:
             raise ValueError(f"phase {phase!r} is unknown; it is one of {', '.join(PHASES)}")
-        body = storable_json(verdict)
+        body = shown_json(verdict)
         with self._writing() as session:
             if session.scalar(self._verdict_query(sha256, phase)) is not None:
                 return False

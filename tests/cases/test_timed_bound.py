@@ -11,7 +11,7 @@ import pytest
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource, TaskSource
 
-pytestmark = [pytest.mark.attacks, pytest.mark.slow]
+pytestmark = pytest.mark.attacks
 
 _FOLDER = Path(__file__).parent
 _HEAD, _ZEROS = ((_FOLDER / f"timed_bound_{part}.py").read_text() for part in ("task", "candidate"))
