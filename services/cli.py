@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from evaluator import cli as evaluator_cli
 from evaluator.commands.ceilings import ceilings
@@ -24,7 +28,47 @@ from services.commands.serve import serve
 from services.commands.verify import verify
 from services.commands.worker import worker
 
+#: Commands under their headings, in the order of `--help`; the three that a newcomer needs stand first.
+_GROUPS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
+    "Begin": {"doctor": doctor, "optimize": optimize, "serve": serve},
+    "Judge": {
+        "evaluate": evaluator_cli.evaluate,
+        "evaluate-batch": evaluate_batch,
+        "verify": verify,
+        "lint": lint,
+        "shapes": shapes,
+        "tasks": tasks.app,
+    },
+    "Understand": {"profile": profile, "device": ceilings, "cost": cost},
+    "Go on with a job": {"resume": resume, "replay": replay, "apply": apply},
+    "Use a service elsewhere": {
+        "submit": remote.submit,
+        "jobs": remote.jobs,
+        "watch": remote.watch,
+        "fetch": remote.fetch,
+        "batch": remote.batch,
+        "mcp": mcp,
+    },
+    "Operate a service": {"worker": worker, "keys": keys.app, "backfill-leaderboard": backfill_leaderboard},
+}
+
+
+class _Grouped(TyperGroup):
+    """Lists commands under headings."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        longest = max(map(len, self.commands))
+        for heading, names in _GROUPS.items():
+            with formatter.section(heading):
+                limit = formatter.width - 6 - longest
+                rows = [
+                    (name.ljust(longest), self.commands[name].get_short_help_str(limit)) for name in names
+                ]
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=_Grouped,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -32,31 +76,12 @@ app = typer.Typer(
     "Begin with `kernelwright doctor`, then `kernelwright optimize layernorm_relu_add`, or `kernelwright serve` for "
     "the API and the dashboard.",
 )
-
-app.command()(optimize)
-app.command()(resume)
-app.command()(replay)
-app.command()(evaluator_cli.evaluate)
-app.command()(evaluate_batch)
-app.command()(lint)
-app.command()(shapes)
-app.command()(profile)
-app.command()(verify)
-app.command()(apply)
-app.command()(serve)
-app.command()(worker)
-app.add_typer(keys.app, name="keys")
-app.add_typer(tasks.app, name="tasks")
-app.command()(doctor)
-app.command("device")(ceilings)
-app.command()(cost)
-app.command()(backfill_leaderboard)
-app.command()(remote.submit)
-app.command()(remote.jobs)
-app.command()(remote.watch)
-app.command()(remote.fetch)
-app.command()(remote.batch)
-app.command()(mcp)
+for _commands_of_group in _GROUPS.values():
+    for _name, _command in _commands_of_group.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name)
+        else:
+            app.command(_name)(_command)
 
 
 def main() -> None:

@@ -9,8 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from services import cli
 from services.cli import app
 from tests.services.service import ONCE, ROOT, TINY_TASK, TWICE_TASK, WRONG, Service
 
@@ -169,3 +171,14 @@ def test_a_database_that_does_not_answer_is_named_in_a_sentence(tmp_path: Path) 
     assert found.returncode == 1
     assert "the database does not answer" in found.stderr and "KERNELWRIGHT_DATABASE_URL" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_commands_stand_under_headings_and_the_first_three_are_what_a_newcomer_needs() -> None:
+    shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "100"}).output
+    listed = [
+        line.split()[0] for line in shown.partition("\nBegin:\n")[2].splitlines() if line.startswith("  ")
+    ]
+    assert listed[:3] == ["doctor", "optimize", "serve"]
+    headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert len(headings) == len(cli._GROUPS) + 1  # and the options
+    assert sorted(listed) == sorted(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
