@@ -71,6 +71,11 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
+        kind = request.headers.get("content-type", "")
+        whole = any(item["loc"] == ("body",) and item["type"] != "missing" for item in error.errors())
+        if whole and "json" not in kind.lower():
+            sentence = f"the Content-Type is {'another one' if kind else 'missing'}: send application/json"
+            return problem(422, sentence, [{"field": "body", "message": sentence}])
         errors = [_field_error(item) for item in error.errors()]
         fields = ", ".join(dict.fromkeys(item["field"] for item in errors))
         return problem(422, f"the request is not valid: {fields}", errors)

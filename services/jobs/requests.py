@@ -5,6 +5,7 @@ Every text ends up in a database and in the referee's JSON, so text that cannot 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -29,6 +30,8 @@ MOST_PRIORITY = 9
 # What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
 _LARGEST_SIZE = 2**53
 _LONGEST_WORD = 200
+# Characters of a source that a request is kept waiting for; it takes 0.2 s at most.
+_LONGEST_PARSED = 100_000
 # A year; beyond some hundreds of years clocks and waits overflow.
 _LONGEST_S = 366 * 24 * 3600.0
 
@@ -47,6 +50,18 @@ def _source(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty")
     return _encodable(text)
+
+
+def _parses(text: str) -> str:
+    """What Python cannot parse would be refused by the worker, minutes later; what takes long to parse is left to it."""
+    if len(text) <= _LONGEST_PARSED:
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            raise ValueError(f"is no Python: line {error.lineno}: {error.msg}") from None
+        except (MemoryError, RecursionError, ValueError):
+            pass  # nested too deep for this process: the worker's sandbox says so
+    return text
 
 
 def _one_line(text: str) -> str:
@@ -71,6 +86,7 @@ def _size(value: Any) -> int | str:
 
 
 Source = Annotated[str, Field(min_length=1), AfterValidator(_source)]
+TaskText = Annotated[str, Field(min_length=1), AfterValidator(_source), AfterValidator(_parses)]
 Line = Annotated[str, Field(max_length=_LONGEST_WORD), AfterValidator(_one_line)]
 Size = Annotated[Any, AfterValidator(_size), WithJsonSchema({"type": ["integer", "string"]})]
 Dims = Annotated[dict[Line, Size], Field(max_length=MAX_DIMS)]
@@ -182,7 +198,7 @@ class ModelRequest(Request):
 class TaskRequest(Request):
     """The part that names a task: its `source`, or `task`, the name of one in the catalogue."""
 
-    source: Source | None = Field(
+    source: TaskText | None = Field(
         default=None, description="a task file: class Model, get_inputs, get_init_inputs"
     )
     task: Line | None = Field(default=None, description="name of a task of the catalogue instead of `source`")

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from services.jobs.requests import OptimizeRequest
 from tests.services.service import CORRECT, TINY_TASK, Service
 
 
@@ -86,6 +87,35 @@ def test_a_body_that_is_not_json_is_refused(door: Service) -> None:
         door.url + "/optimize", content=b'{"source": ', headers={"Content-Type": "application/json"}
     )
     assert fields(response) == ["body"]
+
+
+@pytest.mark.parametrize(("kind", "said"), [({}, "missing"), ({"Content-Type": "text/plain"}, "another one")])
+def test_a_body_of_another_kind_is_called_that(door: Service, kind: dict[str, str], said: str) -> None:
+    """It was called an invalid dictionary."""
+    response = door.client.post(door.url + "/optimize", content=b'{"source": "x = 1"}', headers=kind)
+    assert fields(response) == ["body"]
+    assert response.json()["detail"] == f"the Content-Type is {said}: send application/json"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("class Model(:\n    pass\n", "is no Python: line 1: invalid syntax"),
+        ("import torch\n\ndef get_inputs()\n    return []\n", "is no Python: line 3: expected ':'"),
+        ("x = 'open\n", "is no Python: line 1: unterminated string literal (detected at line 1)"),
+    ],
+)
+def test_a_task_that_does_not_parse_is_refused_at_once(door: Service, source: str, message: str) -> None:
+    """It failed minutes later, in the queue."""
+    for path, more in (("/optimize", {}), ("/evaluate", {"candidate": "x = 1\n"})):
+        response = door.post(path, {"source": source, **more})
+        assert fields(response) == ["source"]
+        assert response.json()["errors"][0]["message"] == message
+
+
+def test_a_task_that_is_nested_too_deep_to_be_parsed_here_is_left_to_the_worker() -> None:
+    for source in ("-" * 90_000 + "1", "a" + ".a" * 40_000):
+        assert OptimizeRequest(source=source).source == source
 
 
 @pytest.mark.parametrize("path", ["/optimize", "/evaluate", "/jobs/x/candidates"])

@@ -125,9 +125,10 @@ def test_a_task_that_is_no_task_ends_its_job_with_a_named_verdict(service: Servi
 
 def test_evaluate_answers_with_the_verdict_when_asked_to_wait(service: Service) -> None:
     response = service.post(
-        "/evaluate", {"source": TINY_TASK, "candidate": WRONG}, headers={"Prefer": "wait=60"}, timeout=70
+        "/evaluate", {"source": TINY_TASK, "candidate": WRONG}, headers={"Prefer": "wait=300"}, timeout=70
     )
     assert response.status_code == 200, response.text
+    assert response.headers["Preference-Applied"] == "wait=60", "what is waited at most"
     view = response.json()
     assert view["verdict"] == "incorrect", view
     assert view["result"]["schema"] == "kernelwright.verdict/1"

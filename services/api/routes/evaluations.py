@@ -36,7 +36,10 @@ async def evaluate(
     database: DatabaseDep,
     settings: SettingsDep,
     prefer: Annotated[
-        str, Header(description="`wait=N`: answer with the verdict if it comes within N seconds")
+        str,
+        Header(
+            description=f"`wait=N`: answer with the verdict if it comes within N seconds, {LONGEST_WAIT_S} at most"
+        ),
     ] = "",
     idempotency_key: IdempotencyKey = None,
 ) -> EvaluationView:
@@ -46,11 +49,12 @@ async def evaluate(
     wanted = _WAIT.search(prefer)
     waiting: set[str] = request.app.state.waiting
     if wanted and len(waiting) < _MOST_WAITING:
-        response.headers["Preference-Applied"] = wanted[0].strip(" ,;")
+        seconds = min(int(wanted[1]), LONGEST_WAIT_S)
+        response.headers["Preference-Applied"] = f"wait={seconds}"
         token = uuid.uuid4().hex
         waiting.add(token)
         try:
-            view = await _judged(database, view, min(int(wanted[1]), LONGEST_WAIT_S))
+            view = await _judged(database, view, seconds)
         finally:
             waiting.discard(token)
     if view.state in FINAL_STATES:
