@@ -93,10 +93,10 @@ def usable(session: TaskSession, shape: OpenShape) -> list[str]:
 
 def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case:
     """Draws one content and asks the reference role for its own result and the float64 one."""
-    return case_of(session, shape, _fresh(shape, name), findings)
+    return case_of(session, shape, fresh(shape, name), findings)
 
 
-def _fresh(shape: OpenShape, name: str) -> OwnResult:
+def fresh(shape: OpenShape, name: str) -> OwnResult:
     """Draws one content and asks the reference role for its own result."""
     shape.side.fill_from(name)
     return own_result(shape, name, shape.side.contents(0))
@@ -112,8 +112,8 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
     todo, repeated = _with_repeat(todo)
     first: list[Array] = []
     for case in todo:
-        block, spans = _call(side, shape, case, outcome)
-        values = _values(block, spans)
+        block, spans = call(side, shape, case, outcome)
+        values = values_of(block, spans)
         _compare(shape, case, values, outcome, [entry[2] for entry in earlier])
         if case is repeated:
             if first:
@@ -148,16 +148,16 @@ def check_again(
     Raises:
         Rejected: with the first thing that is wrong.
     """
-    result = _fresh(shape, "task")
-    block, spans = _call(side, shape, result, outcome)
+    result = fresh(shape, "task")
+    block, spans = call(side, shape, result, outcome)
     if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
         outcome.checks += 1
     else:
-        _compare(shape, case_of(session, shape, result, findings), _values(block, spans), outcome, earlier)
+        _compare(shape, case_of(session, shape, result, findings), values_of(block, spans), outcome, earlier)
     side.process.freeze()
 
 
-def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tuple[Block, list[Array]]:
+def call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tuple[Block, list[Array]]:
     """The candidate's call on a content, and its outputs, which have the right form."""
     # The first call of a process may load libraries or compile.
     deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
@@ -176,7 +176,8 @@ def _call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> t
     return block, spans
 
 
-def _values(block: Block, spans: list[Array]) -> list[Array]:
+def values_of(block: Block, spans: list[Array]) -> list[Array]:
+    """The values of outputs, flat."""
     return [dense(span, meta) for span, meta in zip(spans, block.report.metas, strict=True)]
 
 

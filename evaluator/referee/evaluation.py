@@ -14,7 +14,7 @@ import torch
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
 from evaluator.lint.refusals import finding_of
-from evaluator.referee import calibration, energy, large, measure, pairs
+from evaluator.referee import calibration, energy, large, measure, new_weights, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
@@ -38,10 +38,7 @@ from evaluator.verdict import NO_ROOM, Finding, ShapeResult, Verdict
 _UNTIMED = ("adversarial",)
 #: Programs of a grid run one after the other there, each in about 2 ms of Python; thousands of rows take a minute.
 _INTERPRETED_CAP_BYTES = 64 << 10
-_INTERPRETED = (
-    "its Triton kernels ran in Triton's interpreter on the CPU, which shows whether they are right and says nothing "
-    "about their speed"
-)
+_INTERPRETED = "its Triton kernels ran in Triton's interpreter on the CPU: that shows whether they are right, not how fast they are"
 _COMPILED_BEFORE = "its process was given what its compilers had made in an earlier one: the first call did not wait for them"
 
 
@@ -329,6 +326,7 @@ class Evaluation:
                 large.check(self.session, side, shape, outcome, self.run_state.findings, ("task",))
                 continue
             check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
+        new_weights.check(self.session, self.candidate, unique, self.run_state)
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:

@@ -26,6 +26,7 @@ from evaluator.roles import (
     device_memory,
     interpreted,
     rehearsal,
+    renewal,
     shared_headers,
     torch_cpp,
     variants,
@@ -34,7 +35,7 @@ from evaluator.roles.compile_anew import past_what_is_kept
 from evaluator.roles.drawing import Drawn, draw, measured, on_device
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, typed
-from evaluator.roles.runner import ContractError
+from evaluator.roles.runner import RENEWED, ContractError
 from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 
@@ -443,6 +444,17 @@ class ModuleHost(Turns):
                 f"from_reference(cls, reference); keep the reference's names and shapes of weights, or offer it: {error}"
             ) from None
         return model
+
+    def renew(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
+        """Changes weights in place, or puts them back; empty where the module was made from the reference's."""
+        if self.role == "candidate":
+            assert self.module is not None
+            if getattr(self._class_of(self.module, _CANDIDATE), "from_reference", None) is not None:
+                return b""
+        renewal.renew(
+            self.shapes[request["shape"]], request["names"], request["seed"], quietly=request["quietly"]
+        )
+        return RENEWED
 
     def kernels(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Watched processes only: what ran in one call on slot 0, as JSON that decides nothing."""

@@ -71,6 +71,8 @@ class Shape:
         self.spec = calls.CallSpec()
         self.initial: list[torch.Tensor] = []
         self.exact = Exact()
+        #: What weights were that have been changed for a while, see :mod:`evaluator.roles.renewal`.
+        self.weights_before: dict[str, torch.Tensor] = {}
         #: Reference only: the encoded arguments of the constructor.
         self.configuration = ""
 

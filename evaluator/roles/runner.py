@@ -41,12 +41,16 @@ from evaluator.roles import frames, wire
     INSPECT,
     COSTS,
     HAND_OVER,
-) = range(1, 26)
+    RENEW,
+) = range(1, 27)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
 #: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
 LEAST = "least"
+
+#: Answer to a change of weights by a module that shows it; one that `from_reference` made need not.
+RENEWED = b"renewed"
 
 #: In place of a precision tier: the module's own result.
 OWN_RESULT = "own"
@@ -113,6 +117,7 @@ def _operations(
         SIZES: host.sizes,
         BUILD: host.build,
         HAND_OVER: host.hand_over,
+        RENEW: host.renew,
         IMPORT: host.import_state,
         BIND: host.bind,
         READY: host.ready,

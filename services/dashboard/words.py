@@ -83,6 +83,7 @@ VERDICTS: dict[str, Word] = {
 }
 
 RULES: dict[str, str] = {
+    "stale_weights": "computed with weights from before they changed",
     "stale_output": "returned an earlier result although the inputs had changed",
     "broken_chain": "did not compute its calls one after the other",
     "input_tampered": "tampered with its inputs while the clock ran",

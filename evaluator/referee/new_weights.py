@@ -1,0 +1,105 @@
+"""Whether a candidate sees weights that change after its first call: a training step, `load_state_dict`, an update in place.
+
+What it derives from weights it may make in `from_reference`, which whoever delivers it calls again when weights change, or at every
+call. Merged or packed weights that are made once, at the first call, are wrong for ever after.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from evaluator.errors import RoleReported
+from evaluator.oracle.compare import compare
+from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.correctness import Rejected, call, fresh, values_of, wrong
+from evaluator.referee.expectation import case_of
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.run_state import RunState
+from evaluator.referee.side import Side
+from evaluator.referee.task_session import TaskSession
+from evaluator.roles import runner
+from evaluator.verdict import Finding
+
+_SECONDS = 60.0
+#: Of weights that are changed, drawn from all; each process keeps what they were.
+_MOST_BYTES = 256 << 20
+_HINT = "make what is derived from weights in from_reference, or at every call"
+#: In a source: a module that makes derived weights again when autograd's version counters say so can be told by these alone.
+_DERIVES = "from_reference"
+
+
+def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+    """One call at one of the shapes after weights have changed in place, and one after they have changed below version counters.
+
+    Both processes have their weights back when this returns.
+
+    Raises:
+        Rejected: the result is not that of the new weights.
+    """
+    call = shapes[0].inputs.call
+    able = [shape for shape in shapes if not shape.large and _drawn(shape)]
+    if not able or not call.plain or call.training:
+        return
+    shape = secrets.choice(able)
+    side, names = candidate.sides[shape.key], _drawn(shape)
+    for quietly in (False, True)[: 1 if _DERIVES in candidate.candidate.source else 2]:
+        change = {"names": names, "seed": secrets.randbits(62), "quietly": quietly}
+        if _renew(side, change) != runner.RENEWED:
+            return  # from_reference made it
+        try:
+            _look(session, side, shape, run, change)
+        finally:
+            if not side.process.dead:
+                _renew(side, {**change, "seed": None})
+                side.process.freeze()
+
+
+def _look(
+    session: TaskSession,
+    side: Side,
+    shape: OpenShape,
+    run: RunState,
+    change: dict[str, Any],
+) -> None:
+    reference, outcome = shape.side, run.outcomes[shape.key]
+    _renew(reference, change)
+    try:
+        try:
+            result = fresh(shape, "task")
+        except RoleReported:
+            return  # a reference that fails with other weights says nothing
+        block, spans = call(side, shape, result, outcome)
+        if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
+            outcome.checks += 1
+            return
+        case = case_of(session, shape, result, run.findings)
+    finally:
+        if not reference.process.dead:
+            _renew(reference, {**change, "seed": None})
+    values = values_of(block, spans)
+    for value, expected in zip(values, case.expected, strict=True):
+        comparison = compare(value, expected)
+        if not comparison.ok:
+            how = "below autograd's version counters" if change["quietly"] else "in place"
+            rejected = wrong(shape, case, comparison, values, [])
+            sentence = f"after its weights changed {how}, {rejected.sentence}; {_HINT}"
+            raise Rejected("incorrect", sentence, (Finding("stale_weights", "error", sentence),))
+    outcome.checks += 1
+
+
+def _drawn(shape: OpenShape) -> list[str]:
+    """Names of floating weights that were drawn anew, in random order as far as they fit."""
+    entries = [one for one in shape.inputs.state if not one.kept and is_inexact(one.meta.dtype)]
+    names, left_bytes = [], _MOST_BYTES
+    for entry in secrets.SystemRandom().sample(entries, len(entries)):
+        left_bytes -= entry.meta.span_bytes
+        if left_bytes >= 0 and entry.meta.elements:
+            names.append(entry.name)
+    return names
+
+
+def _renew(side: Side, change: dict[str, Any]) -> bytes:
+    return side.process.request(runner.RENEW, {"shape": side.key, **change}, _SECONDS)

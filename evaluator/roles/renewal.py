@@ -1,0 +1,45 @@
+"""Weights that change in place between calls, as a training step or a loaded checkpoint changes them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool) -> None:
+    """Multiplies weights by factors of 0.5 to 1.5, one for each first index, or puts them back as they were.
+
+    Args:
+        shape: open in this process; what its weights were is kept with it meanwhile.
+        names: of the weights, in the state dict.
+        seed: of the factors, the same in every process; None puts the weights back.
+        quietly: writes below autograd's version counters, as optimizers of their own and some loaders do.
+    """
+    state = shape.model.state_dict(keep_vars=True)
+    shape.exact.model = None  # the float64 twin is made anew
+    if seed is None:
+        for name, values in shape.weights_before.items():
+            state[name].data.copy_(values)
+        shape.weights_before = {}
+        return
+    shape.weights_before = {name: state[name].detach().clone() for name in names}
+    for name in names:
+        weight = state[name]
+        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        rows = weight.shape[0] if weight.dim() else 1
+        factors = generator.uniform(0.5, 1.5, rows).astype(np.float32)
+        wide = torch.from_numpy(factors).to(weight.device).to(_real(weight))
+        wide = wide.reshape([rows] + [1] * (weight.dim() - 1)) if weight.dim() else wide.reshape([])
+        if quietly:
+            weight.data.mul_(wide)
+        else:
+            with torch.no_grad():
+                weight.mul_(wide)
+
+
+def _real(weight: torch.Tensor) -> torch.dtype:
+    """What a weight can be multiplied with and keep its dtype."""
+    return weight.real.dtype if weight.is_complex() else weight.dtype

@@ -1,0 +1,140 @@
+"""Weights that change after the first call: a candidate that merged or packed them once is wrong for ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource
+from tests.evaluator.judging import judge, rules, task
+
+_FOLDER = Path(__file__).parent
+_LAZY = (_FOLDER / "lazy_weights_candidate.py").read_text()
+
+_TASK = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(64, 96)
+        self.b = nn.Linear(96, 32)
+        self.register_buffer("shift", torch.zeros(32))
+
+    def forward(self, x):
+        return torch.relu(self.b(self.a(x)) + self.shift)
+
+
+def get_inputs():
+    return [torch.randn(24, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+_CANDIDATE = """
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(64, 96)
+        self.b = nn.Linear(96, 32)
+        self.register_buffer("shift", torch.zeros(32))
+        self.made = None
+        self.seen = None
+
+    def merged(self):
+        a, b = self.a.weight.double(), self.b.weight.double()
+        return (b @ a).float(), (b @ self.a.bias.double() + self.b.bias.double()).float() + self.shift
+
+    def forward(self, x):
+        {made}
+        return torch.relu(torch.nn.functional.linear(x, *self.made))
+"""
+_ONCE = "self.made = self.made or self.merged()"
+_ALWAYS = "self.made = self.merged()"
+_BY_VERSION = """seen = [tensor._version for tensor in (*self.parameters(), *self.buffers())]
+        if seen != self.seen:
+            self.made, self.seen = self.merged(), seen"""
+_BY_ADDRESS = """seen = [tensor.data_ptr() for tensor in self.parameters()]
+        if seen != self.seen:
+            self.made, self.seen = self.merged(), seen"""
+_BY_ONE_VALUE = """seen = float(self.a.weight[0, 0])
+        if seen != self.seen:
+            self.made, self.seen = self.merged(), seen"""
+_ONLY_THE_BIAS = "self.made = (self.made[0] if self.made else self.merged()[0], self.merged()[1])"
+_FROM_REFERENCE = """
+    @classmethod
+    def from_reference(cls, reference):
+        made = cls()
+        made.load_state_dict(reference.state_dict())
+        made.made = made.merged()
+        return made
+"""
+
+
+@pytest.fixture(scope="module")
+def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
+    with Referee("cpu", work_dir=tmp_path_factory.mktemp("new-weights")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("made", "more", "how"),
+    [
+        (_ALWAYS, "", None),
+        (_ONCE, "", "in place"),
+        (_BY_ADDRESS, "", "in place"),
+        (_ONLY_THE_BIAS, "", "in place"),
+        (_BY_VERSION, "", "below autograd's version counters"),
+        (_ONCE, _FROM_REFERENCE, None),
+        # A delivered module makes parts anew that from_reference made, when version counters say so; what they do not say is a limit.
+        (_BY_VERSION, "\n    # as from_reference would\n", None),
+        (_ONCE, "\n    # as from_reference would\n", "in place"),
+    ],
+)
+def test_derived_weights(referee: Referee, made: str, more: str, how: str | None) -> None:
+    candidate = CandidateSource(_CANDIDATE.replace("{made}", made) + more, "external", "inline")
+    verdict = judge(referee, task(_TASK), candidate)
+    if how is None:
+        assert verdict["verdict"] == "accepted", verdict["reason"]
+        return
+    assert verdict["verdict"] == "incorrect", verdict["reason"]
+    assert verdict["reason"].startswith(f"after its weights changed {how}, wrong result"), verdict["reason"]
+    assert "make what is derived from weights in from_reference, or at every call" in verdict["reason"]
+    assert "stale_weights" in rules(verdict)
+
+
+def test_one_weight_of_many_that_a_candidate_watches_is_not_enough(referee: Referee) -> None:
+    """The watched one changes, too: then all is made anew, and rightly."""
+    candidate = CandidateSource(_CANDIDATE.replace("{made}", _BY_ONE_VALUE), "external", "inline")
+    assert judge(referee, task(_TASK), candidate)["verdict"] == "accepted"
+
+
+def test_the_reference_has_its_weights_back(referee: Referee) -> None:
+    """Several candidates in a row against one reference, the first of which ended in the middle of a change."""
+    source = task(_TASK)
+    for made, word in (
+        (_ONCE, "incorrect"),
+        (_ALWAYS, "accepted"),
+        (_ONCE, "incorrect"),
+        (_ALWAYS, "accepted"),
+    ):
+        candidate = CandidateSource(_CANDIDATE.replace("{made}", made + f"  # {word}"), "external", "inline")
+        assert judge(referee, source, candidate)["verdict"] == word
+
+
+def test_the_case_itself(referee: Referee) -> None:
+    source = task((_FOLDER / "lazy_weights_task.py").read_text())
+    verdict = judge(
+        referee, source, CandidateSource(_LAZY, "external", "inline"), [{"rows": 32}, {"rows": 128}]
+    )
+    assert verdict["verdict"] == "incorrect" and "after its weights changed" in verdict["reason"]
