@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
@@ -124,14 +125,18 @@ def jobs(
         json.dump([job.model_dump(mode="json") for job in found], sys.stdout)
         sys.stdout.write("\n")
         return
-    table = Table("job", "name", "state", "verdict", "candidates", "best", "origin of best")
+    table = Table(box=SIMPLE_HEAD)
+    # Whole on a narrow terminal, too: the other commands take it.
+    table.add_column("job", no_wrap=True, min_width=26)
+    table.add_column("name", overflow="ellipsis", min_width=12)
+    for heading in ("state", "tried", "best", "origin"):
+        table.add_column(heading, no_wrap=True)
     for job in found:
         speedup = job.best.geomean_speedup if job.best else None
         table.add_row(
             job.id,
-            job.name.replace("[", "\\["),
+            plain_line(job.name).replace("[", "\\["),
             job.state,
-            job.verdict or "-",
             str(job.counts.candidates),
             f"{speedup:.2f}x" if speedup else "-",
             job.best.origin if job.best else "-",

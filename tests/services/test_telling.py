@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from services.commands import remote
 from services.commands.showing import event_line
 from services.commands.working import end
 from services.dashboard import story, words
@@ -61,3 +63,20 @@ def test_no_improvement_is_one_plain_sentence_everywhere(capsys: pytest.CaptureF
             assert json.loads(shown.out)["bundle"] is None
         else:
             assert shown.err.strip() == NONE
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_job_s_id_is_whole_on_a_narrow_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`watch` and `fetch` take it; it was cut at 80 columns."""
+    number = "01m8bpfgqc4v81nqg1hz9qch9k"
+    best = SimpleNamespace(geomean_speedup=5.75, origin="llm")
+    job = SimpleNamespace(
+        id=number, name="a long name of a module " * 3, state="succeeded", verdict="accepted", best=best,
+        counts=SimpleNamespace(candidates=6),
+    )  # fmt: skip
+    monkeypatch.setattr(remote, "_service", lambda *_: nullcontext(SimpleNamespace(jobs=lambda limit: [job])))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    remote.jobs()
+    assert number in capsys.readouterr().out
