@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,6 +25,11 @@ _DIVISORS = (1, 2, 4)
 _USUAL_SIZE, _USUAL_OF_MANY = {1: 30, 2: 26, 3: 18, 4: 14}, 11
 _SHARES = ((1.0, 1.37, 0.73, 1.66, 0.87, 1.18), (1.29, 0.77, 1.5, 0.96, 1.83, 1.12))
 _MOST_CORNERS = 4
+#: What switches torch.compile off for a function or a process.
+_COMPILATION_OFF = re.compile(
+    r"torch\._dynamo\.disable\b|torch\.compiler\.(?:disable|set_stance)\b|torch\._disable_dynamo\b"
+    r"|\bdynamo\.config\.(?:disable|suppress_errors)\b|TORCHDYNAMO_DISABLE|TORCH_COMPILE_DISABLE"
+)
 
 
 def typical(session: TaskSession) -> list[Dims]:
@@ -122,6 +128,14 @@ def check_declared(session: TaskSession) -> Iterator[LintFinding]:
             "error",
             f"DIMS names {name}, but neither get_inputs() nor get_init_inputs() takes it",
             f"add {name} to the parameters of the function that should use it, or take it out of DIMS",
+        )
+    off = _COMPILATION_OFF.search(session.task.source)
+    if off is not None:
+        yield LintFinding(
+            "compilation_off",
+            "warning",
+            f"the file switches torch.compile off ({off[0]}), so that speedups are against eager only, in part or altogether",
+            "take it out, unless the module cannot be compiled",
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
 from evaluator.lint.refusals import finding_of
-from evaluator.referee import calibration, energy, large, measure, new_weights, pairs
+from evaluator.referee import calibration, energy, large, measure, new_weights, pairs, shape_results
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
@@ -443,9 +443,10 @@ class Evaluation:
                 return f"correct at {shapes} shapes; not timed: {_INTERPRETED}"
             return "correct at every shape; nothing was timed"
         low, high = summary["geomean_ci95"]
+        rivals = shape_results.against(self._results(), self.session.unavailable)
         return (
             f"correct at {len(self.run_state.outcomes)} shapes; {summary['geomean_speedup']:.2f}x "
-            f"[{low:.2f}, {high:.2f}] against the best baseline at each of {summary['shapes']} timed shapes"
+            f"[{low:.2f}, {high:.2f}] against {rivals} at each of {summary['shapes']} timed shapes"
         )
 
     def _verdict(self, word: str, reason: str, detail: str) -> Verdict:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluator.referee import measure, pairs
 from evaluator.referee.correctness import Outcome
 from evaluator.referee.open_shape import OpenShape
+from evaluator.roles.runner import NOTHING_COMPILED
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize, time_speedup
 from evaluator.verdict import HEADLINE, ShapeResult
@@ -110,6 +111,15 @@ def _headline(timed: list[ShapeResult], traffic: Traffic) -> dict[str, Any]:
             groups = chosen
             break
     return {**_figures(groups), **_worst(timed), "traffic": None}
+
+
+def against(results: list[ShapeResult], unavailable: Mapping[str, str]) -> str:
+    """What speedups are against, in words: the best baseline, unless none is compiled since compilation is off for the reference."""
+    names = {name for result in results for name in result.baselines}
+    off = any(NOTHING_COMPILED in why for why in unavailable.values())
+    if off and not any(name.startswith("compile") for name in names):
+        return f"eager only, since {NOTHING_COMPILED},"
+    return "the best baseline"
 
 
 def _worst(timed: list[ShapeResult]) -> dict[str, float]:

@@ -49,6 +49,9 @@ NULL = "null"
 #: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
 LEAST = "least"
 
+#: In the message of an error of a compiled baseline that would be eager under another name.
+NOTHING_COMPILED = "torch.compile compiled nothing of it"
+
 #: Answer to a change of weights by a module that shows it; one that `from_reference` made need not.
 RENEWED = b"renewed"
 

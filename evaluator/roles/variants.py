@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from evaluator.precision import TIERS
 from evaluator.roles import calls
 from evaluator.roles.blocks import tensors_in
+from evaluator.roles.runner import NOTHING_COMPILED
 
 #: Compiled variants by mode name: what `torch.compile` gets. Thread counts are set per variant (CPU only).
 MODES = (
@@ -86,16 +87,36 @@ def prepare(
         A digest of the code that Inductor loaded for it on a CPU; empty where it loaded none.
 
     Raises:
+        NothingCompiled: it would be eager under another name.
         Exception: whatever the compiler raises; the referee then goes on without this baseline.
     """
     generated: list[str] = []
-    with _generated_code(generated) if device.type == "cpu" else nullcontext():
+    graphs = _graphs()
+    with _generated_code(generated):
         _make(shape, name, mode, threads, device, autocast)
+    if mode.startswith("compile") and not generated and _graphs() == graphs:
+        raise NothingCompiled
+    if device.type != "cpu":
+        return ""
     digest = hashlib.sha256()
     for path in generated:
         with open(path, encoding="utf-8") as file:
             digest.update("".join(line for line in file if not line.startswith(_NUMBER)).encode())
     return digest.hexdigest() if generated else ""
+
+
+class NothingCompiled(Exception):
+    """`torch.compile` took no part of a module: its compilation is switched off, or all of it is what the compiler leaves alone."""
+
+    def __init__(self) -> None:
+        super().__init__(NOTHING_COMPILED)
+
+
+def _graphs() -> int:
+    """How many graphs torch.compile has taken in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 @contextmanager

@@ -197,6 +197,20 @@ DEFECTS = {
         """,
         "dead_branch", "warning", "mm",
     ),
+    "not_to_be_compiled": _whole(
+        """
+        class Model(nn.Module):
+            @torch._dynamo.disable
+            def forward(self, x):
+                return torch.softmax(x * 0.5, dim=1)
+        DIMS = {"rows": Dim(2, 512), "columns": Dim(4, 512)}
+        def get_inputs(rows=16, columns=64):
+            return [torch.randn(rows, columns)]
+        def get_init_inputs():
+            return []
+        """,
+        "compilation_off", "warning", "torch._dynamo.disable",
+    ),
     "branch_that_never_runs": _whole(
         """
         class Model(nn.Module):

@@ -1,0 +1,80 @@
+"""A compiled baseline for which nothing was compiled is none, and the verdict says what the speedup is against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.client import Referee
+from evaluator.sources import CandidateSource, TaskSource
+
+pytestmark = pytest.mark.attacks
+
+_FOLDER = Path(__file__).parent
+_TASK, _CANDIDATE = ((_FOLDER / f"untold_baseline_{part}.py").read_text() for part in ("task", "candidate"))
+_OFF = "    @torch._dynamo.disable\n"
+_EAGER_ONLY = "against eager only, since torch.compile compiled nothing of it,"
+
+
+@pytest.fixture(scope="module")
+def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
+    with Referee("cpu", work_dir=tmp_path_factory.mktemp("untold")) as running:
+        yield running
+
+
+def _judged(referee: Referee, task: str, candidate: str = _CANDIDATE) -> dict[str, Any]:
+    verdict = referee.evaluate(
+        TaskSource("case", task), CandidateSource(candidate), splits=["visible"], deadline_s=240.0
+    )
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    return verdict
+
+
+def _baselines(verdict: dict[str, Any]) -> set[str]:
+    return {name.partition("/")[0] for shape in verdict["shapes"] for name in shape["baselines"]}
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        _OFF,
+        "    @torch.compiler.disable\n",
+        "    @torch.compiler.disable(recursive=True)\n",
+    ],
+)
+def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Referee, off: str) -> None:
+    verdict = _judged(referee, _TASK.replace(_OFF, off))
+    assert _EAGER_ONLY in verdict["reason"]
+    assert _baselines(verdict) == {"eager"}
+    (told,) = (one for one in verdict["findings"] if one["rule"] == "baseline_unavailable")
+    assert "compile_default" in told["evidence"] and "compiled nothing of it" in told["evidence"]
+
+
+def test_a_part_that_is_compiled_makes_a_baseline(referee: Referee) -> None:
+    """One operation is kept from the compiler; what stands around it is compiled."""
+    part = "\n\n@torch._dynamo.disable\ndef part(y):\n    return y * 0.5\n\n\nclass Model("
+    task = _TASK.replace(_OFF, "").replace("class Model(", part).replace("y = y * 0.5 + x", "y = part(y) + x")
+    verdict = _judged(referee, task)
+    assert "against the best baseline" in verdict["reason"] and "compile_default" in _baselines(verdict)
+
+
+def test_a_module_without_kernels_of_its_own_has_a_compiled_baseline(referee: Referee) -> None:
+    """All of it is one call of a library: the compiler writes code around that, and no kernel."""
+    task = """
+import torch
+from torch import nn
+from kernelbench_tasks import Choice
+DIMS = {"rows": Choice(256, 512)}
+class Model(nn.Module):
+    def forward(self, x, y):
+        return x @ y
+def get_inputs(rows=512):
+    return [torch.randn(rows, 64), torch.randn(64, 96)]
+def get_init_inputs():
+    return []
+"""
+    verdict = _judged(referee, task, task.replace("class Model(", "class ModelNew("))
+    assert "compile_default" in _baselines(verdict)
