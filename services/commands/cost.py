@@ -51,7 +51,7 @@ def cost(
         if len(tasks) > 1:
             raise Unreadable("these bundles are of different modules, so that their calls cannot be compared")
     except Unreadable as problem:
-        console.print(Text(str(problem)))
+        console.print(Text(str(problem)), soft_wrap=True)
         raise typer.Exit(2) from None
     lines = serving([_merged(one) for one in found], Prices(settings.gpu_prices, settings.energy_price))
     if not lines:

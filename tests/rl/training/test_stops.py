@@ -75,7 +75,8 @@ def test_a_step_without_rewards_leaves_weights_and_optimizer_as_they_are(trained
     assert runs.train(stage, at={4: "unjudged"}).error == ""
     rewards = {step: line["rewards"] for step, line in runs.asked(stage.output).items()}
     assert any(rewards[1])
-    assert rewards[2] == [None] * 4
+    # What is no program at all is paid nothing without being judged; one reward alone is no advantage either.
+    assert [one for one in rewards[2] if one is not None] in ([], [0.0])
     first, second = (stage.output / f"checkpoint-{step}" for step in (1, 2))
     before, after = (load_file(one / "model.safetensors") for one in (first, second))
     assert all(before[name].equal(after[name]) for name in before)

@@ -104,4 +104,4 @@ class ModelNew(nn.Module):
         table.extend([tensor.numel() for tensor in weights])
         address = table.buffer_info()[0]
         _adamw_clip_average(address, address + 8 * 9 * count, _STEP.buffer_info()[0], count)
-        return tuple(results)
+        return tuple(map(tuple, results))

@@ -141,4 +141,4 @@ class ModelNew(nn.Module):
             table, factor, count, KEPT=1 - RATE * DECAY, RATE=RATE / (1 - BETA1**STEP), BETA1=BETA1, BETA2=BETA2,
             SECOND_SCALE=1 / (1 - BETA2**STEP), AVERAGE=AVERAGE, EPS=EPS, **tile,
         )  # fmt: skip
-        return tuple(results)
+        return tuple(map(tuple, results))
