@@ -7,12 +7,12 @@ call. Merged or packed weights that are made once, at the first call, are wrong 
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from evaluator.errors import RoleReported
 from evaluator.oracle.compare import compare
-from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.correctness import Rejected, call, fresh, values_of, wrong
 from evaluator.referee.expectation import case_of
@@ -26,6 +26,8 @@ from evaluator.verdict import Finding
 _SECONDS = 60.0
 #: Of weights that are changed, drawn from all; each process keeps what they were.
 _MOST_BYTES = 256 << 20
+#: What every device multiplies in place.
+_MULTIPLIED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 _HINT = "make what is derived from weights in from_reference, or at every call"
 #: In a source: a module that makes derived weights again when autograd's version counters say so can be told by these alone.
 _DERIVES = "from_reference"
@@ -91,8 +93,17 @@ def _look(
 
 
 def _drawn(shape: OpenShape) -> list[str]:
-    """Names of floating weights that were drawn anew, in random order as far as they fit."""
-    entries = [one for one in shape.inputs.state if not one.kept and is_inexact(one.meta.dtype)]
+    """Names of parameters that were drawn anew, in random order as far as they fit.
+
+    Not of buffers, whose values (tables, masks) a candidate may know, nor of tied ones, which it may have once or twice.
+    """
+    every = shape.inputs.state
+    tied = Counter(id(one.values) for one in every)
+    entries = [
+        one
+        for one in every
+        if one.parameter and not one.kept and one.meta.dtype in _MULTIPLIED and tied[id(one.values)] == 1
+    ]
     names, left_bytes = [], _MOST_BYTES
     for entry in secrets.SystemRandom().sample(entries, len(entries)):
         left_bytes -= entry.meta.span_bytes

@@ -29,15 +29,16 @@ class PlainInput:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One entry of a state dict with its values, drawn anew or `kept` as the module made them.
+    """One entry of a state dict, a `parameter` or a buffer, with its values, drawn anew or `kept` as the module made them.
 
-    They are flat, in the carrier dtype on the host or as bytes on a GPU.
+    Tied ones have the same object for values. They are flat, in the carrier dtype on the host or as bytes on a GPU.
     """
 
     name: str
     meta: TensorMeta
     values: Any
     kept: bool = False
+    parameter: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def read_inputs(
             redrawn[place] = StateEntry(
                 name, meta, np.ascontiguousarray(new) if keeper is None else new, kept
             )
-        state.append(replace(redrawn[place], name=name))
+        state.append(replace(redrawn[place], name=name, parameter=bool(entry["parameter"])))
         if entry["trained"] is True:
             trained.append(name)
         if entry["parameter"] is not True:

@@ -138,3 +138,51 @@ def test_the_case_itself(referee: Referee) -> None:
         referee, source, CandidateSource(_LAZY, "external", "inline"), [{"rows": 32}, {"rows": 128}]
     )
     assert verdict["verdict"] == "incorrect" and "after its weights changed" in verdict["reason"]
+
+
+_TIED = """
+import torch
+from torch import nn
+
+
+class {name}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(32, 32, bias=False)
+        self.second = nn.Linear(32, 32, bias=False)
+        {tie}
+        self.scale = nn.Parameter(torch.ones(32))
+        self.register_buffer("table", torch.arange(32.0) / 8 + 0.5)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x))) * self.scale * {table}
+"""
+_TIE, _TABLE = "self.second.weight = self.first.weight", "(torch.arange(32.0, device=x.device) / 8 + 0.5)"
+
+
+@pytest.mark.parametrize("tie", [_TIE, "pass"])
+def test_tied_weights_may_be_there_twice(referee: Referee, tie: str) -> None:
+    inputs = (
+        "\n\ndef get_inputs():\n    return [torch.randn(24, 32)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    source = task(_TIED.format(name="Model", tie=_TIE, table="self.table") + inputs)
+    text = _TIED.format(name="ModelNew", tie=tie, table="self.table")
+    verdict = judge(referee, source, CandidateSource(text, "external", "inline"))
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    "redraw",
+    [
+        "",
+        "\n\ndef redraw(model, generator):\n    with torch.no_grad():\n        for one in model.parameters():\n            one.normal_(generator=generator)\n",
+    ],
+)
+def test_a_table_that_a_candidate_knows_stays(referee: Referee, redraw: str) -> None:
+    inputs = (
+        "\n\ndef get_inputs():\n    return [torch.randn(24, 32)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    source = task(_TIED.format(name="Model", tie="pass", table="self.table") + inputs + redraw)
+    text = _TIED.format(name="ModelNew", tie="pass", table=_TABLE if redraw else "self.table")
+    verdict = judge(referee, source, CandidateSource(text, "external", "inline"))
+    assert verdict["verdict"] == "accepted", verdict["reason"]
