@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._dynamo.utils import counters
 
 from evaluator.client import Referee
+from evaluator.roles import variants
 from evaluator.sources import CandidateSource, TaskSource
 
 pytestmark = pytest.mark.attacks
@@ -42,7 +45,6 @@ def _baselines(verdict: dict[str, Any]) -> set[str]:
     [
         _OFF,
         "    @torch.compiler.disable\n",
-        "    @torch.compiler.disable(recursive=True)\n",
     ],
 )
 def test_where_compilation_is_off_the_speedup_is_against_eager_only(referee: Referee, off: str) -> None:
@@ -78,3 +80,31 @@ def get_init_inputs():
 """
     verdict = _judged(referee, task, task.replace("class Model(", "class ModelNew("))
     assert "compile_default" in _baselines(verdict)
+
+
+def test_what_is_compiled_a_second_time_in_one_process_is_no_less_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then the compiler finds its own code, takes no graph and loads nothing."""
+    monkeypatch.setattr(variants, "_graphs_before", [])
+    made: list[object] = []
+
+    def make(compiles: bool) -> Callable[..., None]:
+        def run(*_: object) -> None:
+            made.append(None)
+            if compiles:
+                counters["stats"]["unique_graphs"] += 1
+
+        return run
+
+    def prepare() -> str:
+        return variants.prepare(None, "compile_default/1t", "compile_default", 1, torch.device("cpu"))
+
+    monkeypatch.setattr(variants, "_make", make(False))
+    for _ in range(2):
+        with pytest.raises(variants.NothingCompiled, match="compiled nothing of it"):
+            prepare()
+    monkeypatch.setattr(variants, "_make", make(True))
+    assert prepare() == ""
+    monkeypatch.setattr(variants, "_make", make(False))
+    assert prepare() == "" and len(made) == 4
