@@ -225,12 +225,13 @@ KINDS = {
         def get_init_inputs():
             return []
         """),
-        (("[total.half(), (pair[1] + count, None)]", "(total.half(), [count + pair[1], None])"),),
+        (("[total.half(), (pair[1] + count, None)]", "[total.half(), (count + pair[1], None)]"),),
         (
             ((("pair[1] + count", "pair[1] + 2"),), "incorrect", "wrong_result"),
             ((('"rows": total.shape[0]', '"rows": total.shape[1]'),), "incorrect", "wrong_result"),
             ((('"by": name', '"by": "other"'),), "contract_violation", "output_structure"),
             ((("(pair[1] + count, None)", "pair[1] + count"),), "contract_violation", "output_structure"),
+            ((("(pair[1] + count, None)", "[pair[1] + count, None]"),), "contract_violation", "output_structure"),
             ((("total.half()", "total"),), "contract_violation", "output_contract"),
         ),
     ),
