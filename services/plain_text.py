@@ -10,8 +10,8 @@ _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
 
 def plain(text: str) -> str:
-    """The text with a replacement character for each of these; tabs and line breaks stay."""
-    return _OBEYED.sub(_INSTEAD, text)
+    """The text with a replacement character for each of these; tabs and line breaks stay (that of Windows as the usual one)."""
+    return _OBEYED.sub(_INSTEAD, text.replace("\r\n", "\n"))
 
 
 def plain_line(text: object) -> str:

@@ -85,7 +85,7 @@ def cut(source: str, root: str) -> Section:
 
 
 def with_types_of(reference: Section, section: Section) -> Section:
-    """The section without named tuples that the reference defines in the same words: what is returned has one type then, whoever runs."""
+    """The section without named tuples that the reference defines in the same words, so that every member returns the same type."""
     theirs = {
         ast.dump(statement) for statement in ast.parse(reference.text).body if _is_named_tuple(statement)
     }

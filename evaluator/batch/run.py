@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,15 +230,11 @@ class Batch:
         """
         referee = self._referee(place, lost=False)
         for entry in entries if place.device == "cuda" else ():
-            watchdog = threading.Timer(entry.deadline_s + _GRACE_S, referee.kill)
-            watchdog.daemon = True
-            watchdog.start()
             try:
-                referee.build(entry.task, entry.candidate, deadline_s=entry.deadline_s)
+                with _watched(referee, entry):
+                    referee.build(entry.task, entry.candidate, deadline_s=entry.deadline_s)
             except EvaluatorError:
                 return  # the evaluation meets it again, starts a referee that was lost, and says why
-            finally:
-                watchdog.cancel()
 
     def _had_no_room(self, entry: Entry, verdict: dict[str, Any]) -> bool:
         """Whether an entry found a GPU's memory full for the first time: then it is judged again when others are done."""
@@ -258,27 +255,23 @@ class Batch:
         """
         for attempt in range(_ATTEMPTS):
             referee = self._referee(place, lost=attempt > 0)
-            watchdog = threading.Timer(entry.deadline_s + _GRACE_S, referee.kill)
-            watchdog.daemon = True
-            watchdog.start()
             try:
-                return referee.evaluate(
-                    entry.task,
-                    entry.candidate,
-                    effort=entry.effort,
-                    splits=entry.splits,
-                    shapes=entry.shapes,
-                    deadline_s=entry.deadline_s,
-                    submitted=True,
-                )
+                with _watched(referee, entry):
+                    return referee.evaluate(
+                        entry.task,
+                        entry.candidate,
+                        effort=entry.effort,
+                        splits=entry.splits,
+                        shapes=entry.shapes,
+                        deadline_s=entry.deadline_s,
+                        submitted=True,
+                    )
             except RefereeLost as lost:
                 reason = f"the referee was lost {_ATTEMPTS} times ({lost}); --retry judges it again"
                 if self._stopping.is_set():
                     raise
             except EvaluatorError as fault:
                 return _not_judged(entry, f"the referee had a fault: {fault}")
-            finally:
-                watchdog.cancel()
         return _not_judged(entry, reason)
 
     def _referee(self, place: Place, *, lost: bool) -> Referee:
@@ -320,6 +313,18 @@ class Batch:
         self._results.add(line.id, line.line, line.digest, verdict, same_as)
         with self._guard:
             self.counts[verdict["verdict"]] += 1
+
+
+@contextmanager
+def _watched(referee: Referee, entry: Entry) -> Iterator[None]:
+    """Kills a referee that is silent for longer than an entry may take."""
+    watchdog = threading.Timer(entry.deadline_s + _GRACE_S, referee.kill)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 def _at_home(entry: Entry, place: Place) -> bool:

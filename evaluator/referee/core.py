@@ -329,7 +329,7 @@ class RefereeCore:
         took_s = verdict.elapsed_s - evaluation.waited_s
         if evaluation.again and not alone and took_s < request.deadline_s:
             if 0 < 2 * parts < PARTS:
-                # For all of them everybody else would have to end first.
+                # All parts come free only when every other evaluation has ended.
                 self._needs_parts[request.task.sha256] = 2 * parts
                 self._drop(request.task)
                 return self._judge(_rest(request, took_s), progress)

@@ -1,7 +1,6 @@
 """Whether a candidate sees weights that change after its first call: a training step, `load_state_dict`, an update in place.
 
-What it derives from weights it may make in `from_reference`, which whoever delivers it calls again when weights change, or at every
-call. Merged or packed weights that are made once, at the first call, are wrong for ever after.
+A candidate may derive weights in `from_reference`, which a delivered module calls again when weights change, or at every call. Merged or packed weights that are made once, at the first call, are wrong for ever after.
 """
 
 from __future__ import annotations
@@ -41,13 +40,15 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
     Raises:
         Rejected: the result is not that of the new weights.
     """
-    call = shapes[0].inputs.call
-    able = [shape for shape in shapes if not shape.large and _drawn(shape)]
-    if not able or not call.plain or call.training:
+    plan = shapes[0].inputs.call
+    able = [(shape, names) for shape in shapes if not shape.large and (names := _drawn(shape))]
+    if not able or not plan.plain or plan.training:
         return
-    shape = secrets.choice(able)
-    side, names = candidate.sides[shape.key], _drawn(shape)
+    shape, names = secrets.choice(able)
+    side = candidate.sides[shape.key]
     for quietly in (False, True)[: 1 if _DERIVES in candidate.candidate.source else 2]:
+        if quietly:  # let it see the weights that are back, which version counters have told of
+            call(side, shape, fresh(shape, "task"), run.outcomes[shape.key])
         change = {"names": names, "seed": secrets.randbits(62), "quietly": quietly}
         if _renew(side, change) != runner.RENEWED:
             return  # from_reference made it
@@ -72,7 +73,7 @@ def _look(
         try:
             result = fresh(shape, "task")
         except RoleReported:
-            return  # a reference that fails with other weights says nothing
+            return  # the reference itself fails with such weights
         block, spans = call(side, shape, result, outcome)
         if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
             outcome.checks += 1

@@ -136,7 +136,7 @@ class TaskMemory:
         self._since_s = time.monotonic()
 
     def give_back(self) -> None:
-        """All of it, with what the referee keeps of ended processes: whoever takes these parts counts on that memory."""
+        """All of it, with what the referee keeps of ended processes: the next holder of these parts counts on that memory."""
         if self._held is not None:
             if self._fleet.keeper is not None:
                 self._fleet.keeper.give_back()

@@ -33,9 +33,9 @@ _MOST_WHILE_STOPPED_US, _MOST_PER_STOP_US = 500.0, 2.0
 _GLANCES = 8
 #: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
 _PENDING = 16
+_PENDING_BYTES = (32 << 20, 512 << 20)
 #: Of so many comparisons one sends a random output to the oracle, whatever it looks like.
 _ORACLE_ONE_IN = 4
-_PENDING_BYTES = (32 << 20, 512 << 20)
 
 
 @dataclass(frozen=True)

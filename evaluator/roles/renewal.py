@@ -21,8 +21,10 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool) -> N
     state = shape.model.state_dict(keep_vars=True)
     shape.exact.model = None  # the float64 twin is made anew
     if seed is None:
-        for name, values in shape.weights_before.items():
-            state[name].data.copy_(values)
+        # Version counters tell of it: what was derived from the changed weights must go.
+        with torch.no_grad():
+            for name, values in shape.weights_before.items():
+                state[name].copy_(values)
         shape.weights_before = {}
         return
     shape.weights_before = {name: state[name].detach().clone() for name in names}

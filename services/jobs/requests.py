@@ -30,8 +30,8 @@ MOST_PRIORITY = 9
 # What a float and every database hold exactly; Python reads whole numbers of thousands of digits, and nothing else does.
 _LARGEST_SIZE = 2**53
 _LONGEST_WORD = 200
-# Characters of a source that a request is kept waiting for; it takes 0.2 s at most.
-_LONGEST_PARSED = 100_000
+# Characters of a source that is parsed while other requests wait; ten times what a task has.
+_LONGEST_PARSED = 30_000
 # A year; beyond some hundreds of years clocks and waits overflow.
 _LONGEST_S = 366 * 24 * 3600.0
 

@@ -111,7 +111,7 @@ def test_every_referee_begins_with_a_part(referees: int) -> None:
 
 
 def test_what_is_kept_of_ended_processes_goes_before_the_parts(parts: MemoryParts) -> None:
-    """Seen on an H100: referees that waited for parts kept 20 GiB between them, which the one that had the parts counted on."""
+    """Seen on an H100: referees that waited for parts kept gigabytes, which the one that had the parts counted on."""
     seen: list[bool] = []
     keeper = SimpleNamespace(give_back=lambda: seen.append(parts.take_now(PARTS) is None))
     fleet: Any = SimpleNamespace(gpu=True, room=room(4), memory_parts=parts, keeper=keeper)
