@@ -63,5 +63,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
         )
         console.print(f"{finding['sentence']}.", markup=False, highlight=False)
         console.print(f"    To mend it: {finding['mending']}.", markup=False, highlight=False)
+    for remark in dict.fromkeys(remark for fact in report["facts"] for remark in fact.get("inputs", ())):
+        console.print(f"  {remark}.", markup=False, highlight=False)
     for line in told(report["inferred"]) if report["inferred"] else ():
         console.print(f"  {line}", markup=False, highlight=False)

@@ -1,4 +1,8 @@
-"""Contents that find wrong kernels: constant rows, large means, wide dynamic range, small integers, the task's own draws."""
+"""Contents that find wrong kernels: constant rows, large means, wide dynamic range, small integers, other scales, the task's own draws.
+
+What ``get_inputs`` draws is an example, not a contract: where no draw is negative, contents have both signs, unless the task declares its
+``DOMAIN``. Structure (zeros at the same places, few values) stays in all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 
 from evaluator.content.pools import TensorInput, logical
 from evaluator.oracle.arrays import Array, space
-from evaluator.oracle.numbers import from_float64, is_inexact, largest, to_float64
+from evaluator.oracle.numbers import from_float64, largest, to_float64
 
 
 class HostDraws:
@@ -56,52 +60,62 @@ def _clip(values: Array, limit: float) -> Array:
     return values.clip(-limit, limit)
 
 
-#: Needs values of both signs: a task whose inputs are positive may take their logarithm.
-_FOR_SIGNED: dict[str, Callable[[Array, Any], Array]] = {
+def _scaled(rows: Array, draws: Any) -> Array:
+    """Where an approximation that is right near zero no longer is."""
+    return rows * float(draws.uniform(1.5, 4.0, (1, 1))[0, 0])
+
+
+_TRANSFORMS: dict[str, Callable[[Array, Any], Array]] = {
+    "constant_rows": _constant_rows,
     "large_mean": _large_mean,
     "wide_range": _wide_range,
     "small_integers": _small_integers,
+    "scaled": _scaled,
 }
 
 
 def names(inputs: list[TensorInput]) -> list[str]:
     """Names of the distributions that suit these inputs; ``task`` is the task's own and comes twice."""
-    chosen = ["task", "task"]
-    floats = [tensor for tensor in inputs if is_inexact(tensor.meta.dtype) and tensor.rollable]
-    if floats:
-        chosen.append("constant_rows")
-    if floats and all(tensor.signed for tensor in floats):
-        chosen += list(_FOR_SIGNED)
-    return chosen
+    changed = any(tensor.transformable for tensor in inputs)
+    return ["task", "task", *(_TRANSFORMS if changed else ())]
 
 
-def transformed(name: str, rows: Array, dtype: str, draws: Any) -> Array:
-    """Elements of the task's own distribution as the named one has them, not yet rounded to ``dtype``.
+def transformed(name: str, rows: Array, tensor: TensorInput, draws: Any, *, signs: bool = False) -> Array:
+    """Elements of the task's own distribution as the named one has them, not yet rounded to the input's dtype.
 
     Args:
         name: one of :func:`names` but ``task``.
         rows: float64 or complex128, shape (rows, last dimension), of the host or a device.
-        dtype: of the input.
+        tensor: the input.
         draws: random numbers in the same kind of array, see :class:`HostDraws`.
+        signs: of both signs where no draw is negative and the task does not say why.
     """
-    transform = _constant_rows if name == "constant_rows" else _FOR_SIGNED[name]
-    return _clip(transform(rows, draws), largest(dtype))
+    xp = space(rows)
+    own = rows
+    if signs and tensor.may_be_negative:
+        rows = xp.where(draws.uniform(0.0, 1.0, tuple(rows.shape)) < 0.5, -rows, rows)
+    values = _clip(_TRANSFORMS[name](rows, draws), largest(tensor.meta.dtype))
+    if tensor.keeps_zeros:
+        values = xp.where(own == 0.0, 0.0, values)
+    if tensor.structure.domain == "positive":
+        values = xp.where(values > 0.0, values, own)
+    return values
 
 
 def changes(name: str, tensor: TensorInput) -> bool:
     """Whether an input differs in the named distribution from the task's own."""
-    return name != "task" and is_inexact(tensor.meta.dtype) and tensor.rollable
+    return name != "task" and tensor.transformable
 
 
-def fill(name: str, tensor: TensorInput, target: Array) -> None:
-    """Writes a fresh content of the named distribution into ``target`` (flat, carrier dtype, on the host)."""
+def draw(name: str, tensor: TensorInput, *, signs: bool = False, common: Array | None = None) -> Array:
+    """A fresh content of the named distribution: flat, in the carrier dtype, on the host; arguments as in :func:`transformed`."""
     generator = np.random.default_rng(secrets.randbits(128))
-    draws, offsets = tensor.draw(1, generator)
-    target[:] = tensor.rebuild(int(draws[0]), int(offsets[0]))
+    draws, offsets = tensor.draw(1, generator, common)
+    content = tensor.rebuild(int(draws[0]), int(offsets[0]))
     if not changes(name, tensor):
-        return
-    dtype = tensor.meta.dtype
-    elements = logical(target, tensor.meta)
-    rows = to_float64(elements, dtype).reshape(-1, elements.shape[-1])
-    values = transformed(name, rows, dtype, HostDraws())
-    elements[...] = from_float64(values, dtype).reshape(elements.shape)
+        return content
+    elements = logical(content, tensor.meta)
+    rows = to_float64(elements, tensor.meta.dtype).reshape(-1, elements.shape[-1])
+    values = transformed(name, rows, tensor, HostDraws(), signs=signs)
+    elements[...] = from_float64(values, tensor.meta.dtype).reshape(elements.shape)
+    return content

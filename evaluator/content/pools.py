@@ -2,7 +2,8 @@
 
 Drawing millions of random numbers per call would take longer than the calls. A tensor is rolled by a secret offset
 that is no multiple of its rows, so that rows, tiles and sums differ from call to call while the distribution and the
-legal range stay the task's own. Tensors whose order means something (sorted indices, masks) are never rolled.
+legal range stay the task's own. Tensors whose order means something (sorted indices, masks) are never rolled, and those
+with a structure keep it (:mod:`evaluator.content.structure`).
 
 A tensor is carried as its span of memory, so a channels_last one is rolled in memory order and an expanded one has as
 many values as it has memory.
@@ -10,6 +11,7 @@ many values as it has memory.
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evaluator.content.structure import FEW_VALUES, FREE, PLACED, TURNED, Structure
 from evaluator.oracle.numbers import is_inexact, to_float64
 from evaluator.roles.arena import carrier
 from evaluator.roles.chain import Chain, Windows, mask_words
@@ -54,11 +57,15 @@ class TensorInput:
         meta: what it looks like.
         draws: flat, in the carrier dtype, on the host; or flat bytes on a GPU, of large tensors a part that is used again and again.
         same: whether ``get_inputs`` gives the same values each time; None leaves it to a comparison of the draws.
+        structure: that every content keeps.
+        rollable: whether single elements may be replaced by others of its values.
+        signed: whether there are negative and positive ones.
     """
 
     meta: TensorMeta
     draws: list[Any]
     same: bool | None = None
+    structure: Structure = field(default_factory=Structure)
     rollable: bool = False
     signed: bool = False
     #: Whether the chain replaces every element; see :meth:`ShapeInputs.renew_small`.
@@ -75,8 +82,12 @@ class TensorInput:
             return
         sample = self._taken(first, slice(0, 1 << 16))
         if is_inexact(self.meta.dtype):
+            if self.keeps_zeros:
+                sample = self._nonzero_sample()
             values = to_float64(sample, self.meta.dtype)
-            self.rollable = bool(np.isfinite(values).all() and (values != values[0]).any())
+            self.rollable = self.structure.way in (FREE, PLACED) and bool(
+                values.size and np.isfinite(values).all() and (values != values[0]).any()
+            )
             self.signed = self.rollable and bool((values.real < 0).any() and (values.real > 0).any())
         elif self._is_same():
             # A table, positions, a causal mask: what is the same in every draw is part of the task.
@@ -91,6 +102,38 @@ class TensorInput:
                 0, self.source_size, _POOL_ELEMENTS
             )
             self.pool = self._taken(self.draws[secrets.randbelow(len(self.draws))], places)
+            if self.keeps_zeros:
+                self.pool = np.resize(self._nonzero_sample(), _POOL_ELEMENTS)
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether zeros stay where they are."""
+        return self.structure.way == PLACED
+
+    @property
+    def turned(self) -> bool:
+        """Whether contents are draws whose lines change places."""
+        whole = self.meta.contiguous and self.source_size == self.size
+        return self.structure.way == TURNED and whole and bool(self.structure.turns(len(self.meta.shape)))
+
+    @property
+    def transformable(self) -> bool:
+        """Whether it may have other values than the task's own: none where few are all there are, or structure is more than zeros."""
+        return is_inexact(self.meta.dtype) and self.rollable and FEW_VALUES not in self.structure.found
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether negative values are tried although no draw has any."""
+        return self.transformable and not self.signed and not self.structure.domain
+
+    def _nonzero_sample(self) -> Array:
+        """Some values that are not zero, from random places; empty where they are too rare."""
+        places = np.random.default_rng(secrets.randbits(128)).integers(
+            0, self.source_size, 16 * _POOL_ELEMENTS
+        )
+        sample = self._taken(self.draws[0], places)
+        nonzero = sample[to_float64(sample, self.meta.dtype) != 0.0]
+        return np.asarray(nonzero[:_POOL_ELEMENTS])
 
     @property
     def on_device(self) -> bool:
@@ -102,7 +145,7 @@ class TensorInput:
         if not self.on_device:
             return self
         draw = self.draws[0].cpu().numpy().view(carrier(self.meta.dtype))
-        return TensorInput(self.meta, [np.resize(draw, self.size)], self.same)
+        return TensorInput(self.meta, [np.resize(draw, self.size)], self.same, self.structure)
 
     @property
     def size(self) -> int:
@@ -139,15 +182,22 @@ class TensorInput:
         """Every how many elements the chain replaces one: all where :attr:`renewed`, else at most about 2048 places per call."""
         return 1 if self.renewed else max(61, self.size // 2048) | 1
 
-    def draw(self, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
-        """Contents never used before, as indices of draws and offsets in elements, one of either per content.
+    def draw(
+        self, count: int, generator: np.random.Generator, common: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Contents never used before, as indices of draws and offsets in elements (or, of turned ones, seeds), one of either per content.
 
         Args:
             count: how many.
             generator: seeded from the operating system's randomness, and known to the referee alone.
+            common: random numbers for all inputs of a call; those that stay as they are drawn come from one call of ``get_inputs``.
         """
         draws = generator.integers(0, len(self.draws), count)
-        if not self.rollable:
+        if self.turned:
+            return draws, generator.integers(0, 1 << 62, count)
+        if not self.rollable or self.keeps_zeros:
+            if common is not None and not self.rollable:
+                draws = common % len(self.draws)
             return draws, np.zeros(count, dtype=np.int64)
         offsets = generator.integers(0, self.source_size, count)
         row = self.meta.shape[-1] if len(self.meta.shape) > 1 else 0
@@ -156,7 +206,11 @@ class TensorInput:
         return draws, offsets
 
     def draw_mixed(
-        self, count: int, generator: np.random.Generator, draw_bits: Callable[[int, int], Any] | None = None
+        self,
+        count: int,
+        generator: np.random.Generator,
+        draw_bits: Callable[[int, int], Any] | None = None,
+        common: Array | None = None,
     ) -> Mixed:
         """Contents that are two windows each, mixed chunk by chunk at random.
 
@@ -166,8 +220,9 @@ class TensorInput:
             count: how many.
             generator: as in :meth:`draw`.
             draw_bits: makes so many rows of so many words of random bits where they are used; by the generator if None.
+            common: as in :meth:`draw`.
         """
-        one = self.draw(count, generator)
+        one = self.draw(count, generator, common)
         if not self.rollable:
             return Mixed(*one)
         words = mask_words(self.meta.span_bytes)
@@ -179,6 +234,11 @@ class TensorInput:
 
     def write_all(self, chain: Chain, address: int, stride_bytes: int, drawn: Mixed) -> None:
         """Writes drawn contents to this process's memory, the first at ``address``, ``stride_bytes`` apart."""
+        if self.turned:
+            for index, (draw, seed) in enumerate(zip(drawn.draws, drawn.offsets, strict=True)):
+                content = self.rebuild(int(draw), int(seed))
+                ctypes.memmove(address + index * stride_bytes, content.ctypes.data, content.nbytes)
+            return
         others = None
         if drawn.others is not None and drawn.other_offsets is not None:
             others = self._windows(drawn.others, drawn.other_offsets)
@@ -197,7 +257,35 @@ class TensorInput:
 
     def rebuild(self, draw: int, offset: int) -> Array:
         """One drawn content, in private memory."""
+        if self.turned:
+            return self._turned(self.draws[draw], offset)
         return np.roll(self.draws[draw], -offset)
+
+    def turned_on_device(self, draw: Any, seed: int) -> Any:
+        """Flat bytes on a GPU of a draw there whose lines have changed places."""
+        import torch
+
+        generator = torch.Generator(device=draw.device).manual_seed(seed)
+        rows = draw.view(*self.meta.shape, self.meta.item_bytes)
+        for group in self.structure.turns(len(self.meta.shape)):
+            order = torch.randperm(self.meta.shape[group[0]], generator=generator, device=draw.device)
+            for dimension in group:
+                rows = rows.index_select(dimension, order)
+        return rows.reshape(-1)
+
+    def _turned(self, draw: Array, seed: int) -> Array:
+        generator = np.random.default_rng(seed)
+        values = draw.reshape(self.meta.shape)
+        for group in self.structure.turns(len(self.meta.shape)):
+            order = generator.permutation(self.meta.shape[group[0]])
+            for dimension in group:
+                values = values.take(order, axis=dimension)
+        return np.ascontiguousarray(values).reshape(-1)
+
+
+def common_draws(count: int, generator: np.random.Generator) -> Array:
+    """Random numbers for all inputs of so many calls, see :meth:`TensorInput.draw`."""
+    return generator.integers(0, 1 << 30, count)
 
 
 def _without_gaps(draws: list[Any], meta: TensorMeta) -> list[Any]:

@@ -15,7 +15,7 @@ from evaluator.oracle.arrays import Array
 from evaluator.oracle.compare import compare, dense, widen
 from evaluator.oracle.numbers import from_float64, is_inexact, to_float64
 from evaluator.oracle.tolerance import Expected
-from evaluator.referee.correctness import make_case
+from evaluator.referee.correctness import own_case
 from evaluator.referee.expectation import Case, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
@@ -57,7 +57,7 @@ class Probe:
         """Draws contents and calls the reference."""
         notes: list[Finding] = []
         count = _CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE
-        cases = [make_case(session, shape, "task", notes) for _ in range(count)]
+        cases = [own_case(session, shape, notes) for _ in range(count)]
         results = [
             Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened
             for case in cases

@@ -13,6 +13,7 @@ from evaluator.lint.probe import Probe, words
 from evaluator.lint.refusals import finding_of
 from evaluator.lint.rules import RULES, structure
 from evaluator.lint.rules.answers import variation
+from evaluator.lint.rules.inputs import remarks
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.shapes.space import Dims, defaults
@@ -70,7 +71,10 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
             found = _of_rules(probes, started + _RULES_UNTIL_S)
             findings += _that_hold(session, dims, found) if inferred else found
             findings += _at_equal_sizes(session) if inferred else []
-            facts = [{"shape": probe.where, "variation": variation(probe)} for probe in probes]
+            facts = [
+                {"shape": probe.where, "variation": variation(probe), "inputs": remarks(probe)}
+                for probe in probes
+            ]
         limit = started + _CORNERS_UNTIL_S
         findings += space.check_corners(session, dims, limit, time.monotonic)
     except RoleFailure as failure:

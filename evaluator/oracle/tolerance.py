@@ -103,6 +103,8 @@ class Expected:
         rms_bound: allowed root mean square of the relative error per row; None where single elements say enough.
         alternatives: for integers and booleans, other values that are as right as ``exact``, as rows.
         fills: the reference's values that are large constants and say nothing of a row's scale.
+        judged: ``everywhere``; ``where_finite``: of elements that the reference and the oracle give numbers for, alone; ``finiteness``:
+            no more than that these are numbers.
     """
 
     dtype: str
@@ -115,6 +117,7 @@ class Expected:
     rms_bound: Array
     alternatives: tuple[Array, ...] = ()
     fills: tuple[float, ...] = ()
+    judged: str = "everywhere"
 
     @property
     def rms(self) -> float:
@@ -149,6 +152,7 @@ def expect(
     equal_terms: bool = False,
     tiered: Sequence[Array] = (),
     alternatives: Sequence[Array] = (),
+    judged: str = "everywhere",
 ) -> Expected:
     """Builds the expectation for one output from flat float64 (or integer) values.
 
@@ -167,13 +171,14 @@ def expect(
         tiered: what the task's tier makes of it, none in the strict one: the oracle with the operands of its products rounded, and the
             reference's own result, which shows what its libraries lose beyond that.
         alternatives: other right values of an integer or boolean output.
+        judged: see :class:`Expected`.
     """
     exact, own = as_rows(exact, shape), as_rows(own, shape)
     xp = space(exact)
     if not is_inexact(dtype) or xp.size(exact) == 0:
         zeros = xp.full(exact, (exact.shape[0], 1), 0.0)
         others = tuple(as_rows(values, shape) for values in alternatives)
-        return Expected(dtype, shape, own, own, zeros + 1.0, zeros, zeros, None, others)
+        return Expected(dtype, shape, own, own, zeros + 1.0, zeros, zeros, None, others, judged=judged)
     exact = in_range(exact, own, dtype)
     moved = None if moved is None else in_range(as_rows(moved, shape), own, dtype)
     tiered = [in_range(as_rows(values, shape), own, dtype) for values in tiered]
@@ -224,7 +229,7 @@ def expect(
         # Tensor cores may cut off what the oracle rounds to nearest (PTX ISA, `mma`), twice the error, and in equal terms it adds up.
         factor = _TIER_FACTOR * (2.0 if equal_terms else 1.0)
         bound = strict + factor * xp.maximum(tier_error, 2.0 * xp.median(tier_error))
-    return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills)
+    return Expected(dtype, shape, exact, own, scale, bound, strict, rms_bound, fills=fills, judged=judged)
 
 
 def _row_error(values: Array, exact: Array, valid: Array, scale: Array) -> Array:

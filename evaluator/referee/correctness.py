@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 from evaluator.content import distributions
-from evaluator.errors import RoleExited, RoleFailure, RoleTimeout
+from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
+from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.places import Places, places
 from evaluator.oracle.tolerance import Bounds, Expected, as_rows
 from evaluator.precision import TIERS
@@ -29,6 +33,9 @@ _CALL_SECONDS = 60.0
 _FIRST_CALL_SECONDS = 120.0
 _LARGE_BYTES = 2 << 20
 _CACHED_ELEMENTS = 1 << 18
+#: Contents of both signs must leave the reference so many numbers, as a share.
+_LEAST_NUMBERS = 0.5
+_Result = TypeVar("_Result")
 
 
 class Rejected(Exception):
@@ -69,11 +76,11 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     if "cases" in shape.checks:
         kept: list[Case] = shape.checks["cases"]
         return kept
-    names = usable(session, shape)
+    names = distributions.names(shape.inputs.tensors)
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
-    made = [make_case(session, shape, name, findings) for name in names]
+    made = [case for name in names if (case := make_case(session, shape, name, findings))]
     elements = sum(meta.elements for meta in made[0].metas) + sum(
         tensor.size for tensor in shape.inputs.tensors
     )
@@ -82,24 +89,83 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     return made
 
 
-def usable(session: TaskSession, shape: OpenShape) -> list[str]:
-    """Names of the distributions that a module can be asked for at a shape, the task's own first."""
-    names = distributions.names(shape.inputs.tensors)
-    if session.precision not in ("default", "strict", "tf32"):
-        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
-        names = [name for name in names if name not in ("wide_range", "large_mean")]
-    return names
+def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
+    """Draws one content and asks the reference role for its own result and the float64 one; None where the reference refuses it."""
+    result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
+    return None if result is None else case_of(session, shape, result, findings)
 
 
-def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case:
-    """Draws one content and asks the reference role for its own result and the float64 one."""
-    return case_of(session, shape, fresh(shape, name), findings)
+def own_case(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> Case:
+    """The same for the task's own distribution."""
+    return case_of(session, shape, fresh(shape), findings)
 
 
-def fresh(shape: OpenShape, name: str) -> OwnResult:
-    """Draws one content and asks the reference role for its own result."""
-    shape.side.fill_from(name)
-    return own_result(shape, name, shape.side.contents(0))
+def fresh(shape: OpenShape) -> OwnResult:
+    """Draws one content of the task's own distribution and asks the reference role for its own result."""
+    return _drawn(shape, "task", signs=False)
+
+
+def _drawn(shape: OpenShape, name: str, *, signs: bool) -> OwnResult:
+    shape.side.fill_from(name, signs=signs)
+    return replace(own_result(shape, name, shape.side.contents(0)), signs=signs)
+
+
+def try_signs(
+    shape: OpenShape, name: str, draw: Callable[..., _Result], numbers: Callable[[_Result], float]
+) -> _Result | None:
+    """A result for contents of both signs or, where these are no inputs of the module's, for contents like the task's own.
+
+    Args:
+        shape: where; it remembers that negative inputs are none.
+        name: of the distribution.
+        draw: makes a result, of contents of both signs with ``signs=True``.
+        numbers: which share of a result's values are numbers.
+
+    Returns:
+        None where the reference raises for the distribution.
+
+    Raises:
+        RoleFailure: it fails on the task's own inputs, or cannot go on.
+    """
+    if name == "task":
+        return draw(signs=False)
+    tries = (True, False) if shape.checks.get("signs", True) and _may_be_negative(shape) else (False,)
+    for signs in tries:
+        try:
+            result = draw(signs=signs)
+        except RoleReported as failure:
+            if "device-side assert" in failure.sentence:
+                sentence = (
+                    f"it does not survive {_in_words(name, signs=signs)} inputs on this device: if it never gets any, declare "
+                    'DOMAIN = {"name of the input": "as_drawn"} in the task'
+                )
+                raise RoleFailure("task_rejected", sentence, role="reference") from None
+            if failure.word == "out_of_memory":
+                raise
+        else:
+            if not signs or numbers(result) >= _LEAST_NUMBERS:
+                return result
+        if signs:
+            shape.checks["signs"] = False
+    return None
+
+
+def _may_be_negative(shape: OpenShape) -> bool:
+    return any(tensor.may_be_negative for tensor in shape.inputs.tensors)
+
+
+def _share_of_numbers(result: OwnResult) -> float:
+    """Of the output with fewest of them."""
+    shares = [1.0]
+    for span, meta in zip(result.spans, result.metas, strict=True):
+        values = widen(dense(span, meta), meta.dtype)
+        if is_inexact(meta.dtype) and meta.elements:
+            shares.append(float(space(values).isfinite(values).sum()) / meta.elements)
+    return min(shares)
+
+
+def _in_words(name: str, *, signs: bool) -> str:
+    return name.replace("_", " ") + (", partly negative" if signs else "")
 
 
 def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> None:
@@ -148,7 +214,7 @@ def check_again(
     Raises:
         Rejected: with the first thing that is wrong.
     """
-    result = fresh(shape, "task")
+    result = fresh(shape)
     block, spans = call(side, shape, result, outcome)
     if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
         outcome.checks += 1
@@ -239,13 +305,27 @@ def wrong(
             )
             return Rejected("cheating", evidence, (Finding("stale_output", "cheat", evidence),))
     if all(_constant(v) for v in values) and not all(_constant(e.own) for e in case.expected):
-        evidence = f"at {at} every element of its output is the same value: {comparison.words}"
+        evidence = f"at {at} on {inputs_in_words(shape, case)} every element of its output is the same value: {comparison.words}"
         return Rejected("incorrect", evidence, (Finding("constant_output", "error", evidence),))
     index = _index(case, values, comparison)
     name = (index is not None and shape.inputs.name_of(index, len(values))) or "result"
-    sentence = f"wrong {name} at {at} on {case.distribution.replace('_', ' ')} inputs: {comparison.words}"
+    sentence = f"wrong {name} at {at} on {inputs_in_words(shape, case)}: {comparison.words}"
     seen = None if index is None else _places(case.expected[index], values[index], comparison)
     return Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence, seen),))
+
+
+def inputs_in_words(shape: OpenShape, content: Content) -> str:
+    """What a content is: the task's own inputs mixed anew, or others and how to say that the module never gets them."""
+    if content.distribution in OWN_INPUTS:
+        mixed = any(tensor.rollable or tensor.turned for tensor in shape.inputs.given)
+        return "inputs mixed from draws of get_inputs()" if mixed else "inputs as get_inputs() draws them"
+    words = f"{content.distribution.replace('_', ' ')} inputs"
+    if not content.signs:
+        return words
+    return (
+        f"{words} of both signs (get_inputs() draws none below zero, which the task does not promise: a task that never gets any "
+        'declares DOMAIN = {"input": "non_negative"})'
+    )
 
 
 def _index(case: Case, values: list[Array], comparison: Comparison) -> int | None:

@@ -39,13 +39,10 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         "training": session.training,
         "precision": session.precision,
         "inputs": [
-            {"dtype": a.meta.dtype, "shape": list(a.meta.shape)}
-            if isinstance(a, TensorInput)
-            else {
-                "value": a.value,
-                "tensors": [{"dtype": t.meta.dtype, "shape": list(t.meta.shape)} for t in a.tensors],
-            }
-            for a in shape.inputs.arguments
+            _tensor(one)
+            if isinstance(one, TensorInput)
+            else {"value": one.value, "tensors": [_tensor(tensor) for tensor in one.tensors]}
+            for one in shape.inputs.arguments
         ],
         "outputs": [{"dtype": meta.dtype, "shape": list(meta.shape)} for meta in shape.output_metas],
         "parameters": sum(entry.meta.elements for entry in shape.inputs.state),
@@ -56,3 +53,9 @@ def describe(session: TaskSession, traffic: list[Any] | None = None) -> dict[str
         "device_name": session.fleet.device.facts().get("device_name"),
         "traffic": [{"dims": dims, "weight": weight} for dims, weight in known.rows],
     }
+
+
+def _tensor(tensor: TensorInput) -> dict[str, Any]:
+    """An input's form and, where there is one, the structure that every content keeps."""
+    fields: dict[str, Any] = {"dtype": tensor.meta.dtype, "shape": list(tensor.meta.shape)}
+    return {**fields, "keeps": tensor.structure.words} if tensor.structure.words else fields

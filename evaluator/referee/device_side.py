@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from evaluator.content import distributions
-from evaluator.content.pools import Mixed
+from evaluator.content.pools import Mixed, common_draws
 from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.referee.block import Block
 from evaluator.referee.device_draws import DeviceDraws, parts_of
@@ -231,10 +231,11 @@ class DeviceSide(Side):
         """Writes fresh contents of the task's own distribution into the first ``count`` slots; single windows unless ``mixed``."""
         assert count <= self.slot_count
         self._note(count)
+        common = common_draws(count, self._generator)
         self.drawn = [
-            tensor.draw_mixed(count, self._generator, self._keeper.draw_bits)
+            tensor.draw_mixed(count, self._generator, self._keeper.draw_bits, common)
             if mixed
-            else Mixed(*tensor.draw(count, self._generator))
+            else Mixed(*tensor.draw(count, self._generator, common))
             for tensor in self.inputs.tensors
         ]
         targets = [
@@ -295,8 +296,8 @@ class DeviceSide(Side):
         readiness = self._readiness(None, None, None, keep=False, token=0, calls=1)
         return self.block(1, deadline_s, strict=strict, readiness=readiness)
 
-    def fill_from(self, distribution: str) -> None:
-        """Writes fresh contents of a named distribution into the first slot."""
+    def fill_from(self, distribution: str, *, signs: bool = False) -> None:
+        """See :meth:`Side.fill_from`."""
         self.fill(1, mixed=False)
         for position, tensor in enumerate(self.inputs.tensors):
             if distributions.changes(distribution, tensor):
@@ -306,7 +307,7 @@ class DeviceSide(Side):
                 wide = torch.complex128 if elements.is_complex() else torch.float64
                 for part in parts_of(elements):
                     rows = part.to(wide).reshape(-1, meta.shape[-1])
-                    values = distributions.transformed(distribution, rows, meta.dtype, DeviceDraws())
+                    values = distributions.transformed(distribution, rows, tensor, DeviceDraws(), signs=signs)
                     part.copy_(values.reshape(part.shape))
         self._keeper.wait()
 
@@ -344,7 +345,7 @@ class DeviceSide(Side):
         self._keeper.refresh(self._refresh_rows(contents), states)
         return contents
 
-    def _refresh_rows(self, contents: list[torch.Tensor]) -> list[tuple[int, int, int, int, int, int]]:
+    def _refresh_rows(self, contents: list[torch.Tensor]) -> list[tuple[int, ...]]:
         """What the chain replaces in contents that lie somewhere as flat bytes."""
         return [
             (
@@ -354,6 +355,7 @@ class DeviceSide(Side):
                 content.numel() // tensor.pool.itemsize,
                 tensor.pool.size,
                 tensor.refresh_stride,
+                int(tensor.keeps_zeros),
             )
             for position, (tensor, content) in enumerate(zip(self.inputs.tensors, contents, strict=True))
             if tensor.rollable
@@ -395,25 +397,11 @@ class DeviceSide(Side):
             same_slot,
             count,
             tuple(meta.span_bytes for meta in metas),
-            tuple((t.pool.itemsize, t.size, t.pool.size, t.refresh_stride) for t in refreshed),
+            tuple((t.pool.itemsize, t.size, t.pool.size, t.refresh_stride, t.keeps_zeros) for t in refreshed),
         )
         if like not in self._keeper.links_us:
             slots = [0] * count if same_slot else range(count)
-            rows = [
-                [
-                    (
-                        self._slots.pointer + self._slot_offset(index, position),
-                        self._region.pointer + self._pool_offsets[position],
-                        tensor.pool.itemsize,
-                        tensor.size,
-                        tensor.pool.size,
-                        tensor.refresh_stride,
-                    )
-                    for position, tensor in enumerate(self.inputs.tensors)
-                    if tensor.rollable
-                ]
-                for index in slots
-            ]
+            rows = [self._refresh_rows(self.slot(index)) for index in slots]
             outputs_bytes = [meta.span_bytes for meta in metas]
             self._keeper.links_us[like] = self._keeper.link_us(rows, outputs_bytes)
         return self._keeper.links_us[like]

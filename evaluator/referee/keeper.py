@@ -130,7 +130,9 @@ class Keeper(Lender):
         numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to("cuda")
         stream = torch.cuda.current_stream().cuda_stream
         for (tensor, target), one, rows in zip(targets, drawn, numbers, strict=True):
-            if tensor.size:
+            if tensor.turned:
+                self._fill_turned(tensor, target, stride_bytes, one)
+            elif tensor.size:
                 addresses = self._on_device(tensor)
                 device_chain.fill(
                     target,
@@ -144,12 +146,21 @@ class Keeper(Lender):
                     stream,
                 )
 
+    def _fill_turned(self, tensor: TensorInput, target: int, stride_bytes: int, drawn: Mixed) -> None:
+        self._on_device(tensor)
+        draws, none = self._draws[id(tensor)][1], torch.zeros((4, 1), dtype=torch.int64, device="cuda")
+        for index, (draw, seed) in enumerate(zip(drawn.draws, drawn.offsets, strict=True)):
+            content = tensor.turned_on_device(draws[int(draw)], int(seed))
+            address = torch.tensor([content.data_ptr()], device="cuda")
+            sizes = tensor.size, tensor.size, tensor.meta.item_bytes
+            device_chain.fill(target + index * stride_bytes, 0, address, none, None, *sizes, _stream())
+
     def draw_bits(self, rows: int, words: int) -> torch.Tensor:
         """Random words of 64 bits, shape (rows, words), int64: a content of a gigabyte needs 32 million of these bits."""
         least, most = -(1 << 63), (1 << 63) - 1
         return torch.randint(least, most, (rows, words), device="cuda", generator=self._bits)
 
-    def refresh(self, rows: list[tuple[int, int, int, int, int, int]], states: Sequence[int]) -> None:
+    def refresh(self, rows: list[tuple[int, ...]], states: Sequence[int]) -> None:
         """Replaces elements as the chain does in each of these states, one after the other."""
         table = device_chain.tables([rows])[0]
         States(len(states)).replay([_signed(state) for state in states], table, _stream())
@@ -167,9 +178,7 @@ class Keeper(Lender):
         """After how many calls of a block the claimed state does not follow, see :func:`evaluator.roles.device_chain.broken`."""
         return device_chain.broken(addresses, lengths_bytes, states, _stream())
 
-    def link_us(
-        self, slots: list[list[tuple[int, int, int, int, int, int]]], outputs_bytes: list[int]
-    ) -> float:
+    def link_us(self, slots: list[list[tuple[int, ...]]], outputs_bytes: list[int]) -> float:
         """Microseconds that the device takes for one link of the chain.
 
         Args:

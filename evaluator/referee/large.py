@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from evaluator.content import distributions
 from evaluator.errors import RoleReported
 from evaluator.oracle.compare import Comparison, compare
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds, expect
-from evaluator.referee.correctness import Outcome, Rejected, check_form, record, usable, where, wrong
+from evaluator.referee.correctness import Outcome, Rejected, check_form, record, try_signs, where, wrong
 from evaluator.referee.device_side import DeviceSide
-from evaluator.referee.expectation import Case, Content, OwnResult, case_of
+from evaluator.referee.expectation import Case, Content, OwnResult, case_of, judged
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
 
@@ -91,8 +92,11 @@ def check(
     """
     reference = shape.side
     assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
-    for name in names or _names(session, shape):
-        own, block = _own(reference, partial(reference.fill_from, name))
+    for name in names or _names(shape):
+        drawn = try_signs(shape, name, partial(_own_of, reference, name), _share_of_numbers)
+        if drawn is None:
+            continue
+        own, block, signs = drawn
         deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
         paused_s = side.process.paused_s
         answered = _called(side, partial(_give, side, reference), deadline_s)
@@ -106,7 +110,7 @@ def check(
             sentence = f"it changes its inputs (seen at {where(shape)})"
             raise Rejected("contract_violation", sentence, (Finding("input_mutated", "error", sentence),))
         answer = Answer(answered.report.metas, side.claimed(answered, 0))
-        _Comparison(session, shape, outcome, findings, name).run(answer, own, looks=_LOOKS)
+        _Comparison(session, shape, outcome, findings, name, signs=signs).run(answer, own, looks=_LOOKS)
         side.process.freeze()
 
 
@@ -154,9 +158,24 @@ def mimic(shape: OpenShape) -> None:
             )
 
 
-def _names(session: TaskSession, shape: OpenShape) -> list[str]:
-    names = usable(session, shape)
+def _names(shape: OpenShape) -> list[str]:
+    names = distributions.names(shape.inputs.tensors)
     return ["task", names[1 + secrets.randbelow(len(names) - 1)]]
+
+
+def _own_of(reference: DeviceSide, name: str, *, signs: bool) -> tuple[Answer, Block, bool]:
+    return *_own(reference, partial(reference.fill_from, name, signs=signs)), signs
+
+
+def _share_of_numbers(drawn: tuple[Answer, Block, bool]) -> float:
+    """Of the output with fewest of them."""
+    shares = [1.0]
+    for index, meta in enumerate(drawn[0].metas):
+        values = drawn[0].tensor(index)
+        if values.is_floating_point() and meta.elements:
+            finite = sum(int(torch.isfinite(part).sum()) for _, part, _ in pieces(values, values))
+            shares.append(finite / meta.elements)
+    return min(shares)
 
 
 def _give(side: DeviceSide, reference: DeviceSide) -> None:
@@ -186,13 +205,22 @@ class _Comparison:
     """Of one answer of the candidate's with the reference's own and with the oracle."""
 
     def __init__(
-        self, session: TaskSession, shape: OpenShape, outcome: Outcome, findings: list[Finding], name: str
+        self,
+        session: TaskSession,
+        shape: OpenShape,
+        outcome: Outcome,
+        findings: list[Finding],
+        name: str,
+        *,
+        signs: bool = False,
     ) -> None:
         self._session = session
         self._shape = shape
         self._outcome = outcome
         self._findings = findings
         self._name = name
+        self._signs = signs
+        self._judged = judged(session.precision, name, signs=signs)
         self._places = batched(shape)
         self._whole: Case | None = None
 
@@ -259,7 +287,7 @@ class _Comparison:
             if values.numel() != metas[-1].elements:
                 raise RoleReported("runtime_error", "rows are no rows of the output", role="reference")
         spans = [values.clone().view(torch.uint8).reshape(-1) for values in own]
-        result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans)
+        result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans, signs=self._signs)
         return case_of(self._session, self._shape, result, self._findings, rows=cut, in_slot=True)
 
     @staticmethod
@@ -314,7 +342,7 @@ class _Comparison:
             self._look(answer, own, (row, row + 1))
 
     def _agrees(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-        if self._outcome.bounds and self._places is not None:
+        if self._outcome.bounds and self._places is not None and self._judged == "everywhere":
             bounds = self._outcome.bounds[index]
             shape = tuple(mine.shape)
             return agree(mine.reshape(-1), theirs.reshape(-1), meta.dtype, bounds, shape, thorough=True)
@@ -326,7 +354,8 @@ class _Comparison:
         if theirs.is_floating_point() or theirs.is_complex():
             exact = exact.to(torch.complex128 if theirs.is_complex() else torch.float64)
         terms = max((size for t in self._shape.inputs.given for size in t.meta.shape), default=1)
-        return compare(mine.reshape(-1), expect(meta.dtype, tuple(mine.shape), exact, exact, None, terms))
+        expected = expect(meta.dtype, tuple(mine.shape), exact, exact, None, terms, judged=self._judged)
+        return compare(mine.reshape(-1), expected)
 
     def _reject(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> None:
         if self._whole is not None:

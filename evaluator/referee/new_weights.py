@@ -48,7 +48,7 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
     side = candidate.sides[shape.key]
     for quietly in (False, True)[: 1 if _DERIVES in candidate.candidate.source else 2]:
         if quietly:  # let it see the weights that are back, which version counters have told of
-            call(side, shape, fresh(shape, "task"), run.outcomes[shape.key])
+            call(side, shape, fresh(shape), run.outcomes[shape.key])
         change = {"names": names, "seed": secrets.randbits(62), "quietly": quietly}
         if _renew(side, change) != runner.RENEWED:
             return  # from_reference made it
@@ -71,7 +71,7 @@ def _look(
     _renew(reference, change)
     try:
         try:
-            result = fresh(shape, "task")
+            result = fresh(shape)
         except RoleReported:
             return  # the reference itself fails with such weights
         block, spans = call(side, shape, result, outcome)

@@ -20,11 +20,12 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Any
 
+from evaluator.content import distributions
 from evaluator.referee import large
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome, cases, check, make_case, usable
+from evaluator.referee.correctness import Outcome, cases, check, make_case, own_case
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import Baseline, OpenShape
@@ -163,9 +164,10 @@ class Pair:
                 large.check(self._session, side, shape, outcome, [], ("task",))
                 continue
             # The bounds of timed outputs come from a case of the task's own.
-            names = usable(self._session, shape)
+            names = distributions.names(shape.inputs.tensors)
             name = secrets.choice(names) if outcome.bounds else names[0]
-            check(side, shape, [make_case(self._session, shape, name, [])], outcome)
+            case = make_case(self._session, shape, name, [])
+            check(side, shape, [case or own_case(self._session, shape, [])], outcome)
             self._near(shape)
             self._control.rivals(shape)
 

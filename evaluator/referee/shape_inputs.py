@@ -192,7 +192,14 @@ def bound(inputs: ShapeInputs, offsets: list[int], pool_offsets: list[int]) -> d
         ],
         "arguments": numbered(inputs),
         "refresh": [
-            [position, offset, tensor.meta.dtype, tensor.pool.size, tensor.refresh_stride]
+            [
+                position,
+                offset,
+                tensor.meta.dtype,
+                tensor.pool.size,
+                tensor.refresh_stride,
+                int(tensor.keeps_zeros),
+            ]
             for position, (tensor, offset) in enumerate(zip(inputs.tensors, pool_offsets, strict=True))
             if tensor.rollable
         ],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.content import distributions
-from evaluator.content.pools import Array
+from evaluator.content.pools import Array, common_draws
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.oracle.compare import dense
 from evaluator.oracle.glance import agree
@@ -165,19 +165,24 @@ class Side(KeptCalls):
     def fill(self, count: int) -> None:
         """Writes fresh contents of the task's own distribution into the first ``count`` slots."""
         assert count <= self.slot_count
-        self.drawn = [tensor.draw_mixed(count, self._generator) for tensor in self.inputs.tensors]
+        common = common_draws(count, self._generator)
+        self.drawn = [
+            tensor.draw_mixed(count, self._generator, common=common) for tensor in self.inputs.tensors
+        ]
         targets = self._targets(0)
         for target, tensor, drawn in zip(targets, self.inputs.tensors, self.drawn, strict=True):
             tensor.write_all(self._chain, target.ctypes.data, self._slot_bytes, drawn)
 
-    def fill_from(self, distribution: str) -> None:
-        """Writes fresh contents of a named distribution into the first slot."""
-        contents = []
-        for tensor in self.inputs.tensors:
-            content = np.empty_like(tensor.draws[0])
-            distributions.fill(distribution, tensor, content)
-            contents.append(content)
-        self.write(0, contents)
+    def fill_from(self, distribution: str, *, signs: bool = False) -> None:
+        """Writes fresh contents of a named distribution into the first slot; ``signs``: of both signs where none is negative and may be."""
+        common = common_draws(1, self._generator)
+        self.write(
+            0,
+            [
+                distributions.draw(distribution, one, signs=signs, common=common)
+                for one in self.inputs.tensors
+            ],
+        )
 
     def contents(self, index: int) -> list[Any]:
         """Private copies of a slot's tensors as they are now, in memory order."""
@@ -210,6 +215,7 @@ class Side(KeptCalls):
             entry.data, entry.pool = content.ctypes.data, tensor.pool.ctypes.data
             entry.item_bytes, entry.count = content.itemsize, content.size
             entry.pool_count, entry.stride = tensor.pool.size, tensor.refresh_stride
+            entry.keeps_zeros = tensor.keeps_zeros
         for state in states:
             self._chain.refresh(ctypes.addressof(table), len(entries), state)
         return contents

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluator.content.pools import TensorInput
+from evaluator.content.structure import parse
 from evaluator.content.weights import redraw, redraw_on_device
 from evaluator.errors import ProtocolViolation
 from evaluator.oracle.numbers import from_float64, is_inexact
@@ -74,7 +75,12 @@ def read_inputs(
     taken = iter(drawn)
     inputs = iter(
         [
-            TensorInput(meta, [next(taken) for _ in one["addresses"]], one["same"])
+            TensorInput(
+                meta,
+                [next(taken) for _ in one["addresses"]],
+                one["same"],
+                parse(one["structure"], one["domain"], len(meta.shape)),
+            )
             for one, meta in zip(described, metas, strict=True)
         ]
     )

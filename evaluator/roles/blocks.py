@@ -25,7 +25,7 @@ class Slot:
     Args:
         arguments: what a call gets.
         views: the tensors among them, in order, as they lie in the memory shared with the referee.
-        pools: (position among these tensors, pool of legal values, stride) per refreshed tensor.
+        pools: per refreshed tensor its position among these, the pool of legal values, the stride, and whether zeros stay.
         table: what the chain does to them on a GPU; None on the host.
     """
 
@@ -33,7 +33,7 @@ class Slot:
         self,
         arguments: list[Any],
         views: list[torch.Tensor],
-        pools: list[tuple[int, torch.Tensor, int]],
+        pools: list[tuple[int, torch.Tensor, int, int]],
         table: Any = None,
     ) -> None:
         self.arguments = tuple(arguments)
@@ -45,16 +45,16 @@ class Slot:
         self.address = ctypes.addressof(self.entries)
         # The entries hold bare addresses.
         self._alive = (views, pools)
-        for entry, (position, pool, stride) in zip(self.entries, pools, strict=False):
+        for entry, (position, pool, stride, keeps_zeros) in zip(self.entries, pools, strict=False):
             view = views[position]
             entry.data, entry.pool = view.data_ptr(), pool.data_ptr()
             entry.item_bytes = view.element_size()
             entry.count = _span_bytes(view) // view.element_size()
-            entry.pool_count, entry.stride = pool.numel(), stride
+            entry.pool_count, entry.stride, entry.keeps_zeros = pool.numel(), stride, keeps_zeros
 
 
 def tables(
-    views: list[list[torch.Tensor]], pools: list[tuple[int, torch.Tensor, int]], device: torch.device
+    views: list[list[torch.Tensor]], pools: list[tuple[int, torch.Tensor, int, int]], device: torch.device
 ) -> list[Any]:
     """What the chain does on a GPU to the tensors of each slot; None for each on the host."""
     if device.type != "cuda":
@@ -64,7 +64,7 @@ def tables(
     return list(
         device_chain.tables(
             [
-                [device_chain.row_of(_flat_span(slot[at]), pool, stride) for at, pool, stride in pools]
+                [device_chain.row_of(_flat_span(slot[at]), pool, *how) for at, pool, *how in pools]
                 for slot in views
             ]
         )

@@ -13,6 +13,7 @@ typedef struct {
     uint64_t count;       /* elements in data */
     uint64_t pool_count;  /* elements in pool */
     uint64_t stride;      /* every stride-th element is replaced; 1: all, each by a value of its own choice */
+    uint64_t keeps_zeros; /* whether an element that is zero stays: the input's pattern of zeros is part of the task */
 } refresh_t;
 
 static inline uint64_t mix(uint64_t hash, uint64_t value) {
@@ -55,16 +56,29 @@ uint64_t kw_digest(const uint8_t *output, uint64_t bytes, uint64_t state) {
     return mix(mix(lane[0], lane[1]), mix(lane[2], lane[3]));
 }
 
+/* Whether all bits of a value are zero but for its sign. */
+static inline int is_zero(const uint8_t *at, uint64_t bytes) {
+    for (uint64_t i = 0; i + 1 < bytes; ++i)
+        if (at[i]) return 0;
+    return (at[bytes - 1] & 0x7f) == 0;
+}
+
+/* Writes a pool value over an element. */
+static inline void replace(const refresh_t *r, uint64_t at, uint64_t from) {
+    uint8_t *to = r->data + r->item_bytes * at;
+    if (r->keeps_zeros && is_zero(to, r->item_bytes)) return;
+    if (r->item_bytes == 4)
+        memcpy(to, r->pool + 4 * from, 4);
+    else
+        memcpy(to, r->pool + r->item_bytes * from, r->item_bytes);
+}
+
 /* Every element becomes a pool value; a step of its own keeps the order from being the pool's. */
 static void replace_all(const refresh_t *r, uint64_t seed) {
     const uint32_t step = (uint32_t)(seed >> 32) | 1;
     uint32_t at = (uint32_t)seed;
     for (uint64_t i = 0; i < r->count; ++i, at += step) {
-        const uint64_t from = (uint64_t)at * r->pool_count >> 32;
-        if (r->item_bytes == 4)
-            memcpy(r->data + 4 * i, r->pool + 4 * from, 4);
-        else
-            memcpy(r->data + r->item_bytes * i, r->pool + r->item_bytes * from, r->item_bytes);
+        replace(r, i, (uint64_t)at * r->pool_count >> 32);
     }
 }
 
@@ -79,10 +93,7 @@ void kw_refresh(const refresh_t *inputs, uint64_t inputs_count, uint64_t state) 
         }
         uint64_t from = seed % r->pool_count;
         for (uint64_t at = (seed >> 32) % r->stride; at < r->count; at += r->stride) {
-            if (r->item_bytes == 4)
-                memcpy(r->data + 4 * at, r->pool + 4 * from, 4);
-            else
-                memcpy(r->data + r->item_bytes * at, r->pool + r->item_bytes * from, r->item_bytes);
+            replace(r, at, from);
             if (++from == r->pool_count) from = 0;
         }
     }

@@ -8,7 +8,7 @@
 struct refresh_t {
     unsigned char *data;
     const unsigned char *pool;
-    unsigned long long item_bytes, count, pool_count, stride;
+    unsigned long long item_bytes, count, pool_count, stride, keeps_zeros;
 };
 
 /* From sm_90 on the blocks of a link are one cluster, which the device runs at one time and whose memory on the chip nobody else
@@ -135,6 +135,13 @@ __device__ void copy_item(unsigned char *to, const unsigned char *from, unsigned
     else for (unsigned long long b = 0; b < item_bytes; ++b) to[b] = from[b];
 }
 
+/* As in chain.c. */
+__device__ bool is_zero(const unsigned char *at, unsigned long long bytes) {
+    for (unsigned long long i = 0; i + 1 < bytes; ++i)
+        if (at[i]) return false;
+    return (at[bytes - 1] & 0x7f) == 0;
+}
+
 extern "C" __global__ CLUSTER void kw_link(const outputs_t outputs, int outputs_count, const refresh_t *inputs, int inputs_count,
                                    const unsigned long long *before, unsigned long long *after,
                                    unsigned long long *word, int given) {
@@ -158,6 +165,7 @@ extern "C" __global__ CLUSTER void kw_link(const outputs_t outputs, int outputs_
             if (at >= r.count) break;
             const unsigned int drawn = (unsigned int)(((unsigned long long)((unsigned int)seed + i * step) * pool) >> 32);
             const unsigned int source = r.stride == 1 ? drawn : (from + i) % pool;
+            if (r.keeps_zeros && is_zero(r.data + at * r.item_bytes, r.item_bytes)) continue;
             copy_item(r.data + at * r.item_bytes, r.pool + source * r.item_bytes, r.item_bytes);
         }
     }

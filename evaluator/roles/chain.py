@@ -38,6 +38,7 @@ class Refresh(ctypes.Structure):
         ("count", ctypes.c_uint64),
         ("pool_count", ctypes.c_uint64),
         ("stride", ctypes.c_uint64),
+        ("keeps_zeros", ctypes.c_uint64),
     ]
 
 
@@ -193,17 +194,14 @@ class NumpyChain:
                 continue
             source = seed % entry.pool_count
             for at in range((seed >> 32) % entry.stride, entry.count, entry.stride):
-                width = entry.item_bytes
-                ctypes.memmove(entry.data + width * at, entry.pool + width * source, width)
+                _replace(entry, at, source)
                 source = (source + 1) % entry.pool_count
 
     @staticmethod
     def _replace_all(entry: Refresh, seed: int) -> None:
-        width, step, at = entry.item_bytes, seed >> 32 | 1, seed & 0xFFFFFFFF
+        step, at = seed >> 32 | 1, seed & 0xFFFFFFFF
         for place in range(entry.count):
-            ctypes.memmove(
-                entry.data + width * place, entry.pool + width * (at * entry.pool_count >> 32), width
-            )
+            _replace(entry, place, at * entry.pool_count >> 32)
             at = (at + step) & 0xFFFFFFFF
 
     def fill(
@@ -222,6 +220,15 @@ class NumpyChain:
                 chosen = np.repeat(bits, CHUNK_BYTES)[:length_bytes] == 1
                 content[chosen] = _rolled(others, index, length_bytes)[chosen]
             ctypes.memmove(address + index * stride_bytes, content.ctypes.data, length_bytes)
+
+
+def _replace(entry: Refresh, at: int, source: int) -> None:
+    width = entry.item_bytes
+    if entry.keeps_zeros:
+        held = ctypes.string_at(entry.data + width * at, width)
+        if not any(held[:-1]) and not held[-1] & 0x7F:
+            return
+    ctypes.memmove(entry.data + width * at, entry.pool + width * source, width)
 
 
 def _rolled(windows: Windows, index: int, length_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -115,11 +115,12 @@ class Table:
     memory: torch.Tensor | None
 
 
-def tables(slots: list[list[tuple[int, int, int, int, int, int]]]) -> list[Table]:
+def tables(slots: list[list[tuple[int, ...]]]) -> list[Table]:
     """One table per slot, of as many rows each, brought to the device together.
 
     Args:
-        slots: per slot and tensor its address, its pool's address, bytes per item, items, the pool's items, and the stride.
+        slots: per slot and tensor its address, its pool's address, bytes per item, items, the pool's items, the stride, and
+            whether zeros stay.
     """
     count = len(slots[0]) if slots else 0
     if count == 0:
@@ -129,9 +130,10 @@ def tables(slots: list[list[tuple[int, int, int, int, int, int]]]) -> list[Table
     return [Table(count, memory.data_ptr() + index * step, memory) for index in range(len(slots))]
 
 
-def row_of(tensor: torch.Tensor, pool: torch.Tensor, stride: int) -> tuple[int, int, int, int, int, int]:
+def row_of(tensor: torch.Tensor, pool: torch.Tensor, stride: int, keeps_zeros: int = 0) -> tuple[int, ...]:
     """A row for :func:`tables`."""
-    return tensor.data_ptr(), pool.data_ptr(), tensor.element_size(), tensor.numel(), pool.numel(), stride
+    sizes = tensor.element_size(), tensor.numel(), pool.numel()
+    return tensor.data_ptr(), pool.data_ptr(), *sizes, stride, keeps_zeros
 
 
 def _grid() -> tuple[int, int]:

@@ -1,20 +1,24 @@
 """Draws a task's inputs, on the device where there is one, and says how much memory one call takes.
 
 Runs in the reference's process. Each tensor is drawn a few times, so that the referee can mix contents that were never used before;
-what weighs gigabytes is kept once, and whether another draw is the same is said here.
+what weighs gigabytes is kept once. What all draws share (:mod:`evaluator.roles.structures`) is said here, and what the task declares.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_map
 
+from evaluator.content.structure import DOMAINS
+from evaluator.roles import structures
 from evaluator.roles.blocks import tensors_in
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.open_shape import meta_json, meta_of
@@ -32,7 +36,7 @@ class Drawn:
 
     Attributes:
         described: per argument of ``forward`` its encoded form and its tensors, each with the addresses of its draws (on the
-            host) and whether all draws are the same.
+            host), whether all draws are the same, its structure and its domain.
         tensors: every draw of every tensor, in the order in which they are described, each with the bytes of it that are kept.
         first: the arguments of the first draw.
         spare: GPU only: one more draw, to call the module with, which may change its inputs.
@@ -80,12 +84,27 @@ def on_device(device: torch.device, make: Callable[[], _Made]) -> _Made:
     return make()
 
 
-def draw(get_inputs: Callable[..., Any], given: dict[str, Any], draws: int, device: torch.device) -> Drawn:
+def draw(
+    module: ModuleType,
+    forward: Callable[..., Any],
+    given: dict[str, Any],
+    draws: int,
+    device: torch.device,
+) -> Drawn:
     """Draws all inputs ``draws`` times, once where they are heavy, and once more to call the module with.
 
+    Args:
+        module: the task's, with ``get_inputs`` and perhaps a ``DOMAIN``.
+        forward: what gets the inputs.
+        given: arguments of ``get_inputs``.
+        draws: how many.
+        device: where.
+
     Raises:
-        ContractError: ``get_inputs`` does not return a list of the same form each time.
+        ContractError: ``get_inputs`` does not return a list of the same form each time, or not what ``DOMAIN`` says.
     """
+    get_inputs, names = module.get_inputs, list(inspect.signature(forward).parameters)
+    domains = _domains(getattr(module, "DOMAIN", {}), names)
     kept = [_once(get_inputs, given, device)]
     heavy = device.type == "cuda" and sum(t.nbytes for t in tensors_in(kept[0])) > _HEAVY_BYTES
     for _ in range(0 if heavy else draws - 1):
@@ -94,12 +113,41 @@ def draw(get_inputs: Callable[..., Any], given: dict[str, Any], draws: int, devi
     every = [*kept, spare] if heavy else kept
     if any(len(inputs) != len(kept[0]) for inputs in every):
         raise ContractError("get_inputs() returns different numbers of inputs from call to call")
+    floats = [
+        row
+        for row in zip(*(tensors_in(inputs) for inputs in every), strict=True)
+        if row[0].is_floating_point() or row[0].is_complex()
+    ]
+    # A seed within get_inputs() makes everything the same; then that says nothing of a single input.
+    seeded = all(torch.equal(one, row[0]) for row in floats for one in row[1:])
     described, tensors = [], []
     for position in range(len(kept[0])):
-        one, found = _described([inputs[position] for inputs in every], len(kept))
+        name = names[position] if position < len(names) else ""
+        one, found = _described(
+            [inputs[position] for inputs in every], len(kept), seeded, domains.get(name, "")
+        )
         described.append(one)
         tensors += found
     return Drawn(described, tensors, kept[0], spare)
+
+
+def _domains(declared: Any, names: Sequence[str]) -> dict[str, str]:
+    """What a task's ``DOMAIN`` says, checked.
+
+    Raises:
+        ContractError: it is no dictionary of words for arguments of ``forward``.
+    """
+    if not isinstance(declared, Mapping):
+        raise ContractError(f"DOMAIN must be a dictionary of words by input, not {declared!r}"[:300])
+    for name, word in declared.items():
+        if name not in names:
+            known = ", ".join(names)
+            raise ContractError(
+                f"DOMAIN names {name!r}, which forward() does not take (it takes {known})"[:300]
+            )
+        if word not in DOMAINS:
+            raise ContractError(f"DOMAIN[{name!r}] = {word!r} is none of {', '.join(DOMAINS)}"[:300])
+    return {str(name): str(word) for name, word in declared.items()}
 
 
 def _once(get_inputs: Callable[..., Any], given: dict[str, Any], device: torch.device) -> list[Any]:
@@ -114,7 +162,9 @@ def _once(get_inputs: Callable[..., Any], given: dict[str, Any], device: torch.d
     return list(inputs)
 
 
-def _described(values: list[Any], kept: int) -> tuple[dict[str, Any], list[tuple[torch.Tensor, int]]]:
+def _described(
+    values: list[Any], kept: int, seeded: bool, domain: str
+) -> tuple[dict[str, Any], list[tuple[torch.Tensor, int]]]:
     """One argument of ``forward`` in all draws, and its tensors in those that are kept: draw by draw of the first, then of the next."""
     rows: list[list[torch.Tensor]] = []
     forms, metas = [], []
@@ -125,26 +175,37 @@ def _described(values: list[Any], kept: int) -> tuple[dict[str, Any], list[tuple
         metas.append([meta_json(meta_of(tensor)) for tensor in found])
     if any(one != metas[0] for one in metas[1:]):
         raise ContractError("get_inputs() returns different shapes or dtypes from call to call")
-    tensors: list[dict[str, Any]] = [
-        {
-            "meta": meta,
-            "addresses": [row[number].data_ptr() for row in rows[:kept]],
-            "kept_bytes": _kept_bytes(rows[0][number], meta),
-            "same": all(torch.equal(row[number], rows[0][number]) for row in rows[1:])
-            if _exact(meta)
-            else None,
-        }
-        for number, meta in enumerate(metas[0])
-    ]
+    tensors: list[dict[str, Any]] = []
+    for number, meta in enumerate(metas[0]):
+        draws = [row[number] for row in rows]
+        if domain in ("non_negative", "positive"):
+            _check_domain(draws, domain)
+        structure = structures.find(draws, seeded=seeded)
+        tensors.append(
+            {
+                "meta": meta,
+                "addresses": [draw.data_ptr() for draw in draws[:kept]],
+                "kept_bytes": _kept_bytes(draws[0], meta, whole=bool(structure or domain == "as_drawn")),
+                "same": all(torch.equal(one, draws[0]) for one in draws[1:]) if _exact(meta) else None,
+                "structure": structure,
+                "domain": domain,
+            }
+        )
     return {"value": forms[0], "tensors": tensors}, [
         (row[number], tensors[number]["kept_bytes"]) for number in range(len(metas[0])) for row in rows[:kept]
     ]
 
 
-def _kept_bytes(tensor: torch.Tensor, meta: dict[str, Any]) -> int:
-    """How much of a draw the referee gets: from the start of its span, all of what is small, exact or full of gaps."""
+def _check_domain(drawn: list[torch.Tensor], domain: str) -> None:
+    for tensor in drawn:
+        if tensor.numel() and not bool((tensor > 0).all() if domain == "positive" else (tensor >= 0).all()):
+            raise ContractError(f"DOMAIN says {domain} of an input of which get_inputs() draws other values")
+
+
+def _kept_bytes(tensor: torch.Tensor, meta: dict[str, Any], *, whole: bool) -> int:
+    """How much of a draw the referee gets: from the start of its span, all of what is small, exact, full of gaps or has structure."""
     span_bytes = span_elements(tensor) * tensor.element_size()
-    is_part = span_bytes > 2 * _KEPT_BYTES and not _exact(meta) and span_bytes == tensor.nbytes
+    is_part = span_bytes > 2 * _KEPT_BYTES and not _exact(meta) and not whole and span_bytes == tensor.nbytes
     return _KEPT_BYTES if is_part and tensor.is_cuda else span_bytes
 
 

@@ -264,7 +264,7 @@ class ModuleHost(Turns):
             shape.model = self._new_reference(init, redraw)
         assert shape.model is not None
         given = {name: dims[name] for name in request["input_dims"]}
-        self._drawn = drawn = draw(self.module.get_inputs, given, request["draws"], self.device)
+        self._drawn = drawn = draw(self.module, shape.model.forward, given, request["draws"], self.device)
         parameters = dict(shape.model.named_parameters(remove_duplicate=False))
         trained = {name for name, tensor in shape.model.named_parameters() if tensor.requires_grad}
         self._state = shape.model.state_dict() if like is None else {}

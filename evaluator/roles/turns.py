@@ -108,8 +108,8 @@ class Turns:
         binding = shape.binding
         metas = [read_meta(item["meta"]) for item in binding["tensors"]]
         pools = [
-            (position, shape.view(offset, frames.TensorMeta(dtype, (pool_count,), (1,))), stride)
-            for position, offset, dtype, pool_count, stride in binding["refresh"]
+            (position, shape.view(offset, frames.TensorMeta(dtype, (pool_count,), (1,))), stride, keeps_zeros)
+            for position, offset, dtype, pool_count, stride, keeps_zeros in binding["refresh"]
         ]
         starts = [index * binding["slot_bytes"] for index in range(len(shape.slots), count)]
         views = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import Outcome, check, make_case
+from evaluator.referee.correctness import Outcome, check, own_case
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
@@ -22,7 +22,7 @@ def checked(
     try:
         run.start()
         side, outcome = run.open(shape), Outcome()
-        check(side, shape, [make_case(session, shape, "task", []) for _ in range(calls)], outcome)
+        check(side, shape, [own_case(session, shape, []) for _ in range(calls)], outcome)
         checker = Checker(session, shape, side, outcome, [])
         yield checker
         checker.let_go()

@@ -10,6 +10,7 @@ import pytest
 
 from evaluator.content import distributions
 from evaluator.content.pools import TensorInput
+from evaluator.content.structure import Structure
 from evaluator.content.weights import redraw
 from evaluator.referee.shape_inputs import PlainInput, ShapeInputs, StateEntry
 from evaluator.roles import chain
@@ -60,16 +61,22 @@ def test_a_part_of_a_content_does_not_tell_the_rest(tmp_path: Path) -> None:
     assert 0.45 < np.mean([first[1:] == first[:-1] for first in of_the_first]) < 0.55
 
 
-def test_values_stay_in_the_tasks_own_range() -> None:
+@pytest.mark.parametrize("domain", ["", "non_negative", "positive", "as_drawn"])
+def test_a_domain_is_what_the_task_declares_and_not_what_it_draws(domain: str) -> None:
     generator = np.random.default_rng(2)
     draws = [generator.uniform(0.1, 1.0, 600).astype(np.float32) for _ in range(3)]
-    tensor = TensorInput(TensorMeta("float32", (20, 30), (30, 1)), draws)
-    assert not tensor.signed
+    tensor = TensorInput(TensorMeta("float32", (20, 30), (30, 1)), draws, structure=Structure(domain=domain))
+    seen = {name: distributions.draw(name, tensor, signs=True) for name in distributions.names([tensor])}
+    assert seen["task"].min() >= 0.1 and seen["task"].max() <= 1.0
+    if domain == "as_drawn":
+        assert set(seen) == {"task"}
+        assert any(np.array_equal(seen["task"], draw) for draw in draws)
+        return
+    assert max(content.max() for content in seen.values()) > 4.0
+    lowest = min(content.min() for content in seen.values())
+    assert lowest > 0.0 if domain == "positive" else lowest >= 0.0 if domain else lowest < -1.0
     for name in distributions.names([tensor]):
-        target = np.empty(600, dtype=np.float32)
-        distributions.fill(name, tensor, target)
-        assert target.min() >= 0.1
-        assert target.max() <= 1.0
+        assert distributions.draw(name, tensor).min() >= 0.0, name
 
 
 def test_sorted_indices_and_masks_are_never_rolled() -> None:
@@ -83,12 +90,11 @@ def test_distributions_stress_signed_inputs() -> None:
     tensor = _normal()
     names = distributions.names([tensor])
     assert {"constant_rows", "large_mean", "wide_range", "small_integers"} < set(names)
-    target = np.empty(2000, dtype=np.float32)
-    distributions.fill("constant_rows", tensor, target)
+    target = distributions.draw("constant_rows", tensor)
     assert (np.ptp(target.reshape(40, 50), axis=1) == 0).all()
-    distributions.fill("small_integers", tensor, target)
+    target = distributions.draw("small_integers", tensor)
     assert np.array_equal(target, np.rint(target))
-    distributions.fill("large_mean", tensor, target)
+    target = distributions.draw("large_mean", tensor)
     assert abs(target.mean()) > 30 * target.std()
 
 
@@ -102,7 +108,7 @@ def test_weights_are_redrawn_but_tables_are_kept() -> None:
     assert redraw("index", indices, "int64", parameter=False) is indices
 
 
-@pytest.mark.parametrize("name", ["constant_rows", "large_mean", "wide_range", "small_integers"])
+@pytest.mark.parametrize("name", ["constant_rows", "large_mean", "wide_range", "small_integers", "scaled"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_a_device_makes_the_same_of_the_same_draws(name: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
@@ -110,7 +116,8 @@ def test_a_device_makes_the_same_of_the_same_draws(name: str, dtype: str) -> Non
     rows = generator.normal(size=(6, 8))
     if dtype == "complex64":
         rows = rows + 1j * generator.normal(size=(6, 8))
-    numbers = {shape: generator.normal(size=shape) for shape in ((6, 1), (6, 8))}
+    numbers = {shape: generator.normal(size=shape) for shape in ((1, 1), (6, 1), (6, 8))}
+    tensor = TensorInput(TensorMeta(dtype, (6, 8), (8, 1)), [np.ones(48, dtype)])
 
     class Given:
         def __init__(self, convert: Any) -> None:
@@ -122,8 +129,8 @@ def test_a_device_makes_the_same_of_the_same_draws(name: str, dtype: str) -> Non
         def normal(self, shape: tuple[int, ...]) -> Any:
             return self._convert(numbers[shape])
 
-    on_host = distributions.transformed(name, rows, dtype, Given(np.asarray))
-    on_device = distributions.transformed(name, torch.from_numpy(rows), dtype, Given(torch.from_numpy))
+    on_host = distributions.transformed(name, rows, tensor, Given(np.asarray))
+    on_device = distributions.transformed(name, torch.from_numpy(rows), tensor, Given(torch.from_numpy))
     tolerance = 0.1 if name == "large_mean" else 1e-12  # numpy and torch divide by n and by n - 1
     assert np.allclose(on_host, on_device.numpy(), rtol=tolerance, atol=1e-12)
 

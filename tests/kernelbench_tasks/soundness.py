@@ -99,7 +99,7 @@ class Opened:
             meta = tensor.meta
             memory = torch.empty(meta.span_bytes // meta.item_bytes, dtype=getattr(torch, meta.dtype))
             if memory.numel():
-                distributions.fill(name, tensor, span(memory))
+                span(memory)[:] = distributions.draw(name, tensor)
             made.append(memory.as_strided(meta.shape, meta.strides))
         return made
 

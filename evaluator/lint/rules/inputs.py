@@ -32,6 +32,20 @@ def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             yield _finding(position, tensor, probes[0].where, found)
 
 
+def remarks(probe: Probe) -> list[str]:
+    """How contents are drawn anew, where it is not from all numbers: no fault, and good to know."""
+    told = []
+    for number, tensor in enumerate(probe.inputs, 1):
+        if tensor.structure.words:
+            told.append(f"input {number} ({tensor.structure.words}): every content keeps that")
+        if tensor.may_be_negative:
+            told.append(
+                f"input {number} is never negative as get_inputs() draws it, and is tried with both signs all the same; where it never can be, "
+                'say so with DOMAIN = {"its name in forward": "non_negative"}'
+            )
+    return told
+
+
 def _finding(position: int, tensor: TensorInput, where: str, found: list[str]) -> LintFinding:
     amount = "by no more than the tolerance" if _HARDLY in found else "not in a single bit"
     return LintFinding(
