@@ -106,4 +106,3 @@ def _line(word: str) -> tuple[str, int]:
     """A word and its dimension, -1 without one."""
     kind, _, dimension = word.partition(":")
     return kind, int(dimension) if dimension.isdigit() else -1
-

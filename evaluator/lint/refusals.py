@@ -50,12 +50,6 @@ _KNOWN = (
         "use torch and Python's own library only",
     ),
     (
-        r"different results for the same inputs",
-        "not_deterministic",
-        "two calls on the same inputs give different results",
-        "draw random numbers in get_inputs() and hand them over as an input, or put the module into eval mode",
-    ),
-    (
         r"is empty: no multiple|no multiple of \d+ lies in|no shape of the task fits",
         "empty_space",
         "its space of shapes is empty",
@@ -76,6 +70,13 @@ _KNOWN = (
         "the file does not keep the task format",
         "correct what the message names; the tasks in kernelbench_tasks/ show the format",
     ),
+)
+
+
+#: Sentences that say after a semicolon how to mend it.
+_WITH_MENDING = (
+    (r"returns different results for the same inputs", "not_deterministic"),
+    (r"^forward\(\) changes inputs? [\d, ]+ in place", "changes_inputs"),
 )
 
 
@@ -106,6 +107,10 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
             f"it does not fit into memory{where}: {said}",
             "lower max of its dimensions",
         )
+    for pattern, rule in _WITH_MENDING:
+        if re.search(pattern, failure.sentence):
+            sentence, _, mending = failure.sentence.partition("; ")
+            return LintFinding(rule, "error", f"{sentence}{where}", mending)
     for pattern, rule, sentence, mending in _KNOWN:
         if re.search(pattern, text):
             return LintFinding(rule, "error", f"{sentence}{where}: {said}", mending)

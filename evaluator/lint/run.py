@@ -26,7 +26,14 @@ _MOST_BYTES = 64 << 20
 #: Words of a failure that are a verdict of their own; whatever else is wrong refuses the task.
 _OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
 #: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.
-_CAUSES = ("not_finite", "zeros_pass", "constant_passes", "inputs_never_vary")
+_CAUSES = (
+    "shape_by_values",
+    "changes_state",
+    "not_finite",
+    "zeros_pass",
+    "constant_passes",
+    "inputs_never_vary",
+)
 
 
 def refusal(task: TaskSource, device: str, failure: RoleFailure) -> Report:
@@ -74,6 +81,8 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
             facts = [
                 {"shape": probe.where, "variation": variation(probe), "inputs": remarks(probe)}
                 for probe in probes
+                # Outputs of several shapes have no spread.
+                if not any(finding.rule == "shape_by_values" for finding in found)
             ]
         limit = started + _CORNERS_UNTIL_S
         findings += space.check_corners(session, dims, limit, time.monotonic)
@@ -95,13 +104,18 @@ def lint(session: TaskSession, device: str, *, inferred: bool = False) -> Report
 def _that_hold(session: TaskSession, dims: list[Dims], found: list[LintFinding]) -> list[LintFinding]:
     """Of the findings at small sizes, which nobody runs where the space was inferred, those that hold at the file's own sizes, too."""
     own = defaults(session.space)
-    if own in dims or not any(finding.severity == "error" for finding in found):
+    if own in dims or all(_holds_anywhere(finding) for finding in found):
         return found
-    if not session.drawn.fitting([own], _MOST_BYTES // 2):
-        return [finding for finding in found if finding.severity != "error"]
-    with session.trial(own) as opened:
-        there = {finding.rule for finding in _of_rules([Probe.of(session, opened)], math.inf)}
-    return [finding for finding in found if finding.severity != "error" or finding.rule in there]
+    there = set()
+    if session.drawn.fitting([own], _MOST_BYTES // 2):
+        with session.trial(own) as opened:
+            there = {finding.rule for finding in _of_rules([Probe.of(session, opened)], math.inf)}
+    return [finding for finding in found if _holds_anywhere(finding) or finding.rule in there]
+
+
+def _holds_anywhere(finding: LintFinding) -> bool:
+    """Whether a finding is none of small sizes alone, or refuses nothing."""
+    return finding.severity != "error" or finding.rule in ("shape_by_values", "changes_state")
 
 
 def _too_large(shape: OpenShape) -> LintFinding:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from evaluator.errors import RoleFailure
+from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.referee.side import Side
+from evaluator.roles import runner
 from evaluator.roles.frames import TensorMeta
 
 if TYPE_CHECKING:
@@ -20,18 +21,29 @@ _CALL_SECONDS = 60.0
 #: A reference may differ from itself in this share of an output's elements.
 _CHANGED_SHARE = 0.01
 _PART_ELEMENTS = 1 << 25
+_COPIES = (
+    "the caller's tensor is another one afterwards, and a candidate may not do that; work on a copy (x = x.clone(), x = x + r instead of "
+    "x += r, inplace=False)"
+)
 
 
 def check_repeatable(side: Side) -> None:
-    """Refuses a reference whose second result for the same inputs is another one: nothing can be checked against it.
+    """Refuses a reference that changes its inputs, or whose second result for the same inputs is another one.
 
-    Rounding in another order (atomic additions on a GPU) passes; whatever is random changes more than single elements.
+    Nothing can be checked against it, and nothing that keeps the contract can be put in its place. Rounding in another order (atomic
+    additions on a GPU) passes; whatever is random changes more than single elements.
     """
     outputs = []
     large = side.gpu and side.inputs.needs.large
+    side.fill(1)  # what lies there has been used: an activation in place changes nothing the second time
+    given = _marks(side, large=large)
     for last in (False, True):
         side.ready(_CALL_SECONDS)
         block = side.block(1, _CALL_SECONDS)
+        if not last and (changed := _changed(side, given, large=large)):
+            raise RoleFailure(
+                "task_rejected", f"forward() changes {changed} in place: {_COPIES}", role="reference"
+            )
         # What the last call returned stays where it is: a copy of it may be gigabytes.
         in_place = last and large
         spans = cast("DeviceSide", side).claimed(block, 0) if in_place else side.outputs(block, 0)
@@ -42,10 +54,55 @@ def check_repeatable(side: Side) -> None:
         if not all(_agrees(widen(a, meta.dtype), widen(b, meta.dtype), meta.dtype) for a, b in pairs):
             raise RoleFailure(
                 "task_rejected",
-                "it returns different results for the same inputs (dropout in train mode, or random numbers of its "
-                "own), so nothing can be checked against it",
+                f"it returns different results for the same inputs: {_why(side)}",
                 role="reference",
             )
+
+
+def _why(side: Side) -> str:
+    """What makes a reference's results differ, and what to do about it."""
+    try:
+        seen = side.process.request_json(runner.INSPECT, {"shape": side.key, "seconds": 0.0}, _CALL_SECONDS)
+    except RoleReported:
+        seen = {}
+    names = ", ".join(repr(str(name)[:60]) for name in seen.get("changed_state") or ())
+    if names:
+        return (
+            f"forward() updates {names}, so each result depends on the calls before it; declare TRAINING = True (buffers then begin "
+            "every call as they are, and what they hold afterwards is compared like an output), or keep the update out of forward()"
+        )
+    if seen.get("random"):
+        return (
+            "it draws random numbers (dropout in train mode, torch.rand in forward()); draw them in get_inputs() and hand them over "
+            "as an input, or put the module into eval mode"
+        )
+    return (
+        "it keeps something from call to call that is no buffer (an attribute that forward() sets, a cache), or draws random numbers that "
+        "torch.manual_seed does not reach; make each result depend on the inputs alone"
+    )
+
+
+def _marks(side: Side, *, large: bool) -> list[Any]:
+    """What tells later whether the first slot's tensors are still what they are: copies or, of large ones, sums."""
+    if not large:
+        return side.contents(0)
+    from evaluator.referee.large import fingerprint
+
+    return [fingerprint(span) for span in cast("DeviceSide", side).slot(0)]
+
+
+def _changed(side: Side, given: list[Any], *, large: bool) -> str:
+    """The inputs that are no longer what they were, in words; empty if all are."""
+    if large:
+        from evaluator.referee.large import fingerprint
+
+        spans = cast("DeviceSide", side).slot(0)
+        kept = [fingerprint(span, key) == (key, sum_) for span, (key, sum_) in zip(spans, given, strict=True)]
+    else:
+        now = side.contents(0)
+        kept = [side.same([one], [other]) for one, other in zip(now, given, strict=True)]
+    numbers = [str(number) for number, same in enumerate(kept, 1) if not same]
+    return f"input{'s' * (len(numbers) > 1)} {', '.join(numbers)}" if numbers else ""
 
 
 def _pairs(before: Array, after: Array, meta: TensorMeta, *, in_parts: bool) -> Iterator[tuple[Array, Array]]:

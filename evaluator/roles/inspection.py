@@ -155,7 +155,8 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
         seconds: no new look is begun afterwards.
 
     Returns:
-        ``steady``: whether two calls gave the same bits (else nothing could be told of what matters); ``idle_state``:
+        ``steady``: whether two calls gave the same bits (else nothing could be told of what matters); ``changed_state``: names of
+        weights and buffers that a call changes; ``random``: whether calls that begin with the same seed agree; ``idle_state``:
         names of weights, and ``idle_steps``: operations, that may change without a bit of the result changing, both empty
         for a module that runs on a GPU alone; ``spread``: see :class:`Trace`; ``sequence_first``: submodules that take
         their first dimension for the sequence.
@@ -163,11 +164,16 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
     assert shape.model is not None
     until = time.monotonic() + seconds
     subject = _Subject(shape.model, shape.spec, shape.initial, list(arguments))
+    before = _versions(shape)
     base, trace = _call(subject)
+    changed = [name for name, version in _versions(shape).items() if version != before.get(name)]
     again, _ = _call(subject)
     steady = _same(base, again)
     answer: dict[str, Any] = {
         "steady": steady,
+        # A call in train mode ends with its buffers put back.
+        "changed_state": [] if subject.spec.buffers else changed[:8],
+        "random": not steady and _same(*(_seeded_call(subject) for _ in range(2))),
         "spread": trace.spread[:8],
         "sequence_first": _sequence_first(shape.model)[:8],
         "idle_state": [],
@@ -185,6 +191,18 @@ def inspect(shape: Shape, arguments: tuple[Any, ...], seconds: float) -> dict[st
         answer["idle_state"] = list(_idle_state(subject, base, until))
         answer["idle_steps"] = list(_idle_steps(subject, base, trace, until))
     return answer
+
+
+def _versions(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Of weights and buffers: which tensors they are, and how often these were changed."""
+    assert shape.model is not None
+    state = shape.model.state_dict(keep_vars=True)
+    return {name: (id(tensor), tensor._version) for name, tensor in state.items()}
+
+
+def _seeded_call(subject: _Subject) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return _call(subject)[0]
 
 
 def _idle_state(subject: _Subject, base: list[torch.Tensor], until: float) -> Iterator[str]:

@@ -39,12 +39,20 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize("precision", ["default", "bf16", "fp8"])
-@pytest.mark.parametrize("name", ["positive_only_candidate", "positive_only_compiled_candidate"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("positive_only_candidate", "default"),
+        ("positive_only_candidate", "bf16"),
+        ("positive_only_candidate", "fp8"),
+        ("positive_only_compiled_candidate", "default"),
+    ],
+)
 def test_the_cases_themselves(referee: Referee, name: str, precision: str) -> None:
     proposal = CandidateSource((_FOLDER / f"{name}.py").read_text(), "external", "inline")
     source = with_precision(task(_POSITIVE), precision)
-    verdict = judge(referee, source, proposal, [{"rows": 64}])
+    shapes = {"adversarial": [{"rows": 64}]}
+    verdict = referee.evaluate(source, proposal, splits=["adversarial"], shapes=shapes, deadline_s=300.0)
     assert verdict["verdict"] == "incorrect", verdict["reason"]
 
 
@@ -75,10 +83,13 @@ def test_a_declared_domain_allows_it_and_no_more(referee: Referee) -> None:
     assert judge(referee, declared, replaced(declared, ("torch.relu(x)", "x")))["verdict"] == "accepted"
     clamped = task(_task("torch.clamp(x, -2, 2)", more='DOMAIN = {"x": "non_negative"}'))
     assert (
-        judge(referee, clamped, replaced(clamped, ("torch.clamp(x, -2, 2)", "x * 1.0")))["verdict"] == "incorrect"
+        judge(referee, clamped, replaced(clamped, ("torch.clamp(x, -2, 2)", "x * 1.0")))["verdict"]
+        == "incorrect"
     )
     drawn = task(_task("torch.clamp(x, -2, 2)", more='DOMAIN = {"x": "as_drawn"}'))
-    assert judge(referee, drawn, replaced(drawn, ("torch.clamp(x, -2, 2)", "x * 1.0")))["verdict"] == "accepted"
+    assert (
+        judge(referee, drawn, replaced(drawn, ("torch.clamp(x, -2, 2)", "x * 1.0")))["verdict"] == "accepted"
+    )
 
 
 def test_the_reason_names_the_values_and_the_declaration(referee: Referee) -> None:

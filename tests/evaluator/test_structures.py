@@ -155,7 +155,7 @@ def test_inputs_that_stay_as_drawn_come_from_one_draw() -> None:
 
 @pytest.mark.parametrize("found", [["lower"], ["sum:2"], ["sum"], "constant", [3]])
 def test_what_a_process_says_is_checked(found: Any) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="structure"):
         parse(found, "", 2)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="domain"):
         parse([], "negative", 2)

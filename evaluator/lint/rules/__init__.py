@@ -10,6 +10,8 @@ from evaluator.lint.rules import answers, inputs, outputs, rows, structure
 
 Rule = Callable[[Sequence[Probe]], Iterable[LintFinding]]
 RULES: tuple[Rule, ...] = (
+    outputs.check_shapes,
+    outputs.check_state,
     outputs.check_finite,
     answers.check,
     inputs.check,

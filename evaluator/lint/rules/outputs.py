@@ -26,6 +26,36 @@ def check_finite(probes: Sequence[Probe]) -> Iterator[LintFinding]:
             )
 
 
+def check_shapes(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """Outputs whose shape depends on values: neither blocks of timed calls nor a dispatcher can know it beforehand."""
+    for probe in probes:
+        shapes = [tuple(meta.shape for meta in case.metas) for case in probe.cases]
+        for other in shapes[1:]:
+            if other == shapes[0]:
+                continue
+            number = next((i for i, (a, b) in enumerate(zip(shapes[0], other, strict=False), 1) if a != b), 1)
+            yield LintFinding(
+                "shape_by_values",
+                "error",
+                f"the shape of output {number} depends on values of the inputs (at {probe.where} it differs from content to content), so it "
+                "cannot be judged",
+                "return a mask, or results of a fixed size with their number, instead of torch.nonzero or a selection by a mask",
+            )
+            return
+
+
+def check_state(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """Weights and buffers that a call changes although its results do not depend on that."""
+    names = [str(name)[:60] for name in probes[0].seen.get("changed_state", ())]
+    if names:
+        yield LintFinding(
+            "changes_state",
+            "error",
+            f"forward() updates {', '.join(map(repr, names))}, which a candidate would not do",
+            "declare TRAINING = True (what buffers hold after a call is then compared like an output), or keep the update out of forward()",
+        )
+
+
 def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     """Outputs that are constant along a dimension, or saturated."""
     for output, name, severity in _results(probes):
