@@ -14,7 +14,7 @@ import torch
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
 from evaluator.lint.refusals import finding_of
-from evaluator.referee import calibration, energy, large, measure, new_weights, pairs, shape_results
+from evaluator.referee import calibration, energy, large, limits, measure, new_weights, pairs, shape_results
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
@@ -365,11 +365,11 @@ class Evaluation:
     def _look_at_timed_outputs(self) -> None:
         """Compares what was drawn of timed calls and not looked at yet, now that others may have the clock."""
         self.fleet.unpin(self.session.process)
-        if self._unseen:
-            with self._computing() as way:
-                for checker in self._unseen:
-                    way.between()
-                    checker.compare_pending()
+        with self._computing() as way:
+            for checker in self._unseen:
+                way.between()
+                checker.compare_pending()
+            limits.look(self.session, self.candidate, list(self.session.shapes.values()), self.run_state)
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Several pairs of new processes."""

@@ -42,7 +42,8 @@ from evaluator.roles import frames, wire
     COSTS,
     HAND_OVER,
     RENEW,
-) = range(1, 27)
+    LIMITS,
+) = range(1, 28)
 
 #: Variant that returns an output made before: a block of it takes what the harness itself takes.
 NULL = "null"
@@ -111,7 +112,7 @@ def _operations(
         from evaluator.roles import tool
 
         return {TOOL: tool.run, PROBE: tool.probe}
-    from evaluator.roles import landmarks, module_host
+    from evaluator.roles import landmarks, limits, module_host
 
     host = module_host.ModuleHost(settings)
     operations: dict[int, Callable[[dict[str, Any], list[int]], bytes]] = {
@@ -137,6 +138,7 @@ def _operations(
         WAKE: host.wake,
         KEEP: host.keep,
         INSPECT: host.inspect,
+        LIMITS: lambda request, descriptors: limits.answer(host.shapes, request),
         COSTS: host.costs,
         LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
     }

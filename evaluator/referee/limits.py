@@ -1,0 +1,147 @@
+"""What a verdict does not cover, found after timing: strides that inputs do not have, train mode, NaN and Inf, threads.
+
+Of these a candidate is asked nothing but to be right where it answers with numbers. What it does not do is said in the verdict, as a limit,
+with whether the delivered module guards against it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evaluator.content.pools import TensorInput
+from evaluator.errors import RoleFailure, RoleReported
+from evaluator.oracle.arrays import space
+from evaluator.oracle.compare import compare, widen
+from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.candidate import CandidateRun
+from evaluator.referee.correctness import Rejected, call, values_of, where
+from evaluator.referee.expectation import Case, case_of, own_result
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.run_state import RunState
+from evaluator.referee.side import Side
+from evaluator.referee.task_session import TaskSession
+from evaluator.roles import runner
+from evaluator.roles.arena import carrier
+from evaluator.verdict import Finding
+
+_SECONDS = 60.0
+_WORDS = {
+    "strides": "inputs with other strides give {}; the delivered module hands such inputs to the reference",
+    "train": "in train mode the reference gives another result and this gives the same; the delivered module uses the reference there",
+    "threads": "two threads that call it at one time get {}; the delivered module does not guard against that: a module for each thread",
+}
+_HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are numbers here; the delivered module does not guard against that"
+_SPREADS = "from a NaN or Inf in an input, {} elements are no numbers here that are in the reference's result; the delivered module does not guard against that"
+
+
+def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+    """Adds limits to the findings; nothing is timed after it.
+
+    Raises:
+        Rejected: with NaN or Inf in an input it returns wrong numbers elsewhere.
+    """
+    able = [
+        shape
+        for shape in shapes
+        if not shape.large and shape.inputs.call.plain and shape.key in candidate.sides
+    ]
+    if not able or candidate.process is None or candidate.process.dead:
+        return
+    shape = min(able, key=lambda one: one.inputs.input_bytes)
+    side = candidate.sides[shape.key]
+    try:
+        _look_for_numbers(session, side, shape, run)
+        side.fill(1)
+        asked = [name for name in _WORDS if name != "train" or _changes_in_training(session, shape)]
+        found = _asked(side, asked)
+    except RoleFailure as failure:
+        if failure.role == "reference":
+            raise
+        found = {"threads": "no answer (it did not survive calls that are not judged)"}
+    for name, words in _WORDS.items():
+        said = found.get(name, "")
+        # In train mode it is the same result that is wrong.
+        if (name == "train" and name in found and not said) or (name != "train" and said):
+            run.findings.append(_limit(name, words.format(said), shape))
+
+
+def _asked(side: Side, questions: list[str]) -> dict[str, str]:
+    found: dict[str, Any] = side.process.request_json(
+        runner.LIMITS, {"shape": side.key, "questions": questions}, _SECONDS
+    )
+    side.process.freeze()
+    return {name: str(found.get(name, ""))[:200] for name in questions}
+
+
+def _changes_in_training(session: TaskSession, shape: OpenShape) -> bool:
+    if session.training:
+        return False
+    shape.side.fill(1)
+    return bool(_asked(shape.side, ["train"])["train"])
+
+
+def _look_for_numbers(session: TaskSession, side: Side, shape: OpenShape, run: RunState) -> None:
+    """One call with a NaN and an Inf in an input, judged where the reference gives numbers."""
+    able = [place for place, tensor in enumerate(shape.inputs.tensors) if tensor.transformable]
+    if not able:
+        return
+    place = secrets.choice(able)
+    shape.side.fill_from("task")
+    contents = shape.side.contents(0)
+    contents[place] = _spoiled(contents[place], shape.inputs.tensors[place])
+    try:
+        own = own_result(shape, "NaN and Inf", contents)
+    except RoleReported:
+        return
+    case = case_of(session, shape, replace(own, signs=True), run.findings)
+    block, spans = call(side, shape, own, run.outcomes[shape.key])
+    values = values_of(block, spans)
+    hides, spreads = _compared(shape, case, values)
+    if hides:
+        run.findings.append(_limit("nan_hidden", _HIDES.format(hides), shape))
+    if spreads:
+        run.findings.append(_limit("nan_spreads", _SPREADS.format(spreads), shape))
+
+
+def _compared(shape: OpenShape, case: Case, values: list[Any]) -> tuple[int, int]:
+    """How many elements are numbers that should not be, and the other way round."""
+    hides = spreads = 0
+    for value, expected in zip(values, case.expected, strict=True):
+        if not is_inexact(expected.dtype):
+            continue
+        got = widen(value, expected.dtype).reshape(expected.own.shape)
+        xp = space(got)
+        finite, numbers = xp.isfinite(got), xp.isfinite(expected.own) & xp.isfinite(expected.exact)
+        hides += int((finite & ~xp.isfinite(expected.own) & ~xp.isfinite(expected.exact)).sum())
+        spreads += int((numbers & ~finite).sum())
+        comparison = compare(value, replace(expected, own=xp.where(finite, expected.own, float("nan"))))
+        if not comparison.ok:
+            sentence = f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} where the reference's are not touched by them: {comparison.words}"
+            raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
+    return hides, spreads
+
+
+def _spoiled(content: Any, tensor: TensorInput) -> Any:
+    """A content with a NaN and an Inf at places of its own (not at zeros that stay)."""
+    import torch
+
+    on_device = not isinstance(content, np.ndarray)
+    raw = content.cpu().numpy() if on_device else content.copy()
+    flat = torch.from_numpy(raw.view(np.uint8).reshape(-1)).view(getattr(torch, tensor.meta.dtype))
+    places = (flat != 0).nonzero().flatten()
+    for number in (float("nan"), float("inf")):
+        if len(places):
+            flat[places[secrets.randbelow(len(places))]] = number
+    spoiled = flat.view(torch.uint8)
+    return spoiled.to(content.device) if on_device else spoiled.numpy().view(carrier(tensor.meta.dtype))
+
+
+def _limit(name: str, sentence: str, shape: OpenShape) -> Finding:
+    return Finding(
+        f"limit_{name}", "info", f"not covered by this verdict (seen at {where(shape)}): {sentence}"
+    )
