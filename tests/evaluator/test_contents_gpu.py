@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from evaluator.content.pools import TensorInput
+from evaluator.content.structure import Structure
 from evaluator.roles import chain, device_chain
 from evaluator.roles.frames import TensorMeta
 from tests.evaluator.test_device_link import expected
@@ -136,3 +137,43 @@ def test_all_blocks_of_a_link_refresh_by_one_time_and_replays_by_others() -> Non
             assert torch.equal(again, slots[call + 1])
         whens += [chain.when_of(state) for state in after]
     assert len(set(whens)) > 2 * calls
+
+
+def test_zeros_that_stay_are_left_by_a_link_and_others_replaced() -> None:
+    """As the host leaves them."""
+    pool = np.arange(1, 301, dtype=np.float32)
+    base = np.tril(np.full((300, 300), -1.0, dtype=np.float32)).reshape(-1)
+    base[5:9] = -0.0
+    on_device = torch.from_numpy(pool).cuda()
+    for stride in (1, 61):
+        data = torch.from_numpy(base.copy()).cuda()
+        table = device_chain.tables([[device_chain.row_of(data, on_device, stride, 1)]])[0]
+        device_chain.States(1).replay([5], table, torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        found = data.cpu().numpy()
+        assert (found[base == 0.0] == 0.0).all()
+        replaced = (found[base != 0.0] > 0.0).mean()
+        assert replaced == 1.0 if stride == 1 else 0.005 < replaced < 0.05
+
+
+def test_turned_contents_can_be_made_again_and_keep_their_structure() -> None:
+    from evaluator.referee.keeper import Keeper
+
+    half = torch.randn(64, 64, dtype=torch.float64)
+    matrix = (half @ half.mT).float()
+    meta = TensorMeta("float32", (64, 64), (64, 1))
+    draw = ((matrix + matrix.mT) / 2).numpy().reshape(-1)
+    tensor = TensorInput(meta, [draw], structure=Structure(("symmetric", "positive_definite")))
+    assert tensor.turned
+    keeper = Keeper(None)
+    drawn = tensor.draw_mixed(7, np.random.default_rng())
+    held = torch.zeros(7, 64, 64, device="cuda")
+    keeper.fill([(tensor, held.data_ptr())], held[0].nbytes, [drawn])
+    again = torch.zeros(64, 64, device="cuda")
+    keeper.fill([(tensor, again.data_ptr())], 0, [drawn.only(3)])
+    torch.cuda.synchronize()
+    assert torch.equal(held[3], again) and not torch.equal(held[3], held[4])
+    assert torch.equal(held, held.mT)
+    assert bool((torch.linalg.cholesky_ex(held.double()).info == 0).all())
+    values = torch.from_numpy(draw).sort().values
+    assert all(torch.equal(one.cpu().reshape(-1).sort().values, values) for one in held)
