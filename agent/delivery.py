@@ -25,7 +25,7 @@ from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
 from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
-from agent.store import JobStore
+from agent.store import PLAN_STEPS, JobStore
 from evaluator.verdict import by_size
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def deliver(
     left = [*left, *baseline_entries(spec.task, spec.device, left, judged)]
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)
-        step = f"optimized/{attempt}"
+        step = f"{PLAN_STEPS}{attempt}"
         plan = store.step(step)
         if not isinstance(plan, dict):
             plan = _plan(spec, referee, description, left, most)
