@@ -242,7 +242,7 @@ def test_a_download_that_broke_off_is_not_begun_again_with_another_build(
     begin = environment.try_run
     monkeypatch.setattr(environment, "try_run", lambda arguments, sizes=None: begin(breaks, sizes))
     with pytest.raises(
-        install.InstallError, match="500 MB to download.*broke off.*goes on from what is there"
+        install.InstallError, match=r"500 MB to download.*broke off.*goes on from what is there"
     ):
         install._uv_torch(environment, "torch==2.13.0", "auto")
     refuses = ["sh", "-c", "echo 'no solution found'; exit 1"]
