@@ -21,10 +21,11 @@ from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, ra
 from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.cover import MOST_MEMBERS
 from agent.portfolio.entries import speed_text
+from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
 from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
-from agent.store import JobStore
+from agent.store import PLAN_STEPS, JobStore
 from evaluator.verdict import by_size
 
 if TYPE_CHECKING:
@@ -77,15 +78,17 @@ def deliver(
         _log.warning("%s: %d verdicts of another platform are left out", spec.name, len(entries) - len(left))
     judged = {one.sha256 for one in store.candidates() if store.verdict(one.sha256, "screen") is not None}
     nothing = Delivery(NO_IMPROVEMENT, _none_faster(left))
+    candidates, refused = left, set[str]()
     left = [*left, *baseline_entries(spec.task, spec.device, left, judged)]
     for attempt in range(1, _ATTEMPTS + 1):
         raise_if_stopped(store)
-        step = f"optimized/{attempt}"
+        step = f"{PLAN_STEPS}{attempt}"
         plan = store.step(step)
         if not isinstance(plan, dict):
             plan = _plan(spec, referee, description, left, most)
             if plan is None:
                 return nothing
+            store.finish_step(f"{RANKING_STEPS}{attempt}", ranking(candidates, plan["members"], refused))
             store.finish_step(step, plan)
         winner_sha256 = plan["members"][0]
         delivered = Candidate(plan["source"], plan["origin"], "optimized.py", winner_sha256, plan["decision"])
@@ -100,6 +103,7 @@ def deliver(
         if len(plan["members"]) > 1:
             most = _ONE_MEMBER  # which of them it was is not known; the best one alone is most likely right
             continue
+        refused.update(plan["members"])
         left = [entry for entry in left if entry.candidate.sha256 not in plan["members"]]
     return nothing
 
@@ -268,7 +272,8 @@ def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[dict[st
 
 
 def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
-    """One row per judged candidate, rejected ones included."""
+    """One row per judged candidate, rejected ones included; those that the choice was among come first, in its order."""
+    chosen = last_ranking(store.steps(RANKING_STEPS))
     rows = []
     for candidate in store.candidates():
         screen = store.verdict(candidate.sha256, "screen")
@@ -276,6 +281,7 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
             continue
         last = store.verdict(candidate.sha256, "validation") or screen
         summary = last.get("summary") or {}
+        ranked = chosen.get(candidate.sha256, {})
         rows.append(
             {
                 "sha256": candidate.sha256,
@@ -283,12 +289,19 @@ def _leaderboard(store: JobStore, delivered: Candidate) -> list[dict[str, Any]]:
                 "origin": candidate.origin,
                 "verdict": last["verdict"],
                 "reason": last.get("reason", ""),
-                "geomean_speedup": summary.get("geomean_speedup"),
-                "ci95": summary.get("geomean_ci95"),
+                "geomean_speedup": ranked.get("geomean_speedup", summary.get("geomean_speedup")),
+                "ci95": ranked.get("ci95", summary.get("geomean_ci95")),
                 "traffic_speedup": (summary.get("traffic") or {}).get("geomean_speedup"),
+                "ranked": ranked or None,
             }
         )
-    return sorted(rows, key=lambda row: -(row["traffic_speedup"] or row["geomean_speedup"] or 0.0))
+    return sorted(
+        rows,
+        key=lambda row: (
+            (row["ranked"] or {}).get("place", len(rows) + 1),
+            -(row["traffic_speedup"] or row["geomean_speedup"] or 0.0),
+        ),
+    )
 
 
 def is_improvement(summary: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from agent.providers.base import Message, Reply
 from agent.providers.desk import PREFIXES
 from agent.records import Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice
-from agent.store import JobStore
+from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher
 from agent.strategy.twins import graph_twin
 from evaluator.client import ToolResult
@@ -122,7 +122,7 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
     made |= {candidate.sha256 for candidate in Finisher(spec.strategy).propose(context)}
     twins = (graph_twin(store, one, spec.device) for one in store.candidates() if one.sha256 in made)
     made |= {twin.sha256 for twin in twins if twin is not None}
-    plans = store.steps("optimized/").values()
+    plans = store.steps(PLAN_STEPS).values()
     delivered = {plan["source"] for plan in plans if isinstance(plan, dict)}
     known = {
         one.sha256

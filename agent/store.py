@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from agent.candidates import Candidate
 
 PHASES = ("screen", "validation", "held_out")
+#: Steps that hold what a delivered file is made of, one for each file that was tried; the last one counts.
+PLAN_STEPS = "optimized/"
 
 
 class JobStore(Protocol):

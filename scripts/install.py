@@ -10,7 +10,11 @@ How the build of torch is chosen:
 2. with an NVIDIA GPU, uv's `--torch-backend=auto` reads the driver and picks the matching build;
 3. without one, a CPU build that pip's configured index or folders offer (a version that ends in `+cpu`);
 4. else uv's `--torch-backend=cpu`, which knows where torch's CPU builds are kept;
-5. else pip's default build, after saying how large that is.
+5. else pip's default build, after saying how large that is: what the index lists is asked, and nothing is fetched for it.
+   (On the default index every release since `OLDEST_TORCH` comes to 2.7 GB or more, so the tested one is as small as any.)
+
+Whatever is fetched is fetched once: torch is installed with the constraints of what comes later, a download that broke off is not tried
+with another build, and finished files stay in the cache of pip or uv for the next call.
 
 `--torch` (or the variable `KERNELWRIGHT_TORCH`) overrules the version with a requirement such as `torch==2.11.0`, and
 `--torch-backend` the build, for a machine that prepares an environment for another one, as an image build does.
@@ -25,7 +29,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -37,6 +41,10 @@ TESTED_TORCH = "2.13.0"
 # A CUDA build brings its own.
 TESTED_TRITON = "3.6.0"
 SIGN_OF_LIFE_S = 15.0
+#: Bytes from which on a download is warned of: a CPU build with all that it needs comes to 200 MB.
+LARGE = 1_000_000_000
+# What comes after torch is held to these, so that nothing of torch's own needs is fetched again in another version.
+_LATER = ("--constraint", str(CONSTRAINTS))
 
 
 class InstallError(Exception):
@@ -57,6 +65,11 @@ def version_of(text: str) -> tuple[int, ...]:
             break
         numbers.append(int(digits))
     return tuple(numbers)
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes for people, in steps of a megabyte."""
+    return f"{count / 1e6:,.0f} MB"
 
 
 def has_nvidia_gpu() -> bool:
@@ -80,6 +93,7 @@ class Environment:
         self.path = path
         self.python = path / "bin" / "python"
         self.log = path / "install.log"
+        self._begin = 0  # where the last program's output begins in it
 
     def create(self) -> None:
         """Make the environment with the Python that runs this script, unless it is there and works."""
@@ -108,13 +122,26 @@ class Environment:
             == 0
         )
 
-    def try_run(self, arguments: Sequence[str]) -> bool:
-        """Run a program of the environment; all of its output goes to the log, a sign of life to the screen."""
+    def try_run(self, arguments: Sequence[str], sizes: Mapping[str, int] | None = None) -> bool:
+        """Run a program of the environment; all of its output goes to the log, a sign of life to the screen.
+
+        Args:
+            arguments: the command line.
+            sizes: what it is going to download, in bytes by package, if that is known.
+        """
+        # Of its own: pip's unfinished downloads are counted here, and gigabytes do not go to a small /tmp.
+        unpacked = self.path / "download"
+        unpacked.mkdir(exist_ok=True)
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(arguments)}\n")
             log.flush()
+            self._begin = log.tell()
             process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "TMPDIR": str(unpacked)},
             )
             started = time.monotonic()
             try:
@@ -122,29 +149,42 @@ class Environment:
                     try:
                         return process.wait(timeout=SIGN_OF_LIFE_S) == 0
                     except subprocess.TimeoutExpired:
-                        say(f"  ... {time.monotonic() - started:.0f} s: {self._last_line()}")
+                        say(f"  ... {time.monotonic() - started:.0f} s: {self._doing(sizes)}")
             except KeyboardInterrupt:
                 process.terminate()
                 process.wait()
                 raise
+            finally:
+                shutil.rmtree(unpacked, ignore_errors=True)
 
-    def _last_line(self) -> str:
-        """What pip is busy with: the last line of its log that names a step."""
-        lines = [line.strip() for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    def _doing(self, sizes: Mapping[str, int] | None) -> str:
+        """What pip or uv is busy with: how much of `sizes` is there, and the last line of the log that names a step."""
+        lines = self.last_output()
         steps = [
             line for line in lines if line.startswith(("Building", "Collecting", "Downloading", "Installing"))
         ]
-        return steps[-1][:90] if steps else "starting"
+        step = steps[-1][:90] if steps else "starting"
+        if not sizes:
+            return step
+        there = sum(file.stat().st_size for file in (self.path / "download").rglob("*.whl") if file.is_file())
+        there += sum(sizes.get(line.removeprefix("Downloaded "), 0) for line in lines)
+        return f"{megabytes(there)} of {megabytes(sum(sizes.values()))}: {step}"
 
-    def run(self, what: str, arguments: Sequence[str]) -> None:
-        """Run a step that must succeed.
+    def last_output(self) -> list[str]:
+        """The lines that the last program has written so far."""
+        with self.log.open("rb") as log:
+            log.seek(self._begin)
+            return [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
+
+    def run(self, what: str, arguments: Sequence[str], sizes: Mapping[str, int] | None = None) -> None:
+        """Run a step that must succeed; `sizes` as in `try_run`.
 
         Raises:
             InstallError: the step failed; the text holds the end of its output.
         """
         started = time.monotonic()
         say(f"{what} ...")
-        if not self.try_run(arguments):
+        if not self.try_run(arguments, sizes):
             tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]
             raise InstallError("\n".join([*tail, f"failed: {what}. The whole output is in {self.log}"]))
         say(f"{what}: done in {time.monotonic() - started:.0f} s")
@@ -162,6 +202,37 @@ class Environment:
         code = f"import importlib.metadata as m\ntry: print(m.version({name!r}))\nexcept m.PackageNotFoundError: pass"
         answer = subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=False)
         return answer.stdout.strip() or None
+
+    @property
+    def uv(self) -> str:
+        """The program uv of the environment, once it is there."""
+        return str(self.path / "bin" / "uv")
+
+    def download_of(self, requirement: str, *options: str) -> dict[str, int] | None:
+        """What installing a requirement would download: bytes by package; None where uv finds none or no size is listed.
+
+        By what the index says of its files. Nothing is downloaded for it, as `pip install --dry-run` would.
+        """
+        import tomllib  # an older Python gets as far as being told so
+
+        lock = self.path / "pylock.torch.toml"
+        command = [self.uv, "pip", "compile", "-", "--python", str(self.python), "--no-header", *options]
+        command += ["--constraint", str(CONSTRAINTS), "--format", "pylock.toml", "--output-file", str(lock)]
+        try:
+            answer = subprocess.run(command, input=requirement, capture_output=True, text=True, check=False)
+            self._note(command, answer.stderr)
+            if answer.returncode != 0:
+                return None
+            packages = tomllib.loads(lock.read_text(encoding="utf-8"))["packages"]
+            return {one["name"]: int(one["wheels"][0]["size"]) for one in packages}
+        except (OSError, KeyError, IndexError, ValueError):
+            return None
+        finally:
+            lock.unlink(missing_ok=True)
+
+    def _note(self, command: Sequence[str], said: str) -> None:
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(f"\n$ {' '.join(command)}\n{said}")
 
     def cpu_builds_at_hand(self) -> list[str]:
         """Versions of torch that pip is offered and that say of themselves that they are CPU builds, best first."""
@@ -202,9 +273,12 @@ def install_torch(environment: Environment, wanted: str | None, backend: str | N
                 f"uv could not install {requirement} with backend {backend}: see {environment.log}"
             )
     elif wanted:
-        environment.run(f"{wanted}, as asked", environment.pip_install(wanted))
+        environment.run(f"{wanted}, as asked", environment.pip_install(*_LATER, wanted))
     elif not (_install_gpu_torch(environment) if has_nvidia_gpu() else _install_cpu_torch(environment)):
-        environment.run(f"{requirement}, default build", environment.pip_install(requirement))
+        sizes = environment.download_of(requirement)
+        if sys.platform == "linux":
+            _warn_of_size(sizes)
+        environment.run(f"{requirement}, default build", environment.pip_install(*_LATER, requirement), sizes)
 
     installed = environment.version_of_package("torch")
     if installed is None or version_of(installed) < OLDEST_TORCH:
@@ -219,19 +293,29 @@ def _install_cpu_torch(environment: Environment) -> bool:
     at_hand = environment.cpu_builds_at_hand()
     if at_hand:
         requirement = f"torch=={at_hand[0]}"
-        environment.run(f"{requirement} (CPU build, about 200 MB)", environment.pip_install(requirement))
+        environment.run(
+            f"{requirement} (CPU build, about 200 MB)", environment.pip_install(*_LATER, requirement)
+        )
         return True
     say("no NVIDIA GPU and no CPU build of torch among pip's own sources: asking uv for one")
-    if _uv_torch(environment, f"torch=={TESTED_TORCH}", "cpu"):
-        return True
-    say(
-        "WARNING: no CPU build of torch can be reached from here. The default build follows; on Linux it brings"
-    )
-    say(
-        "WARNING: CUDA libraries of several gigabytes. Ctrl-C now if that is too much; a CPU wheel in a folder"
-    )
-    say("WARNING: that pip is told of (PIP_FIND_LINKS=folder) is found by the next `make`.")
-    return False
+    return _uv_torch(environment, f"torch=={TESTED_TORCH}", "cpu")
+
+
+def _warn_of_size(sizes: Mapping[str, int] | None) -> None:
+    """Say what the default build comes to, unless it is as small as a CPU build."""
+    total = sum((sizes or {}).values())
+    if sizes and total < LARGE:
+        return
+    if sizes:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:4]
+        listed = ", ".join(f"{name} {megabytes(sizes[name])}" for name in largest)
+        size = f"{megabytes(total)} in {len(sizes)} packages ({listed}, ...)"
+    else:
+        size = "several gigabytes, most of it CUDA libraries"
+    say("WARNING: no other build of torch can be reached from here. The default build follows. It downloads")
+    say(f"WARNING: {size} and takes more than twice of that on the disk.")
+    say("WARNING: Ctrl-C now if that is too much; a CPU wheel in a folder that pip is told of")
+    say("WARNING: (PIP_FIND_LINKS=folder) is found by the next `make`.")
 
 
 def _install_gpu_torch(environment: Environment) -> bool:
@@ -240,14 +324,23 @@ def _install_gpu_torch(environment: Environment) -> bool:
 
 
 def _uv_torch(environment: Environment, requirement: str, backend: str) -> bool:
-    if not environment.try_run(environment.pip_install("--constraint", str(CONSTRAINTS), "uv")):
+    if not Path(environment.uv).exists() and not environment.try_run(environment.pip_install(*_LATER, "uv")):
         say("uv could not be installed")
         return False
+    chosen = f"--torch-backend={backend}"
+    sizes = environment.download_of(requirement, chosen)
+    size = f" ({megabytes(sum(sizes.values()))} to download)" if sizes else ""
+    what = f"{requirement}, backend {backend}{size}"
+    say(f"{what} ...")
     started = time.monotonic()
-    uv = [str(environment.path / "bin" / "uv"), "pip", "install", "--python", str(environment.python)]
-    if environment.try_run([*uv, f"--torch-backend={backend}", requirement]):
-        say(f"{requirement}, backend {backend}: done in {time.monotonic() - started:.0f} s")
+    install = [environment.uv, "pip", "install", "--python", str(environment.python), *_LATER, chosen]
+    if environment.try_run([*install, requirement], sizes):
+        say(f"{what}: done in {time.monotonic() - started:.0f} s")
         return True
+    if sizes and any(line.startswith("Downloaded ") for line in environment.last_output()):
+        raise InstallError(
+            f"{what}: the download broke off (why: {environment.log}). Run the same command again: it goes on from what is there"
+        )
     say(f"uv found no build of {requirement} for backend {backend} (why: {environment.log})")
     return False
 

@@ -12,6 +12,8 @@ from evaluator.errors import EvaluatorError
 #: A referee keeps a process per open task, one per candidate and a few that compile. On a CPU they all compute there.
 _CORES_PER_REFEREE = {"cpu": 4.0, "cuda": 2.5}
 _BYTES_PER_REFEREE = 12 << 30
+#: One that judges nothing: no candidates beside the task, and no compilers.
+_BYTES_PER_UNTIMED_REFEREE = 4 << 30
 _MOST_PER_DEVICE = {"cpu": 4, "cuda": 6}
 #: What a referee's processes take of a GPU beside what they share with it (:mod:`evaluator.referee.memory_size`), of which they get
 #: less the more referees there are: five contexts of half a GiB, and what modules allocate themselves. With a third of a referee's part
@@ -72,6 +74,13 @@ def places(
     if sentence := crowded(found):
         warn(sentence)
     return found
+
+
+def untimed_jobs(device: str) -> int | None:
+    """How many referees may look at tasks side by side without timing anything: one a core; None: as many as judge on a GPU."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    by_memory = memory_bytes // _BYTES_PER_UNTIMED_REFEREE
+    return max(1, min(len(os.sched_getaffinity(0)), by_memory)) if device == "cpu" else None
 
 
 def referees_in(total_bytes: int) -> int:

@@ -53,10 +53,10 @@ class Probe:
     results: list[Result]
 
     @classmethod
-    def of(cls, session: TaskSession, shape: OpenShape) -> Probe:
-        """Draws contents and calls the reference."""
+    def of(cls, session: TaskSession, shape: OpenShape, count: int | None = None) -> Probe:
+        """Draws contents, so many where one is enough, and calls the reference."""
         notes: list[Finding] = []
-        count = _CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE
+        count = count or (_CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE)
         cases = [own_case(session, shape, notes) for _ in range(count)]
         results = [
             Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened

@@ -146,7 +146,7 @@ def _at_equal_sizes(session: TaskSession) -> list[LintFinding]:
         return []
     try:
         with session.trial(equal) as opened:
-            found = structure.check([Probe.of(session, opened)])
+            found = structure.check([Probe.of(session, opened, 1)])
             return [finding for finding in found if finding.rule == "accidental_broadcast"]
     except RoleFailure as failure:
         return [space.at_shape(session, equal, failure)]

@@ -1,16 +1,19 @@
-"""An import: lint and shape inference of each file, in the referee's sandbox, then all that are sound are registered at once.
+"""An import: lint and shape inference of each file, in the sandboxes of several referees side by side.
 
-What was found of a file is kept in a journal: an import that was stopped goes on where it was, and files that did not change are
-not looked at again.
+What is sound is registered every few seconds, and can be used while the rest goes on. What was found of a file is kept in a journal:
+an import that was stopped goes on where it was, and files that did not change are not looked at again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import queue
 import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +44,9 @@ _MAY_BE_NETWORK = (
     "contract",
 )
 
+#: Seconds from one registration of what has come so far to the next.
+_REGISTER_EVERY_S = 5.0
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -69,36 +75,93 @@ class Imported:
     counts: Counter[str]
 
 
-def run(files: list[TaskFile], referee: Lints, device: str, data_dir: Path, progress: Progress) -> Imported:
-    """Looks at every file and registers those that are sound or only marked.
+#: Starts a referee, in the thread that will ask it.
+Start = Callable[[], Lints]
+
+
+def run(
+    files: Sequence[TaskFile], starts: Sequence[Start], device: str, data_dir: Path, progress: Progress
+) -> Imported:
+    """Looks at every file and registers those that are sound or only marked, also where it is stopped before the end.
 
     Args:
         files: of the checkout.
-        referee: where their code runs.
-        device: of the referee.
+        starts: one for each referee that looks at files, side by side.
+        device: of the referees.
         data_dir: see :func:`services.catalogue.registry.folder`.
-        progress: told files done, files in all, and the name of the next one.
+        progress: told files done, files in all, and the name of the one that is begun.
+
+    Raises:
+        EvaluatorError: no referee could be started.
     """
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
     with _Journal(registry.folder(data_dir).with_name("kernelbench.jsonl"), device) as journal:
-        for done, file in enumerate(files):
-            progress(done, len(files), file.name)
-            rows.append(_row(file, referee, journal))
+        todo: list[tuple[TaskFile, str]] = []
+        for file in files:
+            row, text = _known(file, journal)
+            if row is None:
+                todo.append((file, text))
+            else:
+                rows[file.name] = row
+        before = _registered(data_dir, files)
+        registered_s, fresh = time.monotonic(), 0
+        looks = _looks(todo, starts)
+        try:
+            for file, text, found in looks:
+                if found is None:
+                    progress(len(rows), len(files), file.name)
+                    continue
+                journal.put(file.name, sha256_of(text), found)
+                rows[file.name] = _row(file) | found
+                fresh += 1
+                if time.monotonic() - registered_s > _REGISTER_EVERY_S:
+                    _register(files, rows, device, data_dir, before)
+                    registered_s, fresh = time.monotonic(), 0
+        except BaseException:
+            if fresh:
+                _register(files, rows, device, data_dir, before)
+            raise
+        finally:
+            looks.close()
         progress(len(files), len(files), "")
-    tasks = [
-        registry.ImportedTask(
-            row["name"],
-            row["level"],
-            row["file"],
-            sha256_of(row["source"]),
-            f"level{row['level']}/{row['name']}.py",
-        )
-        for row in rows
-        if row["state"] in ("sound", "marked")
-    ]
-    texts = {row["name"]: row["source"] for row in rows}
-    shown = [{name: value for name, value in row.items() if name != "source"} for row in rows]
-    counts = Counter(row["state"] for row in rows)
+    return _register(files, rows, device, data_dir, {})
+
+
+def _registered(data_dir: Path, files: Sequence[TaskFile]) -> dict[str, tuple[registry.ImportedTask, str]]:
+    """What an earlier import registered of these files, by name, with the texts: it stays until it is known better."""
+    names = {file.name for file in files}
+    found = {}
+    for task in registry.list_tasks(data_dir):
+        known = registry.load(data_dir, task.name) if task.name in names else None
+        if known is not None:
+            found[task.name] = (task, known.source)
+    return found
+
+
+def _register(
+    files: Sequence[TaskFile],
+    rows: Mapping[str, dict[str, Any]],
+    device: str,
+    data_dir: Path,
+    before: Mapping[str, tuple[registry.ImportedTask, str]],
+) -> Imported:
+    """Registers what is sound so far, and writes the reports of it."""
+    ordered = [rows[file.name] for file in files if file.name in rows]
+    tasks: list[registry.ImportedTask] = []
+    texts: dict[str, str] = {}
+    for file in files:
+        row = rows.get(file.name)
+        if row is None and file.name in before:
+            task, texts[file.name] = before[file.name]
+            tasks.append(task)
+        elif row is not None and row["state"] in ("sound", "marked"):
+            texts[file.name] = row["source"]
+            path = f"level{row['level']}/{row['name']}.py"
+            tasks.append(
+                registry.ImportedTask(row["name"], row["level"], row["file"], sha256_of(row["source"]), path)
+            )
+    shown = [{name: value for name, value in row.items() if name != "source"} for row in ordered]
+    counts = Counter(row["state"] for row in ordered)
     reports = {
         "report.json": json.dumps({"device": device, "counts": counts, "tasks": shown}, indent=1),
         "report.html": report_page(shown, counts, device),
@@ -106,24 +169,65 @@ def run(files: list[TaskFile], referee: Lints, device: str, data_dir: Path, prog
     return Imported(registry.replace(data_dir, tasks, texts, reports), counts)
 
 
-def _row(file: TaskFile, referee: Lints, journal: _Journal) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": file.name, "level": file.level, "file": file.path.name, "source": ""}
+def _row(file: TaskFile) -> dict[str, Any]:
+    return {"name": file.name, "level": file.level, "file": file.path.name, "source": ""}
+
+
+def _known(file: TaskFile, journal: _Journal) -> tuple[dict[str, Any] | None, str]:
+    """What needs no look: of a file that cannot be read, or that has not changed since it was looked at; and its text."""
     nothing: dict[str, Any] = {"state": "refused", "findings": [], "inferred": None, "elapsed_s": 0.0}
     try:
         text = file.read()
     except (OSError, ValueError) as error:
-        return row | nothing | {"reason": f"it cannot be read: {str(error)[:200]}"}
+        return _row(file) | nothing | {"reason": f"it cannot be read: {str(error)[:200]}"}, ""
     found = journal.get(file.name, sha256_of(text))
-    if found is None:
-        found = _looked_at(TaskSource(file.name, text), referee)
-        journal.put(file.name, sha256_of(text), found)
-    return row | found
+    return None if found is None else _row(file) | found, text
 
 
-def _looked_at(task: TaskSource, referee: Lints) -> dict[str, Any]:
+def _looks(
+    todo: Sequence[tuple[TaskFile, str]], starts: Sequence[Start]
+) -> Generator[tuple[TaskFile, str, dict[str, Any] | None]]:
+    """Each file with its text, without a finding when it is begun and with it when it is done, as they come."""
+    files, said = iter(todo), queue.SimpleQueue[Any]()
+    guard, stopping = threading.Lock(), threading.Event()
+
+    def work(start: Start) -> None:
+        try:
+            referee = start()
+            while not stopping.is_set():
+                with guard:
+                    file, text = next(files, (None, ""))
+                if file is None:
+                    return
+                said.put((file, text, None))
+                said.put((file, text, _looked_at(TaskSource(file.name, text), referee, stopping)))
+        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the thread that waits
+            said.put(error)
+        finally:
+            said.put(None)
+
+    # Daemons: a look that goes on when the import is stopped ends with its referee.
+    working = 0
+    for start in starts[: len(todo)]:
+        threading.Thread(target=work, args=(start,), daemon=True).start()
+        working += 1
+    try:
+        while working:
+            told = said.get()
+            if isinstance(told, BaseException):
+                raise told
+            if told is None:
+                working -= 1
+            else:
+                yield told
+    finally:
+        stopping.set()
+
+
+def _looked_at(task: TaskSource, referee: Lints, stopping: threading.Event) -> dict[str, Any]:
     """State, reason, findings, space and text of one file."""
     try:
-        report = _lint(task, referee)
+        report = _lint(task, referee, stopping)
     except EvaluatorError as error:
         return {
             "state": "unknown", "reason": f"the referee could not look at it: {str(error)[:300]}", "findings": [],
@@ -143,10 +247,12 @@ def _looked_at(task: TaskSource, referee: Lints) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lint(task: TaskSource, referee: Lints) -> dict[str, Any]:
+def _lint(task: TaskSource, referee: Lints, stopping: threading.Event) -> dict[str, Any]:
     try:
         return referee.lint(task, deadline_s=_DEADLINE_S)
     except RefereeLost:
+        if stopping.is_set():
+            raise
         referee.restart()
         return referee.lint(task, deadline_s=_DEADLINE_S)
 

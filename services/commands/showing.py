@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
         name = Text(plain_line(view["label"]))
         if word not in ("accepted", "pending"):
             name.append(f"\n{_shortened(view['reason'] or '')}", style="dim")
+        choice = view.get("choice") or {}
+        if choice.get("why"):
+            name.append(f"\n{plain_line(choice['why'])}", style="dim")
         table.add_row(
             name,
             plain_line(view["origin"]),
@@ -41,7 +45,7 @@ def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
             (f"{speedup:.2f}x" + (f"\n{strata}" if strata else "")) if speedup is not None else "-",
             f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
             *([f"{by_traffic:.2f}x" if by_traffic is not None else "-"] if weighted else []),
-            phase,
+            phase + (f", {choice['shapes']} of {choice['of_shapes']} shapes" if choice else ""),
         )
     return table
 
@@ -81,20 +85,25 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
     return None
 
 
-def rank(view: Mapping[str, Any]) -> tuple[bool, float]:
-    """What candidates are sorted by: accepted ones first, the fastest before the others."""
+def rank(view: Mapping[str, Any]) -> tuple[bool, float, float]:
+    """What candidates are sorted by: accepted ones first, in the order of the choice, then the fastest before the others."""
     speedup, _, _, by_traffic = measured(view)
-    return view["verdict"] != "accepted", -(by_traffic or speedup or 0.0)
+    place = (view.get("choice") or {}).get("place", math.inf)
+    return view["verdict"] != "accepted", place, -(by_traffic or speedup or 0.0)
 
 
 def measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str, float | None]:
-    """Speedup, its interval, the phase of both, and the speedup weighted by the traffic."""
+    """Speedup, its interval, the phase of both, and the speedup weighted by the traffic; once a winner is chosen, as it was chosen by."""
+    choice = view.get("choice") or {}
     for phase in ("validation", "screen"):
         summary = (view.get(phase) or {}).get("summary") or {}
         if summary.get("geomean_speedup") is not None:
-            traffic = summary.get("traffic") or {}
+            traffic = (summary.get("traffic") or {}).get("geomean_speedup")
+            if choice and traffic is None:
+                return choice["geomean_speedup"], choice["ci95"], phase, None
             return (
-                summary["geomean_speedup"], summary.get("geomean_ci95"), phase, traffic.get("geomean_speedup")
+                summary["geomean_speedup"], summary.get("geomean_ci95"), phase,
+                choice["geomean_speedup"] if choice else traffic,
             )  # fmt: skip
     return None, None, "-", None
 

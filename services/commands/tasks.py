@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -61,14 +63,19 @@ def import_tasks(
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Files looked at side by side. Default: by cores and memory."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout.")] = False,
 ) -> None:
     """Look at every task of a KernelBench checkout and register those that measure something.
 
-    Tasks get the space of shapes that is inferred; a report says of each what was found. Stopped, it goes on with the same
-    command. Exit status: 0 done, 2 nothing could be done.
+    Tasks get the space of shapes that is inferred; a report says of each what was found. A task can be used as soon as it has been
+    looked at, while the others go on. Stopped, it goes on with the same command. Exit status: 0 done, 2 nothing could be done.
     """
-    from evaluator.client import Referee
+    from evaluator.batch.places import Place, places, untimed_jobs
+    from evaluator.client import Referee, default_work_dir, verdicts_folder
     from evaluator.errors import EvaluatorError
     from services.catalogue import checkout, importing
     from services.settings import get_settings
@@ -76,18 +83,38 @@ def import_tasks(
     say = Console(stderr=True)
     try:
         files = checkout.find(path)
-        with Referee(device, minimum_tier=minimum_tier) as referee, _bar(say) as bar:
-            row = bar.add_task("", total=len(files))
+        work_dir = default_work_dir()
+        seats = places({device}, "all", jobs or untimed_jobs(device), work_dir)
+        with ExitStack() as opened, _bar(say) as bar:
+            row = bar.add_task("starting", total=len(files))
+
+            def start(place: Place) -> Referee:
+                referee = Referee(
+                    place.device,
+                    work_dir=place.work_dir,
+                    minimum_tier=minimum_tier,
+                    visible_gpu=place.visible_gpu,
+                    verdicts_dir=verdicts_folder(work_dir),
+                    referees=place.referees,
+                )
+                # What is under way when the import is stopped is not waited for.
+                opened.callback(referee.close)
+                opened.push(lambda kind, *_: referee.kill() if kind else None)
+                return referee
 
             def show(done: int, total: int, name: str) -> None:
                 bar.update(row, completed=done, description=name)
 
-            imported = importing.run(files, referee, device, get_settings().data_dir, show)
+            starts = [partial(start, place) for place in seats]
+            imported = importing.run(files, starts, device, get_settings().data_dir, show)
     except (checkout.NotKernelBench, EvaluatorError, OSError) as error:
         say.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        say.print("stopped; nothing was registered, and the same command goes on where it was", markup=False)
+        say.print(
+            "stopped; what was looked at is registered, and the same command goes on where it was",
+            markup=False,
+        )
         raise typer.Exit(130) from None
     report = imported.folder / "report.html"
     if as_json:

@@ -208,6 +208,7 @@ def candidate_context(
         "job": job,
         "candidate": candidate,
         "parent": parent,
+        "is_delivery": ranking.is_delivery(candidate),
         "against": against,
         "sections": sections,
         "detail": next(

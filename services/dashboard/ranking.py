@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.fingerprint import platform, type_of
@@ -37,6 +37,10 @@ class Row:
     is_winner: bool
     summary: Json
     rank: int | None = None
+    #: How it stood when the winner was chosen (`services.jobs.views.ChoiceView`); empty where it was not among the candidates then.
+    choice: Json = field(default_factory=dict)
+    #: Validated, but the winner was chosen without it.
+    after_choice: bool = False
     #: What it was measured on, where that is another platform than that of those with a rank; empty for those.
     elsewhere: str = ""
 
@@ -125,13 +129,16 @@ def is_delivery(candidate: Json) -> bool:
 def leaderboard(candidates: Iterable[Json], winner_sha256: str | None) -> list[Row]:
     """Ranks a job's candidates.
 
-    Only accepted candidates have a rank. They are ordered by the geometric mean over the validation
-    shapes, weighted by the traffic where it is known, which is what chooses the winner; the held-out shapes
-    only report. Figures of another platform (the job was resumed elsewhere) are shown without a rank, after those that
+    Only accepted candidates have a rank. Once the winner is chosen they stand in the order of that choice, which went by all
+    validation shapes, with its figures. Others, and all of them before, are ordered by the geometric mean over the first validation
+    shapes, weighted by the traffic where it is known; the held-out shapes only report. Figures of another platform (the job was resumed elsewhere) are shown without a rank, after those that
     have one: two machines' speedups are not put in one order. Those that have no validation figure yet follow, then the ones still being judged, then the rejected.
     """
     rows = [_row(candidate, winner_sha256) for candidate in candidates if not is_delivery(candidate)]
     _name_where_elsewhere(rows)
+    is_chosen = any(row.choice for row in rows)
+    for row in rows:
+        row.after_choice = is_chosen and not row.choice and row.measured_on == "validation"
     rows.sort(key=_order)
     rank = 0
     for row in rows:
@@ -167,7 +174,8 @@ def _name_where_elsewhere(rows: Sequence[Row]) -> None:
 def _row(candidate: Json, winner_sha256: str | None) -> Row:
     found = best_verdict(candidate, ("validation", "screen"))
     phase, verdict = found if found else ("", {})
-    summary = summary_of(verdict)
+    choice: Json = candidate.get("choice") or {}
+    summary = _as_chosen(summary_of(verdict), choice)
     return Row(
         candidate=candidate,
         verdict_word=candidate.get("verdict"),
@@ -176,11 +184,25 @@ def _row(candidate: Json, winner_sha256: str | None) -> Row:
         measured_on=phase,
         is_winner=bool(winner_sha256) and candidate.get("sha256") == winner_sha256,
         summary=summary,
+        choice=choice,
     )
+
+
+def _as_chosen(summary: Json, choice: Json) -> Json:
+    """The summary with the figures that the choice went by: at the weights of the traffic where it is known."""
+    if not choice:
+        return summary
+    figures = {name: choice[name] for name in ("geomean_speedup", "ci95")}
+    figures["geomean_ci95"] = figures.pop("ci95")
+    if traffic := traffic_of(summary):
+        return {**summary, "traffic": {**traffic, **figures}}
+    return {**summary, **figures, "worst_speedup": choice["worst_speedup"]}
 
 
 def _order(row: Row) -> tuple[int, bool, int, float, str]:
     group = {"accepted": 0, None: 1, "pending": 1}.get(row.verdict_word, 2)
+    if group == 0 and row.choice:
+        return group, bool(row.elsewhere), -1, row.choice["place"], ""
     phase = {"validation": 0, "screen": 1}.get(row.measured_on, 2) if group == 0 else 0
     return (
         group,

@@ -49,6 +49,7 @@ def _ranked(row: Row, has_traffic: bool, tickable: bool) -> str:
     if tickable:
         tick = f'<input type="checkbox" name="candidate" value="{number}" form="compare" aria-label="Compare {name}"> '
     crown = ' <span class="crown">winner</span>' if row.is_winner else ""
+    crown += _under(row.choice.get("why") or "")
     css = f"{'winner' if row.is_winner else ''}{' out' if row.rank is None and row.verdict_word else ''}"
     if row.geomean is None:
         figures = (
@@ -65,10 +66,9 @@ def _ranked(row: Row, has_traffic: bool, tickable: bool) -> str:
                 f'<td class="n"><b>{figure(formats.speedup(row.by_traffic))}</b></td>'
                 f'<td class="n">{figure(formats.interval(row.traffic_ci95))}</td>\n'
             )
-        where = "visible" if row.measured_on == "screen" else escape(words.split(row.measured_on).label)
         elsewhere = f", on another platform ({escape(row.elsewhere)})" if row.elsewhere else ""
         figures += (
-            f'<td class="n">{figure(formats.speedup(row.worst))}</td>\n<td>{where} shapes{elsewhere}</td>'
+            f'<td class="n">{figure(formats.speedup(row.worst))}</td>\n<td>{_where(row)}{elsewhere}</td>'
         )
     return (
         f'<tr class="{css}">\n<td class="n">{place}</td>\n'
@@ -76,6 +76,13 @@ def _ranked(row: Row, has_traffic: bool, tickable: bool) -> str:
         f"<td>{origin(row.candidate.get('origin'))}</td>\n{figures}\n"
         f'<td class="n">{formats.count(row.lines)}</td>\n<td>{chip(words.verdict(row.verdict_word))}</td>\n</tr>\n'
     )
+
+
+def _where(row: Row) -> str:
+    where = "visible" if row.measured_on == "screen" else escape(words.split(row.measured_on).label)
+    if row.choice:
+        return f"{row.choice['shapes']} of {row.choice['of_shapes']} {where} shapes"
+    return f"{where} shapes" + _under("the winner was chosen without it" if row.after_choice else "")
 
 
 def _under(words: str) -> str:

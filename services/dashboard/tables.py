@@ -81,7 +81,7 @@ def candidates(rows: Sequence[ranking.Row]) -> Table:
     columns = (
         "rank", "id", "sha256", "label", "origin", "verdict", "speedup", "ci_low", "ci_high", "by_traffic",
         "by_traffic_low", "by_traffic_high", "worst", "measured_on", "elsewhere", "lines", "winner", "parent_sha256",
-        "created_at",
+        "created_at", "shapes", "of_shapes", "why",
     )  # fmt: skip
     return Table(
         columns,
@@ -91,6 +91,7 @@ def candidates(rows: Sequence[ranking.Row]) -> Table:
                 row.candidate["origin"], row.verdict_word, row.geomean, *_bounds(row.ci95), row.by_traffic,
                 *_bounds(row.traffic_ci95), row.worst, row.measured_on or None, row.elsewhere or None, row.lines,
                 row.is_winner, row.candidate.get("parent_sha256"), row.candidate.get("created_at"),
+                row.choice.get("shapes"), row.choice.get("of_shapes"), row.choice.get("why") or None,
             )
             for row in rows
         ),

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from services.db.models import Candidate, Verdict
 from services.db.types import among, listed
+from services.jobs.choice import choice_of
 from services.jobs.tally import LATEST_FIRST, latest
 
 # Put together once; pages ask for them all the time.
@@ -84,8 +85,11 @@ def judged_candidates(
         if phase == "held_out" and number > held_out[0]:
             held_out = number, body
     nothing: dict[str, Any] = {}
+    choice = choice_of(session, job_id)
     rows = session.execute(candidates, given)
-    return [_outlined(job_id, row, verdicts.get(row.sha256, nothing)) for row in rows], held_out[1]
+    return [
+        _outlined(job_id, row, verdicts.get(row.sha256, nothing), choice.get(row.sha256)) for row in rows
+    ], held_out[1]
 
 
 def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
@@ -105,7 +109,7 @@ def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -
     return {*found[: most // 2], *session.scalars(fastest), *whole}
 
 
-def _outlined(job_id: str, row: Any, phases: dict[str, Any]) -> dict[str, Any]:
+def _outlined(job_id: str, row: Any, phases: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
     last = latest(phases)
     findings = (last or {}).get("findings")
     return {
@@ -124,4 +128,5 @@ def _outlined(job_id: str, row: Any, phases: dict[str, Any]) -> dict[str, Any]:
         "reason": str(last.get("reason") or "") if last else None,
         "findings": findings if isinstance(findings, list) else [],
         **{phase: phases.get(phase) for phase in LATEST_FIRST},
+        "choice": choice,
     }

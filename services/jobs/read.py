@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,10 +16,12 @@ from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Even
 from services.db.types import among
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
+from services.jobs.choice import choice_of
 from services.jobs.submit import LOOK
 from services.jobs.tally import Tally, latest, tallies
 from services.jobs.views import (
     CandidateView,
+    ChoiceView,
     EvaluationUrls,
     EvaluationView,
     EventView,
@@ -121,7 +123,8 @@ def _candidate_views(
         found = found.where(among(Verdict.sha256, [row.sha256 for row in rows]))
     for verdict in session.scalars(found):
         verdicts[verdict.sha256][verdict.phase] = verdict
-    return [_candidate_view(row, verdicts.get(row.sha256, {})) for row in rows]
+    choice = choice_of(session, job_id)
+    return [_candidate_view(row, verdicts.get(row.sha256, {}), choice) for row in rows]
 
 
 def candidate_page(
@@ -166,7 +169,8 @@ def get_candidate(session: Session, candidate_id: str) -> CandidateView:
     if row is None:
         raise NotFound(f"there is no candidate {candidate_id[:60]!r}")
     found = session.scalars(select(Verdict).where(Verdict.job_id == row.job_id, Verdict.sha256 == row.sha256))
-    return _candidate_view(row, {verdict.phase: verdict for verdict in found})
+    choice = choice_of(session, row.job_id)
+    return _candidate_view(row, {verdict.phase: verdict for verdict in found}, choice)
 
 
 def find_candidate(session: Session, job_id: str, sha256: str | None) -> CandidateView | None:
@@ -310,7 +314,9 @@ def _job_view(job: Job, tally: Tally) -> JobView:
     )
 
 
-def _candidate_view(row: Candidate, phases: dict[str, Verdict]) -> CandidateView:
+def _candidate_view(
+    row: Candidate, phases: dict[str, Verdict], choice: Mapping[str, dict[str, Any]]
+) -> CandidateView:
     last: Verdict | None = latest(phases)
     bodies: dict[str, dict[str, Any]] = {phase: verdict.body for phase, verdict in phases.items()}
     findings = last.body.get("findings") if last else None
@@ -331,6 +337,7 @@ def _candidate_view(row: Candidate, phases: dict[str, Verdict]) -> CandidateView
         screen=bodies.get("screen"),
         validation=bodies.get("validation"),
         held_out=bodies.get("held_out"),
+        choice=ChoiceView.model_validate(choice[row.sha256]) if row.sha256 in choice else None,
     )
 
 

@@ -95,8 +95,27 @@ class JobView(View):
     urls: JobUrls
 
 
+class ChoiceView(View):
+    """How a candidate stood when the winner was chosen: `place` 1 is the winner.
+
+    The speedup is over the `shapes` where it was timed, of `of_shapes` that the choice went by; where it was not timed it counted as
+    the reference. `why` says why a winner without the best mean is delivered, and is empty otherwise.
+    """
+
+    place: int
+    geomean_speedup: float
+    ci95: tuple[float, float]
+    worst_speedup: float
+    shapes: int
+    of_shapes: int
+    why: str = ""
+
+
 class CandidateView(View):
-    """One candidate of a job. `verdict` is the word of its latest phase; `screen`, `validation`, `held_out` are whole verdicts."""
+    """One candidate of a job. `verdict` is the word of its latest phase; `screen`, `validation`, `held_out` are whole verdicts.
+
+    `choice` is null before the winner is chosen, and of candidates that the choice was not among.
+    """
 
     id: str
     job_id: str
@@ -114,6 +133,7 @@ class CandidateView(View):
     screen: dict[str, Any] | None
     validation: dict[str, Any] | None
     held_out: dict[str, Any] | None
+    choice: ChoiceView | None = None
 
 
 class EventView(View):

@@ -7,17 +7,20 @@ A job ranks with the verdict on its delivered module at held-out shapes, where a
 - the verdict is `accepted`, a confirmation (several pairs of fresh processes), by the referee as it is today;
 - it was measured in a sandbox on a machine that said what it is;
 - nothing about it was remarkable: a finding that is more than information keeps it off, known or not, but for one that
-  says nothing about speed.
+  says nothing about speed. What a text alone shows counts of each member's own file: the delivered one is put together around
+  them by this project, with a dispatcher that falls back to the reference, reads version counters and keeps a memo in a file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evaluator.fingerprint import platform, type_of
+from evaluator.integrity import rules
+from evaluator.integrity.static import NOT_ANALYZED
 from evaluator.verdict import HARNESS_VERSION
 from kernelbench_tasks import catalog
 from services.db.models import Candidate, Job, Verdict
@@ -28,6 +31,8 @@ _FEWEST_PAIRS = 2
 _HARMLESS = frozenset({"fallback_ran"})
 #: Information that does: the candidate was looked at on a device that is not there.
 _NOT_REAL = frozenset({"interpreted"})
+#: Rules that go by the text alone.
+_BY_TEXT = frozenset(rule.name for rule in rules.ALL)
 _SANDBOXES = frozenset({"container", "namespaces", "landlock"})
 #: What a platform is named by, for people.
 _VERSIONS = ("driver", "power_limit_w", "torch", "triton", "threads")
@@ -61,13 +66,20 @@ class NotListed:
     reason: str
 
 
-def decide(job: Job, winner: Candidate | None, held_out: Verdict | None) -> Standing | NotListed:
+def decide(
+    job: Job,
+    winner: Candidate | None,
+    held_out: Verdict | None,
+    members: Sequence[Mapping[str, Any]] = (),
+) -> Standing | NotListed:
     """Whether a job ranks.
 
     Args:
         job: its row.
         winner: the row of `job.winner_sha256`.
         held_out: the verdict on the delivered module.
+        members: verdicts on every candidate in that module, each judged by itself; empty where not all are known, and then what
+            the text of the module shows counts instead.
     """
     task = catalog.find_by_sha256(job.task_sha256)
     if task is None:
@@ -80,7 +92,7 @@ def decide(job: Job, winner: Candidate | None, held_out: Verdict | None) -> Stan
     if held_out is None:
         return NotListed("its delivered module has no held-out verdict")
     body = held_out.body
-    refused = _unconfirmed(body) or _unknown_machine(body) or _flagged(body)
+    refused = _unconfirmed(body) or _unknown_machine(body) or _flagged(body, members)
     if refused:
         return NotListed(refused)
     if (body.get("task") or {}).get("sha256") != job.task_sha256:
@@ -124,14 +136,25 @@ def _unknown_machine(body: Mapping[str, Any]) -> str:
     return ""
 
 
-def _flagged(body: Mapping[str, Any]) -> str:
-    for finding in body.get("findings") or ():
+def _flagged(body: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> str:
+    if members:
+        shown = [one for member in members for one in member.get("findings") or () if _is_of_text(one)]
+        if any(one.get("rule") == NOT_ANALYZED for one in shown):
+            return "the text of a candidate in it could not be analyzed"
+    else:
+        shown = [one for one in body.get("findings") or () if _is_of_text(one)]
+    others = [one for one in body.get("findings") or () if not _is_of_text(one)]
+    for finding in (*shown, *others):
         rule, severity = str(finding.get("rule")), finding.get("severity")
         if rule in _HARMLESS and severity == "warning":
             continue
         if severity != "info" or rule in _NOT_REAL:
             return f"the referee remarked on it ({rule.replace('_', ' ')})"
     return ""
+
+
+def _is_of_text(finding: Mapping[str, Any]) -> bool:
+    return finding.get("rule") in _BY_TEXT or finding.get("rule") == NOT_ANALYZED
 
 
 def _figures(body: Mapping[str, Any]) -> dict[str, Any] | None:

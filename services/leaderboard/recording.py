@@ -9,8 +9,10 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from agent import candidates
 from agent.budget import ROOFLINE_BELIEVED
 from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP, share_of_roofline
+from agent.store import PLAN_STEPS
 from services.db.models import (
     Candidate,
     Job,
@@ -21,6 +23,7 @@ from services.db.models import (
     Verdict,
     utc_now,
 )
+from services.db.types import among
 from services.leaderboard.eligibility import NotListed, Standing, decide
 from services.leaderboard.ownership import owner_of, shown_label, shown_model
 
@@ -32,7 +35,25 @@ def standing_of(session: Session, job: Job) -> Standing | NotListed:
     winner = _winner(session, job)
     query = select(Verdict).where(Verdict.job_id == job.id, Verdict.phase == "held_out")
     held_out = session.scalar(query.order_by(Verdict.id.desc()).limit(1))
-    return decide(job, winner, held_out)
+    return decide(job, winner, held_out, _of_members(session, job))
+
+
+def _of_members(session: Session, job: Job) -> list[dict[str, Any]]:
+    """Verdicts on the candidates in the delivered module; empty if one of them was not judged by itself or none is known.
+
+    Baselines are ways to run the reference that the project writes itself, and are not judged.
+    """
+    query = select(Step.value).where(Step.job_id == job.id, Step.name.startswith(PLAN_STEPS, autoescape=True))
+    stored = session.scalar(query.order_by(Step.name.desc()).limit(1))
+    plan = (stored or {}).get("value")
+    if not isinstance(plan, dict) or plan["members"][0] != job.winner_sha256:
+        return []
+    baselines = [candidates.Candidate(**one).sha256 for one in plan.get("baselines") or ()]
+    judged = {sha256 for sha256 in plan["members"] if sha256 not in baselines}
+    rows = session.execute(
+        select(Verdict.sha256, Verdict.body).where(Verdict.job_id == job.id, among(Verdict.sha256, judged))
+    ).all()
+    return [row.body for row in rows] if {row.sha256 for row in rows} == judged else []
 
 
 def enter(session: Session, job: Job, at: datetime | None = None) -> LeaderboardEntry | None:

@@ -74,6 +74,7 @@ class Remote:
                     "ci95": interval,
                     "measured_on": phase,
                     "speedup_by_traffic": by_traffic,
+                    "choice": view["choice"],
                 }
             )
         return {"candidates": len(views), "shown": len(rows), "rows": rows}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from agent.candidates import Candidate
 from agent.delivery import NO_IMPROVEMENT, is_improvement
 from agent.job import run_job
+from agent.portfolio.ranking import RANKING_STEPS, last_ranking
 from agent.spec import JobOutcome
 from agent.stores.folder import FolderStore
 from tests.agent import small_job
@@ -112,3 +115,30 @@ def _delivered(store: FolderStore, folder: Path) -> Any:
     (plan,) = store.steps("optimized/").values()
     assert isinstance(plan, dict)
     return imported(folder, plan["source"])
+
+
+def test_the_order_of_the_choice_is_kept_for_leaderboards_and_told_in_the_bundle(tmp_path: Path) -> None:
+    """Seen in the demo: a candidate at rank 1 by the first verdict's summary, and another one delivered."""
+    other = Candidate(small_job.SLOWER, "human", "a library")
+
+    def verdict(label: str, phase: str) -> dict[str, Any]:
+        if phase == "validation" and label == other.label:
+            return timed(1.2, phase, geomean=1.97)
+        return timed(1.5, phase)
+
+    store, referee = FolderStore(tmp_path / "store"), ScriptedReferee(verdict)
+    for candidate in (other, KERNEL):
+        store.add_candidate(candidate)
+    spec = small_job.spec(origins=("llm",), shapes=None)
+    outcome = run_job(spec, store, referee, tmp_path / "out")  # type: ignore[arg-type]
+    assert outcome.winner_sha256 == KERNEL.sha256
+    chosen = last_ranking(store.steps(RANKING_STEPS))
+    assert [(sha256, row["place"]) for sha256, row in chosen.items()] == [
+        (KERNEL.sha256, 1),
+        (other.sha256, 2),
+    ]
+    assert outcome.bundle_path is not None
+    with zipfile.ZipFile(outcome.bundle_path) as archive:
+        evidence = json.loads(archive.read("sort-twice-kernelwright/evidence.json"))
+    assert [row["label"] for row in evidence["leaderboard"]] == ["a kernel", "a library"]
+    assert round(evidence["leaderboard"][1]["geomean_speedup"], 6) == 1.2

@@ -121,6 +121,15 @@ def test_the_delivered_file_is_no_rival_of_its_own_winner() -> None:
     assert page.find("a", href=f"/ui/candidates/{delivered['id']}")
 
 
+def test_findings_in_the_delivered_file_are_told_apart_from_the_winner_s() -> None:
+    finding = {"rule": "uses_try_fallback", "severity": "warning", "evidence": "line 9"}
+    screen = stored.verdict([1.2], split="visible", findings=[finding])
+    for parent, said in ((None, False), ("0" * 64, True)):
+        one = stored.candidate("optimized.py", "human", screen=screen, parent_sha256=parent)
+        page = candidate_page({**one, "findings": [finding]})
+        assert ("may be of the dispatcher in it" in page.text) is said
+
+
 @pytest.mark.parametrize(
     ("speedups", "tone", "said"),
     [

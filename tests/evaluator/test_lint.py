@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from evaluator.cli import app
 from evaluator.client import Referee
 from evaluator.commands.lint import print_report
 from evaluator.errors import RoleFailure
+from evaluator.lint import probe
 from evaluator.lint.findings import LintFinding, Report, read_report, report_json
 from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
+from evaluator.referee.core import RefereeCore
+from evaluator.referee.correctness import make_case
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.evaluator.defective_tasks import DEFECTS, SOUND
@@ -60,6 +64,31 @@ def test_a_known_defect_is_caught_in_words(name: str, referee: Referee) -> None:
 def test_what_looks_like_a_defect_and_is_none_passes(name: str, referee: Referee) -> None:
     report = referee.lint(TaskSource(name, SOUND[name]))
     assert report["findings"] == []
+
+
+def test_a_look_at_equal_sizes_alone_takes_one_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each content takes a float64 oracle, most of what lint costs at a convolution, and this look compares no results."""
+    source = (
+        "import torch\n\nrows = 40\ncols = 40\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return torch.softmax(x, 1)\n\ndef get_inputs():\n    return [torch.randn(rows, cols)]\n\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    drawn: Counter[tuple[object, ...]] = Counter()
+
+    def counted(session: Any, shape: Any, *more: Any) -> Any:
+        drawn[tuple(shape.dims.values())] += 1
+        return make_case(session, shape, *more)
+
+    monkeypatch.setattr(probe, "make_case", counted)
+    core = RefereeCore("cpu", tmp_path, "landlock")
+    try:
+        assert core.lint(TaskSource("square", source))["ok"]
+    finally:
+        core.close()
+    assert {count for sizes, count in drawn.items() if len(set(sizes)) == 2} == {3}
+    assert [count for sizes, count in drawn.items() if len(set(sizes)) == 1] == [1]
 
 
 @pytest.mark.parametrize("name", SPREAD)

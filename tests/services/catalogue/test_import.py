@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluator.client import Referee
-from evaluator.errors import RefereeLost
+from evaluator.errors import RefereeLost, SandboxUnavailable
 from evaluator.sources import TaskSource
 from services.catalogue import checkout, importing, registry
 from services.cli import app
@@ -111,7 +113,7 @@ def test_what_is_sound_is_registered_and_the_rest_is_reported(
     data = tmp_path / "data"
     seen: list[str] = []
     imported = importing.run(
-        checkout.find(repository), referee, "cpu", data, lambda done, total, name: seen.append(name)
+        checkout.find(repository), [lambda: referee], "cpu", data, lambda done, total, name: seen.append(name)
     )
     assert imported.counts["refused"] == 3 and imported.counts["unknown"] == 0
     assert seen[:4] == ["kb1_1_Sound", "kb1_2_Zero", "kb1_10_Broken", "kb4_3_Downloads"]
@@ -151,7 +153,7 @@ class _Imports:
 
 def test_two_imports_do_not_mix(repository: Path, tmp_path: Path) -> None:
     def start(referee: Any) -> None:
-        importing.run(checkout.find(repository), referee, "cpu", tmp_path / "data", _quiet)
+        importing.run(checkout.find(repository), [lambda: referee], "cpu", tmp_path / "data", _quiet)
 
     with pytest.raises(KeyboardInterrupt):
         start(_Imports(lambda: start(_Imports(None))))
@@ -175,18 +177,84 @@ class _Dies:
         raise RefereeLost("it is gone")
 
 
-def test_a_stopped_import_registers_nothing_and_goes_on(
+def test_a_stopped_import_keeps_what_it_found_and_goes_on(
     repository: Path, referee: Referee, tmp_path: Path
 ) -> None:
     data, files = tmp_path / "data", checkout.find(repository)
     dying = _Dies(referee, "kb1_10_Broken")
     with pytest.raises(KeyboardInterrupt):
-        importing.run(files, dying, "cpu", data, _quiet)
-    assert not registry.folder(data).exists()
+        importing.run(files, [lambda: dying], "cpu", data, _quiet)
+    assert [task.name for task in registry.list_tasks(data)] == ["kb1_1_Sound"]
     rest = _Dies(referee, "")
-    importing.run(files, rest, "cpu", data, _quiet)
+    importing.run(files, [lambda: rest], "cpu", data, _quiet)
     assert rest.asked == ["kb1_10_Broken", "kb4_3_Downloads"]
     assert [task.name for task in registry.list_tasks(data)] == ["kb1_1_Sound"]
+
+
+class _Meets:
+    """A referee that begins a file when others do, and waits for something before it ends the last one."""
+
+    def __init__(self, referee: Referee, together: threading.Barrier, last: Callable[[], None]) -> None:
+        self._referee, self._together, self._last = referee, together, last
+
+    def lint(self, task: TaskSource, **options: Any) -> dict[str, Any]:
+        if task.name in ("kb1_1_Sound", "kb1_2_Zero"):
+            self._together.wait(60)
+        if task.name == "kb4_3_Downloads":
+            self._last()
+        return self._referee.lint(task, **options)
+
+    def restart(self) -> None:
+        raise RefereeLost("it is gone")
+
+
+def test_files_are_looked_at_side_by_side_and_can_be_used_before_the_end(
+    repository: Path, referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_REGISTER_EVERY_S", 0.0)
+    data, together, early = tmp_path / "data", threading.Barrier(2), list[str]()
+
+    def used_meanwhile() -> None:
+        until = time.monotonic() + 120
+        while not early and time.monotonic() < until:
+            early.extend(task.name for task in registry.list_tasks(data))
+            time.sleep(0.05)
+
+    one = _Meets(referee, together, used_meanwhile)
+    seen: list[tuple[int, int]] = []
+    imported = importing.run(
+        checkout.find(repository),
+        [lambda: one, lambda: one],
+        "cpu",
+        data,
+        lambda done, total, name: seen.append((done, total)),
+    )
+    assert early == ["kb1_1_Sound"], "registered while another file was looked at"
+    assert sum(imported.counts.values()) == 4
+    assert seen[0] == (0, 4) and seen[-1] == (4, 4) and seen == sorted(seen)
+
+
+def test_what_was_registered_stays_until_its_file_has_been_looked_at_again(
+    repository: Path, referee: Referee, tmp_path: Path
+) -> None:
+    data, files = tmp_path / "data", checkout.find(repository)
+    importing.run(files[:1], [lambda: referee], "cpu", data, _quiet)
+    files[0].path.write_text(_SOUND.replace("rows = 24", "rows = 32"), encoding="utf-8")
+    dying = _Dies(referee, "kb1_1_Sound")
+    with pytest.raises(KeyboardInterrupt):
+        importing.run([files[1], files[0]], [lambda: dying], "cpu", data, _quiet)
+    task = registry.load(data, "kb1_1_Sound")
+    assert task is not None and "rows = 24" in task.source
+    report = json.loads((registry.folder(data) / "report.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in report["tasks"]] == ["kb1_2_Zero"]
+
+
+def test_a_machine_without_a_sandbox_is_told_in_a_sentence(repository: Path, tmp_path: Path) -> None:
+    def start() -> Referee:
+        raise SandboxUnavailable("nothing here isolates a task")
+
+    with pytest.raises(SandboxUnavailable, match="nothing here isolates"):
+        importing.run(checkout.find(repository), [start, start], "cpu", tmp_path / "data", _quiet)
 
 
 def test_an_import_takes_the_place_of_the_one_before(
@@ -196,10 +264,10 @@ def test_an_import_takes_the_place_of_the_one_before(
     sound = repository / "KernelBench" / "level1" / "1_Sound_.py"
     for name in ("2_Zero.py", "10_Broken.py"):
         (sound.parent / name).unlink()
-    importing.run(checkout.find(repository)[:1], referee, "cpu", data, _quiet)
+    importing.run(checkout.find(repository)[:1], [lambda: referee], "cpu", data, _quiet)
     before = registry.list_tasks(data)[0].sha256
     sound.write_text(_SOUND.replace("rows = 24", "rows = 32"), encoding="utf-8")
-    importing.run(checkout.find(repository)[:1], referee, "cpu", data, _quiet)
+    importing.run(checkout.find(repository)[:1], [lambda: referee], "cpu", data, _quiet)
     after = registry.list_tasks(data)
     assert len(after) == 1 and after[0].sha256 != before
     assert {path.name for path in registry.folder(data).parent.iterdir()} == {

@@ -1,0 +1,87 @@
+"""The candidates of a job in the order in which they were chosen, for its leaderboards.
+
+A choice goes by every validation shape that was timed, further rounds included. The summary of the first validation verdict knows
+only the first few of them, so a leaderboard sorted by it may put another candidate before the winner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agent.portfolio.entries import TIE, Entry
+from agent.portfolio.table import tabulate
+
+#: Steps that hold what `ranking` returns, one for each file that was tried; the last one counts.
+RANKING_STEPS = "ranking/"
+
+
+def ranking(
+    entries: Sequence[Entry], members: Sequence[str], refused: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """A row per validated candidate: the winner first, then by the geometric mean that the choice went by.
+
+    That mean is over all timed shapes at the weights of the choice, and where a candidate was not timed it counts as the reference.
+    The figures in a row are over the shapes where it was timed.
+
+    Args:
+        entries: validated candidates of one platform.
+        members: sha256 of what the delivered file runs, the winner first.
+        refused: sha256 of candidates whose delivered file was not accepted.
+
+    Returns:
+        JSON values: `sha256`, `place`, `geomean_speedup` with `ci95`, `worst_speedup`, `shapes` out of `of_shapes`; and `why` a winner
+        is delivered that does not have the best mean, else empty.
+    """
+    table = tabulate(entries)
+    means = table.weights @ table.filled
+    by_mean = sorted(range(len(entries)), key=lambda column: (-means[column], entries[column].order))
+    order = sorted(by_mean, key=lambda column: entries[column].candidate.sha256 != members[0])
+    rows = []
+    for place, column in enumerate(order, start=1):
+        timed = ~np.isnan(table.gains[:, column])
+        gains, weights = table.gains[timed, column], table.weights[timed] / table.weights[timed].sum()
+        mean = float(weights @ gains)
+        error = 1.96 * math.sqrt(float(weights**2 @ table.errors[timed, column] ** 2))
+        rows.append(
+            {
+                "sha256": entries[column].candidate.sha256,
+                "place": place,
+                "geomean_speedup": math.exp(mean),
+                "ci95": [math.exp(mean - error), math.exp(mean + error)],
+                "worst_speedup": math.exp(float(gains.min())),
+                "shapes": int(timed.sum()),
+                "of_shapes": len(table.shapes),
+                "why": "",
+            }
+        )
+    winner, best = order[0], by_mean[0]
+    if winner != best:
+        ties = bool(means[winner] >= means[best] + math.log(1 - TIE))
+        rows[0]["why"] = _why(entries[winner], entries[best], ties, members, refused)
+    return rows
+
+
+def _why(winner: Entry, best: Entry, ties: bool, members: Sequence[str], refused: Collection[str]) -> str:
+    label = best.candidate.label
+    if best.candidate.sha256 in refused:
+        return f"delivered because {label} was not accepted as one file"
+    if best.candidate.sha256 in members:
+        return f"delivered for most of the shapes; {label} runs at others"
+    if not ties:
+        return f"delivered because {label} is not confidently faster than the best baseline, or slower at some shape"
+    joules = winner.relative_joules, best.relative_joules
+    if joules[0] is not None and joules[1] is not None and joules[0] < joules[1]:
+        what = "needs less energy"
+    else:
+        what = "is the shorter file" if winner.lines < best.lines else "came first"
+    return f"delivered because it is as fast as {label} within {TIE:.0%} and {what}"
+
+
+def last_ranking(steps: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+    """The rows of the last choice by sha256, of the steps under `RANKING_STEPS`; empty before the first one."""
+    rows = steps[max(steps)] if steps else []
+    return {row["sha256"]: row for row in rows} if isinstance(rows, list) else {}
