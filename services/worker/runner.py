@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -101,8 +102,11 @@ class Runner:
                 self._work_on_evaluation(held)
         return True
 
-    def work_on_job(self, held: Lease, *, alone: bool = True) -> None:
-        """Drive a claimed job to its end; `alone`: no other worker could, so that one who may run nothing ends it, too."""
+    def work_on_job(self, held: Lease, *, alone: bool = True, began_s: float | None = None) -> None:
+        """Drive a claimed job to its end; `alone`: no other worker could, so that one who may run nothing ends it, too.
+
+        The budget's seconds count from the monotonic time `began_s`, by default from now."""
+        began_s = time.monotonic() if began_s is None else began_s
         spec, owner_id = self._patiently(lambda: self._begin(held))
         _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
@@ -122,7 +126,7 @@ class Runner:
         self._under_watch(
             held,
             seat,
-            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile),
+            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile, began_s),
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from sqlalchemy import select, text
 
 from agent.candidates import Candidate
 from agent.spec import JobOutcome
-from services.db.models import Base, Evaluation, Job
+from services.db.models import Base, Evaluation, Event, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.errors import LeaseLost
@@ -70,6 +71,20 @@ def taken(base: Database, job_id: str, owner: str = "one", seconds: float = 60.0
 def store(base: Database, held: Lease) -> SqlJobStore:
     """The agent's store under a lease."""
     return SqlJobStore(base, held.row_id, held, lambda: False)
+
+
+def test_an_attempt_knows_how_long_the_earlier_ones_took(base: Database, tmp_path: Path) -> None:
+    """By what they told: an attempt that only described and was killed has used its seconds, too."""
+    job_id = new_job(base, tmp_path)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    told = (("job.started", 0), ("job.progress", 90), ("job.started", 600), ("candidate.progress", 640))
+    with base.write() as session:
+        session.add_all(
+            Event(job_id=job_id, name=name, data={}, time=at + timedelta(seconds=second))
+            for name, second in told
+        )
+        session.add(Event(job_id=job_id, name="job.started", data={}, time=at + timedelta(seconds=900)))
+    assert store(base, taken(base, job_id)).seconds_before() == 130.0
 
 
 def test_of_many_claimers_exactly_one_wins(base: Database, tmp_path: Path) -> None:
