@@ -327,6 +327,33 @@ def test_a_job_that_is_given_back_while_it_is_being_cancelled_is_cancelled(
         assert read.get_job(session, job_id).state == "cancelled"
 
 
+def test_cancelling_a_job_stops_the_evaluations_of_candidates_added_by_hand(
+    base: Database, tmp_path: Path
+) -> None:
+    """One runs at another worker, one waits; a restart takes up neither."""
+    job_id = new_job(base, tmp_path)
+    taken(base, job_id)
+    for source in ("a = 1", "b = 1"):
+        with base.uncommitted() as session:
+            submit.add_external_candidate(session, job_id, CandidateRequest(candidate=source))
+    with base.write() as session:
+        running, waiting = session.scalars(select(Evaluation.id).order_by(Evaluation.id)).all()
+        held = lease.claim(session, Evaluation, running, "two", 60.0, ATTEMPTS)
+    assert held is not None
+    with base.uncommitted() as session:
+        cancel.request_cancel(session, job_id)
+    with base.read() as session:
+        assert lease.wanted(session, held) == "cancelled", "its worker's watch stops it"
+        assert session.get_one(Evaluation, waiting).state == "cancelled"
+    with base.write() as session:
+        lease.expire_leases_of(session, ["two"])
+    with base.write() as session:
+        assert lease.claim(session, Evaluation, running, "three", 60.0, ATTEMPTS) is None
+    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    with base.read() as session:
+        assert session.get_one(Evaluation, running).state == "cancelled"
+
+
 def test_the_row_of_a_process_that_was_killed_is_free_at_once(base: Database, tmp_path: Path) -> None:
     job_id = new_job(base, tmp_path)
     program = "from services.worker.identity import own_identity; print(own_identity(), flush=True); input()"
