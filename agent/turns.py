@@ -21,6 +21,7 @@ from agent.judging import JobStopped, raise_if_stopped
 from agent.proposers.base import Asks, ProposalContext, Proposer
 from agent.redaction import known_secrets, redact_message
 from agent.store import JobStore
+from evaluator.errors import is_disk_trouble
 
 _log = logging.getLogger(__name__)
 FINISHING = "finishing"
@@ -150,7 +151,9 @@ class Turns:
             candidate = next(turn.offers, _END)
         except (AnswersAwaited, JobStopped):
             raise  # not the proposer's end: it goes on when the job is run again
-        except Exception as error:  # noqa: BLE001 - a proposer that fails loses only itself
+        except Exception as error:
+            if is_disk_trouble(error):
+                raise  # the job is run again when there is room
             raise_if_stopped(self._store)  # a cancelled job's referee is killed under its proposer
             _log.warning("proposer %s failed", origin, exc_info=error)
             text = redact_message(f"{type(error).__name__}: {error}", known_secrets())[:2000]
