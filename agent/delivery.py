@@ -14,6 +14,7 @@ from agent.bundle.domain import dims_key, probe_domain
 from agent.bundle.evidence import BundleContents
 from agent.bundle.guards import write_guards
 from agent.candidates import Candidate
+from agent.clock import OutOfTime
 from agent.errors import AssemblyError
 from agent.judging import further_verdicts, judge_phase, raise_if_stopped
 from agent.platforms import of_one_platform
@@ -70,6 +71,7 @@ def deliver(
 
     Raises:
         agent.judging.JobStopped: if the job was asked to stop meanwhile.
+        agent.clock.OutOfTime: if the budget has no time to judge optimized.py at adversarial shapes.
     """
     if not entries:
         return Delivery(None, "no candidate was accepted and validated, so there is nothing to deliver")
@@ -217,9 +219,17 @@ def _finish(
     delivered: Candidate,
     out_dir: Path,
 ) -> Delivery:
-    """The one look at the held-out shapes, and the bundle."""
-    verdict = judge_phase(spec, store, referee, delivered, "held_out")
+    """The one look at the held-out shapes, and the bundle; without that look where the budget has no time for it."""
     winner_sha256 = plan["members"][0]
+    try:
+        verdict = judge_phase(spec, store, referee, delivered, "held_out")
+    except OutOfTime as late:
+        store.event("budget.spent", {"reason": f"{spec.budget.seconds:g} s", "text": str(late)})
+        reason = _sentence_by_validation(store, plan, str(late))
+        if plan["decision"] != "faster":
+            return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}")
+        path = _bundle(spec, store, description, plan, delivered, reason, out_dir)
+        return Delivery("accepted", reason, winner_sha256, path)
     summary = dict(verdict.get("summary") or {})
     screen = store.verdict(winner_sha256, "screen") or {}
     visible = ((screen.get("summary") or {}).get("by_split") or {}).get("visible") or {}
@@ -232,15 +242,30 @@ def _finish(
     if verdict["verdict"] != "accepted":
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
-    by_sha256 = {candidate.sha256: candidate for candidate in store.candidates()}
-    baselines = [
-        Candidate(**one) for one in plan.get("baselines") or ()
-    ]  # members that were not judged alone
-    by_sha256 = {candidate.sha256: candidate for candidate in baselines} | by_sha256
-    members = tuple(by_sha256[sha256] for sha256 in plan["members"])
-    reason = _sentence(members[0], plan, summary, verdict)
+    reason = _sentence(_members(store, plan)[0], plan, summary, verdict)
     if not is_improvement(summary):
         return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
+    path = _bundle(spec, store, description, plan, delivered, reason, out_dir)
+    return Delivery("accepted", reason, winner_sha256, path, summary)
+
+
+def _members(store: JobStore, plan: Mapping[str, Any]) -> tuple[Candidate, ...]:
+    """The members of a plan in order; baselines among them were not judged alone, so the store has none of them."""
+    by_sha256 = {one.sha256: one for one in (Candidate(**one) for one in plan.get("baselines") or ())}
+    by_sha256 |= {candidate.sha256: candidate for candidate in store.candidates()}
+    return tuple(by_sha256[sha256] for sha256 in plan["members"])
+
+
+def _bundle(
+    spec: JobSpec,
+    store: JobStore,
+    description: dict[str, Any],
+    plan: Mapping[str, Any],
+    delivered: Candidate,
+    reason: str,
+    out_dir: Path,
+) -> Path:
+    members = _members(store, plan)
     contents = BundleContents(
         job_name=spec.name,
         device=spec.device,
@@ -256,7 +281,7 @@ def _finish(
         models=account(store),
         dispatch=plan.get("dispatch") or {},
     )
-    return Delivery("accepted", reason, winner_sha256, write_bundle(contents, out_dir), summary)
+    return write_bundle(contents, out_dir)
 
 
 def _verdicts(store: JobStore, candidates: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
@@ -312,9 +337,13 @@ def is_improvement(summary: Mapping[str, Any]) -> bool:
 
 
 def _sentence(
-    winner: Candidate, plan: Mapping[str, Any], summary: Mapping[str, Any], verdict: Mapping[str, Any]
+    winner: Candidate,
+    plan: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    verdict: Mapping[str, Any],
+    split: str = "held-out",
 ) -> str:
-    """What the held-out shapes say of optimized.py."""
+    """What the held-out shapes, and they alone, say of optimized.py."""
     what = f"optimized.py ({winner.label}, origin {winner.origin})"
     speed = summary.get("geomean_speedup")
     if speed is None:
@@ -322,7 +351,7 @@ def _sentence(
     ci95 = summary.get("geomean_ci95")
     interval = f" [{ci95[0]:.2f}, {ci95[1]:.2f}]" if ci95 else ""
     count = summary.get("shapes") or sum(bool(row.get("timed")) for row in verdict.get("shapes") or [])
-    text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} held-out shapes"
+    text = f"{what}: {speed:.2f}x{interval} against the best baseline over {count} {split} shapes"
     if strata := by_size(summary):
         text += f" ({strata})"
     traffic = summary.get("traffic")
@@ -331,8 +360,17 @@ def _sentence(
             f"; {traffic['geomean_speedup']:.2f}x weighted over {traffic['shapes']} of your own shapes "
             f"({traffic['share']:.0%} of the traffic)"
         )
-    if plan["decision"] != "faster":
-        text += "; on validation shapes nothing was confidently faster than the best baseline"
+    if ci95 and ci95[0] <= 1.0 <= ci95[1]:
+        text += "; not confidently faster than the best baseline, since the interval holds 1.00x"
     if plan["no_fallback"]:
         text += f"; without a fall-back to the reference, because {plan['no_fallback']}"
     return text
+
+
+def _sentence_by_validation(store: JobStore, plan: Mapping[str, Any], why: str) -> str:
+    """The same where nothing was judged at held-out shapes: what its first member reached where it was chosen."""
+    winner = _members(store, plan)[0]
+    validation = store.verdict(winner.sha256, "validation") or {}
+    summary = {**(validation.get("summary") or {}), "traffic": None}
+    text = _sentence(winner, plan, summary, validation, "validation")
+    return f"{text}; not measured at held-out shapes: {why}"

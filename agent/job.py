@@ -7,15 +7,15 @@ has is skipped, only the judging in flight is repeated.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent.background import Background
 from agent.budget import reason_to_stop
 from agent.candidates import Candidate
+from agent.clock import Clock, OutOfTime, TimedReferee
 from agent.delivery import Delivery, deliver
 from agent.diagnosing import DESCRIBE_STEP, Profiles, diagnose, roofline_share
 from agent.errors import AnswersAwaited
@@ -58,6 +58,9 @@ __all__ = ["Budget", "JobOutcome", "JobSpec", "ModelChoice", "judge_candidate", 
 _log = logging.getLogger(__name__)
 #: Candidates whose joules are measured: some minutes each.
 _MOST_ENERGIES = 3
+#: What the delivered file takes, in judgings of a member: it is screened again and confirmed in pairs of new processes (136 s after
+#: 18 s and 36 s, on two cores).
+_FINAL_JUDGINGS = 3
 
 
 def run_job(
@@ -67,6 +70,7 @@ def run_job(
     out_dir: Path,
     memory: Memory | None = None,
     profile: Profiles = lambda _: None,
+    began_s: float | None = None,
 ) -> JobOutcome:
     """Run a job to its end, or resume it.
 
@@ -77,12 +81,14 @@ def run_job(
         out_dir: folder for the bundle.
         memory: what earlier jobs taught, as far as this one may know it; None where nobody keeps any.
         profile: says what holds the reference back, for models; see `agent.diagnosing`.
+        began_s: monotonic time from which the budget's seconds count; now by default.
 
     Returns:
         How it ended. Errors of candidates, proposers and tasks are outcomes; only errors of ours raise.
     """
+    clock = Clock(spec.budget.seconds, store.seconds_before(), began_s)
     store.event("job.started", {"name": spec.name, "device": spec.device})
-    outcome = _Job(spec, store, referee, out_dir, memory, profile).run()
+    outcome = _Job(spec, store, referee, out_dir, memory, profile, clock).run()
     names = {
         "succeeded": "job.finished",
         "failed": "job.failed",
@@ -103,17 +109,19 @@ class _Job:
         out_dir: Path,
         memory: Memory | None,
         profile: Profiles,
+        clock: Clock,
     ) -> None:
         self.spec = spec
         self.store = store
-        self.referee = referee
+        self.clock = clock
+        timed = TimedReferee(referee, clock)
+        self.referee = cast("Referee", timed)
         self.out_dir = out_dir
         self.memory = memory
-        self.profile = profile
+        self.profile: Profiles = lambda text: timed.run("profiling the reference", lambda: profile(text))
         self._outlines: dict[tuple[str, str], dict[str, Any]] = {}
-        self.began_s = time.monotonic()
-        self.earlier_s = self._judging_seconds()
         self.leader = ""
+        self.cut_off = ""
         self.accepted = False
 
     def run(self) -> JobOutcome:
@@ -125,14 +133,17 @@ class _Job:
                 return JobOutcome("failed", word, str(description.get("reason") or "the task was rejected"))
             self.spec = replace(self.spec, task=task_of(self.spec, self.store), space=None)
             if self.store.step("optimized/1") is None:  # afterwards the choice is frozen
-                self._collect(description)
-                self._time_further(description)
-                self._measure_energy()
+                self._search(description)
+            self.clock.kept_s = 0.0
+            self._tell("choosing", "choosing what is delivered and judging it as one file")
             delivery = deliver(
                 self.spec, self.store, self.referee, description, self._entries(), self.out_dir
             )
         except AnswersAwaited as awaited:
             return JobOutcome("waiting", None, str(awaited))
+        except OutOfTime as late:
+            self._tell_late(late)
+            return JobOutcome("failed", None, f"nothing is delivered: {late}{self._not_asked()}")
         except JobStopped as stopped:
             return JobOutcome("cancelled", None, f"stopped on request ({stopped.reason})")
         except RefereeLost as lost:
@@ -142,10 +153,14 @@ class _Job:
             return JobOutcome("failed", "not_judged", f"the referee was lost: {lost}")
         return self._outcome(delivery)
 
+    def _tell(self, stage: str, text: str) -> None:
+        self.store.event("job.progress", {"stage": stage, "text": text})
+
     def _describe(self) -> dict[str, Any]:
         known = self.store.step(DESCRIBE_STEP)
         if isinstance(known, dict):
             return known
+        self._tell("describing", "describing the task: its inputs, its sizes, whether it can be judged")
         try:
             description = self._describe_task()
         except RefereeLost:
@@ -164,6 +179,22 @@ class _Job:
     def _describe_task(self) -> dict[str, Any]:
         return self.referee.describe(self.spec.task, traffic=self.spec.traffic, space=self.spec.space)
 
+    def _search(self, description: dict[str, Any]) -> None:
+        """Everything before the choice; ends when the job's seconds do."""
+        try:
+            self._collect(description)
+            self._time_further(description)
+            self._measure_energy()
+        except OutOfTime as late:
+            self._tell_late(late)
+            self.cut_off = f"; {late}"
+            settle_put_off(self.store)
+
+    def _tell_late(self, late: OutOfTime) -> None:
+        data = {"reason": f"{self.spec.budget.seconds:g} s", "text": str(late)}
+        self.store.event("budget.spent", data)
+        self.store.finish_step("budget", {"reason": data["reason"]})
+
     def _collect(self, description: dict[str, Any]) -> None:
         """Propose and judge until proposers or budget are exhausted."""
         turns = Turns(
@@ -171,10 +202,11 @@ class _Job:
             proposers_for(self.spec),
             lambda others_wait: self._context(description, others_wait),
             self._judge,
-            self._seconds_left,
+            self.clock.left_s,
         )
         try:
             if turns.models and self._may_go_on():
+                self._tell("profiling", "profiling the reference, for the models")
                 diagnose(self.spec, self.store, self.referee, self.profile)
             turns.ask()
             if self.spec.start_from is not None and starting.kind(self.spec.start_from) == "candidate":
@@ -232,6 +264,7 @@ class _Job:
         raise_if_stopped(self.store)
         if self.store.verdict(candidate.sha256, "screen") is None and not self._affordable():
             return False
+        self.clock.kept_s = self._final_judging_s()[0]
         if self.store.add_candidate(candidate):
             data = {"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label}
             self.store.event("candidate.proposed", data)
@@ -275,7 +308,7 @@ class _Job:
             "origin": candidate.origin,
             "geomean_speedup": geomean,
             "ci95": ci95,
-            "seconds": round(self._seconds(), 1),
+            "seconds": round(self.clock.used_s(), 1),
             "provisional": provisional,
         }
         self.store.event("portfolio.changed", data)
@@ -332,8 +365,8 @@ class _Job:
         judged = [one for one in self.store.candidates() if self._outline(one.sha256, "screen") is not None]
         if budget.candidates is not None and len(judged) >= budget.candidates:
             return f"{budget.candidates} candidates"
-        if budget.seconds is not None and self._seconds() >= budget.seconds:
-            return f"{budget.seconds:g} s"
+        if budget.seconds is not None and (spent := self._seconds_spent()):
+            return spent
         if budget.gpu_seconds is not None and self.spec.device == "cuda":
             if self._judging_seconds() >= budget.gpu_seconds:
                 return f"{budget.gpu_seconds:g} GPU seconds"
@@ -342,13 +375,24 @@ class _Job:
         best = self.store.verdict(ranked[0].candidate.sha256, "screen") if ranked else None
         return reason_to_stop(speedups, roofline_share(self.store, best), budget)
 
-    def _seconds(self) -> float:
-        """Since the job began: of earlier attempts what was spent on judging."""
-        return self.earlier_s + time.monotonic() - self.began_s
+    def _seconds_spent(self) -> str:
+        """Whether the seconds have no room for another candidate, in words; what judging the delivered file takes is kept."""
+        seconds, left_s = self.spec.budget.seconds, self.clock.left_s() or 0.0
+        kept_s, screen_s = self._final_judging_s()
+        if left_s > kept_s + screen_s:
+            return ""
+        kept = f" (the last {left_s:.0f} s are for judging what is delivered)" if left_s and kept_s else ""
+        return f"{seconds:g} s{kept}"
 
-    def _seconds_left(self) -> float | None:
-        seconds = self.spec.budget.seconds
-        return None if seconds is None else max(seconds - self._seconds(), 0.0)
+    def _final_judging_s(self) -> tuple[float, float]:
+        """Seconds that judging the delivered file takes, roughly, and one more screening; 0 while there is nothing to deliver."""
+        took: list[tuple[float, float]] = []
+        for entry in self._entries(self._outline):
+            screen = self._outline(entry.candidate.sha256, "screen") or {}
+            screen_s = float(screen.get("elapsed_s") or 0.0)
+            took.append((screen_s + float(entry.verdict.get("elapsed_s") or 0.0), screen_s))
+        longest_s, screen_s = max(took, default=(0.0, 0.0))
+        return _FINAL_JUDGINGS * longest_s, screen_s
 
     def _judging_seconds(self) -> float:
         """Seconds of judging that the store holds, from this and earlier attempts."""
@@ -367,7 +411,7 @@ class _Job:
         return JobOutcome(
             state="succeeded" if delivery.bundle_path is not None else "failed",
             verdict_word=delivery.verdict_word,
-            reason=delivery.reason + self._not_asked(),
+            reason=delivery.reason + self.cut_off + self._not_asked(),
             winner_sha256=delivery.winner_sha256,
             bundle_path=delivery.bundle_path,
             summary=delivery.summary,

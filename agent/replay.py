@@ -189,3 +189,6 @@ class _Memory:
 
     def stop_requested(self) -> str | None:
         return None
+
+    def seconds_before(self) -> float:
+        return 0.0

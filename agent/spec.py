@@ -22,12 +22,12 @@ DEFAULT_STRATEGY = Strategy(rounds=4, ablate=True)
 
 @dataclass(frozen=True)
 class Budget:
-    """Upper limits of one job; None means no limit. A limit stops new work, never the final judging.
+    """Upper limits of one job; None means no limit. A limit stops new work, never the final judging; `seconds` bounds that, too.
 
     Attributes:
         usd: money for model calls, in US dollars, at the prices of `ModelChoice`.
         tokens: prompt plus completion tokens of model calls.
-        seconds: wall-clock seconds of the whole job, summed over attempts.
+        seconds: wall-clock seconds of the whole job, summed over attempts. What runs when they are over is cut off, see `agent.clock`.
         gpu_seconds: seconds of judging on a GPU.
         candidates: how many candidates are judged.
         plateau: how many candidates in a row may bring no progress before the job stops looking.

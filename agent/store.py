@@ -6,6 +6,7 @@ method is durable when it returns and safe to repeat: a job that restarts simply
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from agent.candidates import Candidate
@@ -47,7 +48,7 @@ class JobStore(Protocol):
         ...
 
     def event(self, name: str, data: dict[str, Any]) -> None:
-        """Append an event, with a name of design section 8 (`job.started`, `candidate.judged`, ...).
+        """Append an event (`job.started`, `job.progress`, `candidate.judged`, ...).
 
         A `budget.spent` with a `request` is told, and billed, once per request and try, however often it is repeated.
         """
@@ -56,3 +57,18 @@ class JobStore(Protocol):
     def stop_requested(self) -> str | None:
         """Why the job should stop ("cancelled" or "budget"), or None. Asked between steps and while judging."""
         ...
+
+    def seconds_before(self) -> float:
+        """Wall-clock seconds that earlier attempts took; asked before an attempt does anything else."""
+        ...
+
+
+def worked_s(events: Iterable[tuple[str, float]]) -> float:
+    """Seconds from the start of each attempt to the last thing that it told, from (name, time in seconds) in order."""
+    total_s, last_s = 0.0, None
+    for name, time_s in events:
+        if last_s is not None and name != "job.started":
+            total_s += time_s - last_s
+        if name == "job.started" or last_s is not None:
+            last_s = None if name == "job.waiting" else time_s
+    return total_s

@@ -21,6 +21,7 @@ from agent.judging import JobStopped, raise_if_stopped
 from agent.proposers.base import Asks, ProposalContext, Proposer
 from agent.redaction import known_secrets, redact_message
 from agent.store import JobStore
+from evaluator.errors import is_disk_trouble
 
 _log = logging.getLogger(__name__)
 FINISHING = "finishing"
@@ -38,6 +39,7 @@ class _Turn:
     offers: Iterator[Candidate | None]
     count: int = 0
     ended: bool = False
+    told: bool = False
 
 
 class Turns:
@@ -141,15 +143,21 @@ class Turns:
         """
         if not self._context.may_go_on():
             raise Spent
+        origin = turn.proposer.origin
+        if not turn.told:
+            turn.told = True
+            self._store.event("job.progress", {"stage": "proposing", "text": f"proposing: {origin}"})
         try:
             candidate = next(turn.offers, _END)
         except (AnswersAwaited, JobStopped):
             raise  # not the proposer's end: it goes on when the job is run again
-        except Exception as error:  # noqa: BLE001 - a proposer that fails loses only itself
+        except Exception as error:
+            if is_disk_trouble(error):
+                raise  # the job is run again when there is room
             raise_if_stopped(self._store)  # a cancelled job's referee is killed under its proposer
-            _log.warning("proposer %s failed", turn.proposer.origin, exc_info=error)
+            _log.warning("proposer %s failed", origin, exc_info=error)
             text = redact_message(f"{type(error).__name__}: {error}", known_secrets())[:2000]
-            self._store.event("proposer.failed", {"origin": turn.proposer.origin, "reason": text})
+            self._store.event("proposer.failed", {"origin": origin, "reason": text})
             self._end(turn, {"candidates": turn.count, "error": text})
             return
         if candidate is _END:

@@ -13,6 +13,7 @@ EvaluatorError
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,3 +77,9 @@ class DeviceFull(RoleFailure):
 
 class ProtocolViolation(RoleFailure):
     """The process sent bytes that are no valid frame."""
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether an error is the disk's, which passes when somebody makes room or mends it, and not the fault of what ran."""
+    passing = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+    return isinstance(error, OSError) and error.errno in passing

@@ -95,9 +95,14 @@ def _commands() -> None:
         app()
     except Exception as error:
         from services.db.outages import is_outage
+        from services.db.trouble import trouble
 
         if not is_outage(error) or "sqlite" in type(getattr(error, "orig", None)).__module__:
-            raise
+            told = trouble(error)
+            if told is None:
+                raise
+            typer.echo(f"this cannot be done: {told}", err=True)
+            raise SystemExit(1) from None
         first = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         typer.echo(
             f"the database does not answer: {first}. Start it, or set KERNELWRIGHT_DATABASE_URL to one that does.",

@@ -284,3 +284,10 @@ def test_hooks_contact_no_host() -> None:
     config = (REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     assert re.findall(r"- repo: (\S+)", config) == ["local"]
     assert set(re.findall(r"language: (\S+)", config)) == {"system"}
+
+
+def test_nothing_tells_people_to_install_a_name_of_an_index() -> None:
+    """No index has this project: what bears its name there, today or one day, is somebody else's."""
+    told = re.compile(r"pip3? install (-\S+ )*['\"]?kernelwright\b(?!/)")
+    found = [shown(path) for path, text in tracked_texts() if told.search(text) and path != Path(__file__)]
+    assert not found

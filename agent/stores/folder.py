@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from agent.candidates import Candidate
 from agent.errors import StoreCorrupt
-from agent.store import PHASES
+from agent.store import PHASES, worked_s
 
 _CANDIDATE_FILE = re.compile(r"(\d{5,})-([0-9a-f]{64})\.json")
 
@@ -111,6 +111,12 @@ class FolderStore:
             return []
         with open(self._events_path, "rb") as file:
             return list(self._events_in(file))
+
+    def seconds_before(self) -> float:
+        """See `JobStore.seconds_before`."""
+        return worked_s(
+            (one["name"], datetime.fromisoformat(one["time"]).timestamp()) for one in self.events()
+        )
 
     def stop_requested(self) -> str | None:
         """See `JobStore.stop_requested`."""

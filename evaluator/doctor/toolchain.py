@@ -48,7 +48,7 @@ def examine(*, gpu: bool) -> Section:
             "triton",
             triton,
             gpu,
-            "Install triton (pip install kernelwright[cuda]); Triton candidates need it."
+            "Install triton (pip install triton); Triton candidates need it."
             if gpu
             else "Only needed to check Triton candidates here.",
         )

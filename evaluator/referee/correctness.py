@@ -36,6 +36,8 @@ _CACHED_ELEMENTS = 1 << 18
 #: Contents of both signs must leave the reference so many numbers, as a share.
 _LEAST_NUMBERS = 0.5
 _Result = TypeVar("_Result")
+#: Of all shapes of a task together: one at the limit above takes some 30 MB, and up to 160 of them are open at a time.
+_CACHED_BYTES = 256 << 20
 
 
 class Rejected(Exception):
@@ -84,9 +86,17 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     elements = sum(meta.elements for meta in made[0].metas) + sum(
         tensor.size for tensor in shape.inputs.tensors
     )
-    if elements <= _CACHED_ELEMENTS:
-        shape.checks["cases"] = made
+    made_bytes = sum(map(_bytes_of, made))
+    kept_bytes = sum(one.checks.get("kept_bytes", 0) for one in session.shapes.values())
+    if elements <= _CACHED_ELEMENTS and kept_bytes + made_bytes <= _CACHED_BYTES:
+        shape.checks |= {"cases": made, "kept_bytes": made_bytes}
     return made
+
+
+def _bytes_of(case: Case) -> int:
+    """Of its contents and of what is expected for them."""
+    arrays = [*case.contents, *(value for one in case.expected for value in vars(one).values())]
+    return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
 
 
 def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:

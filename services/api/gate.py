@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.api.problems import problem
 from services.db.models import ApiKey, utc_now
 from services.db.session import Database
+from services.db.trouble import of_storage
 from services.settings import Settings
 from services.users import audit, keys, logins
 from services.users.addresses import came_through_a_proxy, household, is_loopback
@@ -104,10 +105,10 @@ class Gate:
         try:
             found = await run_in_threadpool(self._admit, scope, headers)
         except SQLAlchemyError as error:
-            _log.warning("no key can be checked: the database does not answer (%s)", type(error).__name__)
-            away = problem(
-                503, "the database does not answer; ask again in a moment", headers={"Retry-After": "2"}
-            )
+            words = "no key can be checked: the database does not answer (%s)"
+            _log.warning(words, type(error).__name__, extra={"trouble": error})
+            detail = of_storage(error) or "the database does not answer; ask again in a moment"
+            away = problem(503, detail, headers={"Retry-After": "2"})
             await away(scope, receive, send)
             return
         if isinstance(found, _Refusal):

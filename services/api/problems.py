@@ -22,6 +22,7 @@ from starlette.routing import Match
 from services.api.problem_kinds import OF_STATUS
 from services.db.models import utc_now
 from services.db.outages import is_outage
+from services.db.trouble import of_storage
 from services.errors import Conflict, Forbidden, NotFound, NotReady, QuotaExceeded, Refused, ServiceError
 
 _log = logging.getLogger(__name__)
@@ -97,8 +98,9 @@ def install(app: FastAPI) -> None:
     async def away(request: Request, error: Exception) -> JSONResponse:
         if not isinstance(error, DBAPIError) or not is_outage(error):
             raise error
-        _log.warning("a request was cut off: the database is away (%s)", type(error.orig).__name__)
-        detail = "the database does not answer; ask again in a moment"
+        words = "a request was cut off: the database is away (%s)"
+        _log.warning(words, type(error.orig).__name__, extra={"trouble": error})
+        detail = of_storage(error) or "the database does not answer; ask again in a moment"
         return problem(503, detail, headers={"Retry-After": _BACK_IN_S})
 
     async def fault(request: Request, error: Exception) -> JSONResponse:

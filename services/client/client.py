@@ -1,4 +1,4 @@
-"""A client of the HTTP API for Python programs; needs httpx and pydantic alone (`pip install kernelwright[client]`)."""
+"""A client of the HTTP API for Python programs; needs httpx and pydantic alone (the extra `client`, see docs/clients.md)."""
 
 from __future__ import annotations
 

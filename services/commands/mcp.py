@@ -41,7 +41,8 @@ def mcp(
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         say.print(
-            "the extra `mcp` is not installed: pip install 'kernelwright[service,agent,mcp]'", markup=False
+            "the extra `mcp` is not installed: pip install '.[service,agent,mcp]' in a checkout of Kernelwright",
+            markup=False,
         )
         raise typer.Exit(_EXIT_USAGE) from None
     from services.mcp.files import Folder

@@ -22,7 +22,10 @@ def optimize(
     task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="US dollars for model calls.")] = None,
-    budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
+    budget_seconds: Annotated[
+        float | None,
+        typer.Option(help="Wall-clock seconds for all of it; what is not done by then is left out."),
+    ] = None,
     budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
     budget_tokens: Annotated[
         int | None, typer.Option(help="Tokens of model calls, prompts included.")
@@ -115,4 +118,4 @@ def _run(request: Any, batch: Path | None, say: Console, *, show: bool) -> tuple
         folder = batch.resolve() if batch is not None else None
         return submit.create_job(session, request, settings, claim_for=owner, batch_folder=folder)
 
-    return work_here(begin, say, show=show)
+    return work_here(begin, say, show=show, seconds=request.budget.seconds)

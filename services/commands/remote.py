@@ -40,7 +40,7 @@ def submit(
     url: Url = DEFAULT_URL,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="US dollars for model calls.")] = None,
-    budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds.")] = None,
+    budget_seconds: Annotated[float | None, typer.Option(help="Wall-clock seconds for all of it.")] = None,
     budget_candidates: Annotated[int | None, typer.Option(help="How many candidates are judged.")] = None,
     traffic: Annotated[
         Path | None,

@@ -78,6 +78,10 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
         return Text(
             f"proposed {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})", style="dim"
         )
+    if name == "budget.spent" and "tokens" not in data:
+        return Text(plain_line(data.get("text") or data.get("reason")), style="yellow")
+    if name == "job.progress":
+        return Text(plain_line(data.get("text")), style="dim")
     if name == "task.inferred":
         return Text("\n".join(plain_line(line) for line in str(data["text"]).splitlines()))
     if name in ("job.failed", "job.cancelled", "job.finished", "job.waiting"):

@@ -51,7 +51,7 @@ def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as
 
 
 def work_here(
-    begin: Callable[[Any, Any, str], str], say: Console, *, show: bool
+    begin: Callable[[Any, Any, str], str], say: Console, *, show: bool, seconds: float | None = None
 ) -> tuple[JobView, Path | None]:
     """Work on a job until it ends or waits.
 
@@ -59,6 +59,7 @@ def work_here(
         begin: makes or takes the job in a session, held by the worker that it is given, commits, and returns the job's id.
         say: where progress goes.
         show: whether candidates are shown, too.
+        seconds: of the job's budget, which count from now on: what comes before the job is part of the wait for it.
 
     Returns:
         The job, and its bundle's file if there is one.
@@ -71,18 +72,19 @@ def work_here(
     from services.settings import get_settings
     from services.worker.context import stop_worker, worker_context
 
-    settings, began_s = get_settings(), time.time()
+    settings, began_s, began_at = get_settings(), time.monotonic(), time.time()
     close_data_folder(say)
     log = _keep_log(settings.data_dir / LOG)
     mask_logs()
     base = open_database(say)
     context = worker_context()
-    context.presence.problem()  # waits for the sandbox's self-check, so that the job's clock starts with the job
+    context.presence.problem()  # waits for the sandbox's self-check
     with base.uncommitted() as session:
         job_id = begin(session, settings, context.owner)
         attempt = session.scalar(select(Job.attempt).where(Job.id == job_id)) or 1
         held = lease.Lease(Job, job_id, context.owner, attempt)
-    work = threading.Thread(target=context.runner.work_on_job, args=(held,), daemon=True)
+    clock = {"began_s": began_s} if seconds is not None else {}
+    work = threading.Thread(target=context.runner.work_on_job, args=(held,), kwargs=clock, daemon=True)
     work.start()
     try:
         _follow(base, job_id, work, say, show=show)
@@ -92,7 +94,7 @@ def work_here(
             cancel.request_cancel(session, job_id)
         work.join(timeout=5)
     stop_worker()
-    if log.is_file() and log.stat().st_mtime >= began_s:
+    if log.is_file() and log.stat().st_mtime >= began_at:
         say.print(f"what went wrong on the way is in {log}", markup=False, highlight=False, soft_wrap=True)
     with base.read() as session:
         job = read.get_job(session, job_id)
@@ -102,6 +104,9 @@ def work_here(
             bundle = settings.job_dir(job_id) / name
             bundle.parent.mkdir(parents=True, exist_ok=True)
             bundle.write_bytes(content)
+    took_s = time.monotonic() - began_s
+    if seconds is not None and took_s > seconds:
+        say.print(f"this took {took_s:.0f} s, {took_s - seconds:.0f} s more than the budget")
     return job, bundle
 
 

@@ -6,6 +6,7 @@ here, and a machine without the internet would show nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from services.dashboard.rendering import render
 
 router = APIRouter(include_in_schema=False)
 _BODY = "application/json"
+_DEEPEST = 4
 
 
 @router.get("/docs")
@@ -28,7 +30,8 @@ def reference_page(request: Request) -> Response:
             "path": path,
             "summary": operation.get("description", operation.get("summary", "")),
             "parameters": [_field(one["name"], one, one["in"]) for one in operation.get("parameters", ())],
-            "fields": list(_fields(operation.get("requestBody", {}), schemas)),
+            "fields": list(_fields(_body(operation, schemas), schemas)),
+            "examples": [json.dumps(one, indent=2) for one in _body(operation, schemas).get("examples", ())],
             "answers": [
                 (status, said.get("description", ""))
                 for status, said in sorted(operation["responses"].items())
@@ -40,11 +43,34 @@ def reference_page(request: Request) -> Response:
     return render("reference.html", about=document["info"]["description"], operations=operations)
 
 
-def _fields(body: dict[str, Any], schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    named = body.get("content", {}).get(_BODY, {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
-    found = schemas.get(named, {})
+def _body(operation: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of what an operation takes; empty where that is nothing."""
+    schema = operation.get("requestBody", {}).get("content", {}).get(_BODY, {}).get("schema", {})
+    found: dict[str, Any] = schemas.get(schema.get("$ref", "").rpartition("/")[2], {})
+    return found
+
+
+def _fields(
+    found: dict[str, Any], schemas: dict[str, Any], within: str = "", depth: int = 0
+) -> Iterator[dict[str, Any]]:
+    """The fields of a schema, and below each those of the object that it holds: `traffic[].weight`."""
     for name, schema in found.get("properties", {}).items():
-        yield _field(name, {"schema": schema, "required": name in found.get("required", ())}, "body")
+        path = f"{within}{name}"
+        yield _field(path, {"schema": schema, "required": name in found.get("required", ())}, "body")
+        for reference, step in _references(schema):
+            if depth < _DEEPEST:
+                yield from _fields(schemas.get(reference, {}), schemas, f"{path}{step}.", depth + 1)
+
+
+def _references(schema: dict[str, Any], step: str = "") -> Iterator[tuple[str, str]]:
+    """The schemas that a value holds, and how one comes to them: `[]` of a list, `.NAME` of a mapping."""
+    if "$ref" in schema:
+        yield schema["$ref"].rpartition("/")[2], step
+    for one in schema.get("anyOf", ()):
+        yield from _references(one, step)
+    for key, further in (("items", "[]"), ("additionalProperties", ".NAME")):
+        if isinstance(schema.get(key), dict):
+            yield from _references(schema[key], step + further)
 
 
 def _field(name: str, said: dict[str, Any], place: str) -> dict[str, Any]:

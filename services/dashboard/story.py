@@ -37,6 +37,8 @@ def say(name: str, data: Data) -> Said:
             return Said("Queued")
         case "job.started":
             return Said("Started", _resumed(data), "busy")
+        case "job.progress":
+            return Said(_text(data, "text")[:1].upper() + _text(data, "text")[1:])
         case "job.waiting":
             return Said("Waiting for answers", reason)
         case "job.finished":
@@ -102,6 +104,8 @@ def activity(events: Sequence[Mapping[str, Any]]) -> str:
             return "Waiting for answers to its requests"
         case "job.started":
             return "Reading the module and looking for candidates"
+        case "job.progress" if data.get("text"):
+            return say(name, data).what
         case "candidate.progress":
             return progress(data)
         case "candidate.proposed" | "candidate.compiled" if label and not data.get("skipped"):

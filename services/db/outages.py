@@ -7,15 +7,17 @@ be able to happen twice: a commit whose answer was lost may have happened.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 
 PATIENCE_S = 600.0
 _PROGRAM_LIMITS = "54"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 Result = TypeVar("Result")
@@ -27,8 +29,10 @@ def is_outage(error: BaseException) -> bool:
     """Whether the database could not be asked, rather than refused what it was asked (PEP 249's operational errors).
 
     PostgreSQL's class 54, a limit of the program such as a value too long for an index, is among those errors and never passes by
-    itself: who waited for that would do so for ever.
+    itself: who waited for that would do so for ever. A damaged file of SQLite's answers again when its operator has put it right.
     """
+    if isinstance(error, DatabaseError) and getattr(error.orig, "sqlite_errorcode", None) in _DAMAGED:
+        return True
     if str(getattr(getattr(error, "orig", None), "sqlstate", None) or "").startswith(_PROGRAM_LIMITS):
         return False
     if isinstance(error, DBAPIError) and error.connection_invalidated:
@@ -54,7 +58,8 @@ def through_outages(
             away_s = time.monotonic() - began_s
             if not is_outage(error) or away_s > patience_s or give_up():
                 raise
-            _log.warning("the database is away (%s); trying again", type(error.orig).__name__)
+            words = "the database is away (%s); trying again"
+            _log.warning(words, type(error.orig).__name__, extra={"trouble": error})
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

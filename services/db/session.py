@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, select
-from sqlalchemy.exc import InvalidatePoolError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from services.db.privacy import EVERYTHING, PrivateSession, Viewer
+from services.db.trouble import database_problem
 from services.db.types import dump_json
 
 _BUSY_TIMEOUT_MS = 30_000
@@ -72,13 +73,8 @@ class Database:
             yield session
 
     def answers(self) -> bool:
-        """Whether the database can be asked anything at this moment."""
-        try:
-            with self.read() as session:
-                session.execute(select(1))
-        except SQLAlchemyError:
-            return False
-        return True
+        """Whether the database can be read and written at this moment."""
+        return database_problem(self) is None
 
     def _session(self, engine: Engine, *, reads_only: bool = False) -> Session:
         return PrivateSession(engine, self._viewer, reads_only=reads_only)

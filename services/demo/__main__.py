@@ -120,8 +120,8 @@ def main(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the service's own by default.")] = None,
     seconds: Annotated[
         float,
-        typer.Option(help="No new candidate is begun after these seconds; the result is still checked."),
-    ] = 90.0,
+        typer.Option(help="For the whole job; what is not done by then is left out."),
+    ] = 600.0,
     plain: Annotated[bool, typer.Option(help="Plain lines, as when the output is no terminal.")] = False,
 ) -> None:
     """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""

@@ -6,6 +6,7 @@ runs for it (`services.worker.watch`). Asking again, or asking what has ended, c
 
 from __future__ import annotations
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from services.db.ids import is_id
@@ -16,7 +17,7 @@ from services.jobs.endings import end_evaluation, end_job
 
 
 def request_cancel(session: Session, job_id: str) -> None:
-    """Ask a job to stop, and commit.
+    """Ask a job to stop, and what judges candidates that were added to it by hand; commits.
 
     Raises:
         NotFound: no such job.
@@ -31,6 +32,10 @@ def request_cancel(session: Session, job_id: str) -> None:
     elif job.state == "running":
         job.cancel_requested = True
     session.commit()
+    # Each in a transaction of its own: who ends an evaluation locks its job behind it.
+    going_on = Evaluation.state.in_(("queued", "running"))
+    for one in session.scalars(select(Evaluation.id).where(Evaluation.job_id == job_id, going_on)).all():
+        request_cancel_evaluation(session, one)
 
 
 def request_cancel_evaluation(session: Session, evaluation_id: str) -> None:

@@ -161,6 +161,8 @@ class Request(BaseModel):
 class BudgetRequest(Request):
     """Upper limits of a job; leave one out for no limit."""
 
+    model_config = _examples({"seconds": 600, "candidates": 20, "usd": 2.5})
+
     usd: float | None = Field(
         default=None, ge=0, le=1e9, allow_inf_nan=False, description="US dollars for model calls"
     )
@@ -169,7 +171,7 @@ class BudgetRequest(Request):
         gt=0,
         le=_LONGEST_S,
         allow_inf_nan=False,
-        description="wall-clock seconds of the job",
+        description="wall-clock seconds of the job, over all attempts; what runs at their end is cut off",
     )
     gpu_seconds: float | None = Field(
         default=None, gt=0, le=_LONGEST_S, allow_inf_nan=False, description="seconds of judging on a GPU"
@@ -189,10 +191,12 @@ class ModelRequest(Request):
     The endpoint itself is the operator's to choose: a client that could name one would be sent the operator's key.
     """
 
-    model: Line = Field(min_length=1)
-    samples: int = Field(default=1, ge=1, le=32)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    max_tokens: int = Field(default=8192, ge=1, le=200_000)
+    model_config = _examples({"model": "m-1", "samples": 2, "temperature": 0.8})
+
+    model: Line = Field(min_length=1, description="its name at the endpoint")
+    samples: int = Field(default=1, ge=1, le=32, description="independent first attempts")
+    temperature: float | None = Field(default=None, ge=0, le=2, description="the server's own by default")
+    max_tokens: int = Field(default=8192, ge=1, le=200_000, description="the most of one answer")
 
 
 class TaskRequest(Request):
@@ -213,7 +217,9 @@ class TaskRequest(Request):
 class TrafficRow(Request):
     """A shape that the user's program really has, and how often."""
 
-    dims: Dims
+    model_config = _examples({"dims": {"rows": 128}, "weight": 12})
+
+    dims: Dims = Field(description="sizes by the task's names; what is left out is as in the file")
     weight: float = Field(
         gt=0, lt=1e18, allow_inf_nan=False, description="number of calls, or in proportion to it"
     )
@@ -238,18 +244,22 @@ class DimRequest(Request):
 class StrategyRequest(Request):
     """How the search goes on after the first attempts; what is left out is as the service has it."""
 
-    rounds: int | None = Field(default=None, ge=0, le=100)
+    model_config = _examples({"rounds": 2, "beam": 2, "tune": True})
+
+    rounds: int | None = Field(default=None, ge=0, le=100, description="rounds of search")
     beam: int | None = Field(default=None, ge=1, le=4, description="candidates a round goes on from")
     branches: int | None = Field(default=None, ge=1, le=4, description="changes asked for from each of them")
     critic: bool | None = Field(default=None, description="one request names one bottleneck and one change")
     plan: bool | None = Field(default=None, description="one request plans the change before the code")
     patience: int | None = Field(default=None, ge=1, le=100, description="rounds without gain before the end")
     tune: bool | None = Field(default=None, description="tune the TUNABLES of accepted candidates by machine")
-    tune_variants: int | None = Field(default=None, ge=1, le=1024)
+    tune_variants: int | None = Field(
+        default=None, ge=1, le=1024, description="settings of TUNABLES that are tried"
+    )
     ablate: bool | None = Field(
         default=None, description="undo the winner's changes one at a time, judging each"
     )
-    ablate_changes: int | None = Field(default=None, ge=1, le=16)
+    ablate_changes: int | None = Field(default=None, ge=1, le=16, description="how many are undone")
     timings: int | None = Field(
         default=None, ge=0, le=4096, description="timings at further validation shapes before the choice"
     )
@@ -266,6 +276,15 @@ class OptimizeRequest(TaskRequest):
             "name": "relu and one",
             "origins": ["compiler"],
             "budget": {"seconds": 600, "candidates": 20},
+        },
+        {
+            "task": "layernorm_relu_add",
+            "traffic": [{"dims": {"rows": 128}, "weight": 12}, {"dims": {"rows": 4096}, "weight": 1}],
+            "origins": ["human", "llm"],
+            "models": [{"model": "m-1", "samples": 2}],
+            "strategy": {"rounds": 2, "beam": 2},
+            "batch": True,
+            "budget": {"tokens": 200_000},
         },
     )
 
@@ -290,7 +309,7 @@ class OptimizeRequest(TaskRequest):
         max_length=12,
         description="for a task without DIMS: the range of a dimension, instead of the one that is inferred",
     )
-    budget: BudgetRequest = Field(default_factory=BudgetRequest)
+    budget: BudgetRequest = Field(default_factory=BudgetRequest, description="where to stop")
     origins: list[Literal["human", "compiler", "llm", "policy"]] | None = Field(
         default=None, min_length=1, description="who may propose; by default everybody that is configured"
     )
@@ -299,14 +318,17 @@ class OptimizeRequest(TaskRequest):
         description="what to begin with: a candidate file, or a kernel in Triton, CUDA or C++ for the models to wrap or port",
     )
     models: list[Annotated[ModelRequest, BeforeValidator(_model_by_name)]] | None = Field(
-        default=None, min_length=1, max_length=MAX_MODELS
+        default=None,
+        min_length=1,
+        max_length=MAX_MODELS,
+        description="language models to ask; by default the one that the service is set up with",
     )
     batch: bool = Field(
         default=False,
         description="ask the models through files in the format of OpenAI's Batch API: the job is `waiting` until answers "
         "to GET /jobs/{id}/batch come by POST /jobs/{id}/batch",
     )
-    strategy: StrategyRequest = Field(default_factory=StrategyRequest)
+    strategy: StrategyRequest = Field(default_factory=StrategyRequest, description="how models are asked")
     priority: Priority = 0
     energy: bool = Field(
         default=False,

@@ -17,7 +17,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from agent.candidates import Candidate
-from agent.store import PHASES
+from agent.store import PHASES, worked_s
 from services.db import models
 from services.db.models import Job
 from services.db.outages import outliving
@@ -196,6 +196,16 @@ class SqlJobStore:
         with self._writing() as session:
             if events.append(session, self._job_id, name, data, once=once) and name == "budget.spent":
                 self._bill(session, data)
+
+    @outliving
+    def seconds_before(self) -> float:
+        """See `JobStore.seconds_before`."""
+        query = select(models.Event.name, models.Event.time).where(models.Event.job_id == self._job_id)
+        with self._database.read() as session:
+            found = session.execute(query.order_by(models.Event.id)).all()
+        started = [number for number, (name, _) in enumerate(found) if name == "job.started"]
+        earlier = found[: started[-1]] if started else []  # this attempt's own start is told already
+        return worked_s((name, time.timestamp()) for name, time in earlier)
 
     @outliving
     def stop_requested(self) -> str | None:

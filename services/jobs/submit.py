@@ -21,6 +21,7 @@ from services.db.privacy import owner_of, sees_all
 from services.db.types import epoch_seconds
 from services.errors import FieldError, NotFound, Refused
 from services.jobs import events, idempotency, lease
+from services.jobs.dimensions import name_errors
 from services.jobs.lines import lines_of_code
 from services.jobs.requests import (
     OWN_PRIORITY,
@@ -89,6 +90,7 @@ def make_job(
     device = request.device or settings.device
     owner_id = owner_of(session)
     errors = _unsupported(session, request, device, settings) + _priority_errors(session, request.priority)
+    errors += name_errors(task.source, request.shapes, request.traffic)
     origins, models = _proposers(request, settings, errors)
     pays = any(choice.provider != "batch" for choice in models)
     if pays and request.budget.usd is None and quotas.standing_of(session, owner_id).left("usd") is not None:
@@ -159,6 +161,7 @@ def create_evaluation(
     task = _task(request, None, settings)
     device = request.device or settings.device
     errors = _device_errors(session, device, settings) + _priority_errors(session, request.priority)
+    errors += name_errors(task.source, request.shapes)
     if errors:
         raise Refused(errors)
     owner_id = owner_of(session)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from agent.redaction import RedactingFilter
+from services.db.trouble import OncePerTrouble
 
 LogFormat = Literal["text", "json"]
 _TEXT = "%(asctime)s %(levelname)s %(name)s [request=%(shown_request)s job=%(shown_job)s]: %(message)s"
@@ -84,10 +85,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def dress(handlers: Iterable[logging.Handler], log_format: LogFormat) -> None:
-    """Have handlers write in this format, with ids, and with secrets masked."""
+    """Have handlers write in this format, with ids, with secrets masked, and with a full disk told once."""
+    logging.raiseExceptions = (
+        False  # a log on a full disk would write a traceback for each line that it cannot write
+    )
     for handler in handlers:
         handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-        for kind in (ContextFilter, RedactingFilter):
+        for kind in (OncePerTrouble, ContextFilter, RedactingFilter):
             if not any(isinstance(one, kind) for one in handler.filters):
                 handler.addFilter(kind())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,11 +18,12 @@ from agent.job import judge_candidate, run_job
 from agent.redaction import known_secrets
 from agent.spec import JobOutcome, JobSpec
 from evaluator.client import Referee
-from evaluator.errors import SandboxUnavailable
+from evaluator.errors import SandboxUnavailable, is_disk_trouble
 from evaluator.sources import CandidateSource, TaskSource
 from services.db.models import Bundle, Evaluation, Job
 from services.db.outages import is_outage, through_outages
 from services.db.session import Database
+from services.db.trouble import folder_problem, trouble
 from services.errors import LeaseLost
 from services.jobs import batches, events, lease, turns
 from services.jobs.endings import end_evaluation, end_job
@@ -45,6 +47,7 @@ _OF_A_LOOK = (
 # What a crash of ours reads like to the person who waits for the job; details are in the log.
 _CANCELLED = ("cancelled", "cancelled; its processes were killed", None)
 _FAULT = "an error of Kernelwright's own ({kind}: {error}); the log of the worker has its traceback"
+_LOOK_AT_DISK_S = 2.0
 # Not the error's own words: they may name hosts and users of the database.
 _CUT_OFF = "the database failed ({kind})"
 Result = TypeVar("Result")
@@ -101,8 +104,11 @@ class Runner:
                 self._work_on_evaluation(held)
         return True
 
-    def work_on_job(self, held: Lease, *, alone: bool = True) -> None:
-        """Drive a claimed job to its end; `alone`: no other worker could, so that one who may run nothing ends it, too."""
+    def work_on_job(self, held: Lease, *, alone: bool = True, began_s: float | None = None) -> None:
+        """Drive a claimed job to its end; `alone`: no other worker could, so that one who may run nothing ends it, too.
+
+        The budget's seconds count from the monotonic time `began_s`, by default from now."""
+        began_s = time.monotonic() if began_s is None else began_s
         spec, owner_id = self._patiently(lambda: self._begin(held))
         _log.info("attempt %d begins", held.attempt)
         refusal = self._refusal()
@@ -115,14 +121,18 @@ class Runner:
         gives_back = partial(self._gives_back, held)
         store = SqlJobStore(self._database, spec.job_id, held, gives_back)
         out_dir = self._settings.job_dir(spec.job_id)
-        out_dir.mkdir(parents=True, exist_ok=True)
         seat = self._seat(owner_id)
         owners = readable_owners(owner_id, one_user=self._settings.one_user)
         memory = SqlMemory(self._database, owners, spec.job_id)
+
+        def work() -> JobOutcome:
+            out_dir.mkdir(parents=True, exist_ok=True)
+            return run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile, began_s)
+
         self._under_watch(
             held,
             seat,
-            lambda: run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile),
+            work,
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
         )
@@ -218,7 +228,7 @@ class Runner:
         )
         try:
             with watch:
-                outcome = work()
+                outcome = self._once_there_is_room(work, seat)
         except LeaseLost:
             _log.info("%s is somebody else's now", held.row_id)
             return
@@ -230,12 +240,14 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - every fault of ours must end in the row, not in a dead thread
             if self._end_of_stopped(held, finish, cancelled):
                 return
-            if is_outage(error):  # no fault of the row's: it is given back, and the attempt does not count
-                _log.warning("%s is given back: %s", held.row_id, error)
-                # Unless the database answers and only what this row wants of it fails: that would never end.
-                self._release(
-                    held, stalled=self._database.answers(), reason=_CUT_OFF.format(kind=type(error).__name__)
-                )
+            told = trouble(error)
+            if told is not None or is_outage(
+                error
+            ):  # no fault of the row's: it is given back, and the attempt does not count
+                reason = told or _CUT_OFF.format(kind=type(error).__name__)
+                _log.warning("%s is given back: %s", held.row_id, reason)
+                # Unless all is well and only what this row wants fails: that would never end.
+                self._release(held, stalled=self._database.answers(), reason=reason)
                 return
             _log.exception("%s %s failed in attempt %d", held.model.__tablename__, held.row_id, held.attempt)
             try:
@@ -266,6 +278,20 @@ class Runner:
             self._cut_off.discard(held)
             return True
         return False
+
+    def _once_there_is_room(self, work: Callable[[], Result], seat: Seat) -> Result:
+        """Do `work`, again from what it has stored where the disk was full, as soon as files can be written."""
+        while True:
+            try:
+                return work()
+            except OSError as error:
+                folder = self._settings.data_dir.expanduser()
+                if not is_disk_trouble(error) or folder_problem(folder) is None:
+                    raise
+                _log.warning("the work waits for room on the disk", exc_info=error)
+                while folder_problem(folder) is not None:
+                    if seat.stopped or self.stopping.wait(_LOOK_AT_DISK_S):
+                        raise
 
     def _wanted(self, held: Lease) -> str | None:
         with self._database.read() as session:

@@ -66,6 +66,22 @@ def test_a_module_that_is_slower_on_held_out_shapes_is_no_success(tmp_path: Path
     assert again == outcome and referee.judged == [], "held-out shapes are looked at once"
 
 
+@pytest.mark.parametrize("width", [0.1, 0.5])
+def test_what_is_said_of_a_module_is_of_the_held_out_shapes_alone(tmp_path: Path, width: float) -> None:
+    """Seen: "1.59x [1.39, 1.81] ...; on validation shapes nothing was confidently faster", where only the first is reported."""
+
+    def verdict(label: str, phase: str) -> dict[str, Any]:
+        return timed(1.59, phase, width=width) if phase == "held_out" else timed(1.2, phase, width=0.5)
+
+    outcome, store, _ = run(tmp_path, verdict)
+    plan = store.step("optimized/1")
+    assert isinstance(plan, dict) and plan["decision"] == "same"
+    assert outcome.state == "succeeded" and "1.59x" in outcome.reason
+    unsure = "; not confidently faster than the best baseline, since the interval holds 1.00x"
+    assert (unsure in outcome.reason) == (width == 0.5)
+    assert "validation" not in outcome.reason and "nothing was" not in outcome.reason
+
+
 @pytest.mark.parametrize(
     ("summary", "delivered"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.candidates import Candidate
+from agent.clock import Clock
 from agent.diagnosing import DESCRIBE_STEP, PROFILE_STEP
 from agent.job import _Job
 from agent.spec import Budget, JobSpec
@@ -30,7 +31,7 @@ class CountingStore(FolderStore):
 
 
 def job(store: FolderStore, folder: Path) -> _Job:
-    return _Job(SPEC, store, None, folder, None, lambda _: None)  # type: ignore[arg-type]
+    return _Job(SPEC, store, None, folder, None, lambda _: None, Clock(None))  # type: ignore[arg-type]
 
 
 def judged(store: FolderStore, name: str, speedup: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import agent.clock
 import agent.job
 import agent.turns
 from agent.candidates import Candidate
@@ -131,7 +132,7 @@ def test_seconds_are_shared_out_and_what_is_left_goes_to_who_had_to_stop(
 ) -> None:
     """30 s a candidate, 240 s in all, three proposers with more to offer than that: 80, 80 and 80 s, then the first goes on."""
     clock, store = [0.0], FolderStore(tmp_path)
-    for module in (agent.turns, agent.job):
+    for module in (agent.turns, agent.clock):
         monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
 
     def slow(label: str, phase: str) -> dict[str, Any]:

@@ -57,6 +57,14 @@ def fields(response: Any) -> list[str]:
             ["models.0.base_url"],
         ),
         ({"source": TINY_TASK, "shapes": {"secret": [{"rows": 1}]}}, ["shapes.secret"]),
+        (
+            {"task": "layernorm_relu_add", "shapes": {"visible": [{"rows": 1, "columns": 8}]}},
+            ["shapes.visible.0"],
+        ),
+        (
+            {"task": "layernorm_relu_add", "traffic": [{"dims": {"batch": 8}, "weight": 1}]},
+            ["traffic.0.dims"],
+        ),
         ({"source": TINY_TASK, "shapes": {"visible": [{"rows": 1.5}]}}, ["shapes.visible.0.rows"]),
         ({"source": TINY_TASK, "name": "two\nlines"}, ["name"]),
     ],

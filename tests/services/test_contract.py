@@ -98,6 +98,15 @@ def test_a_method_that_a_path_lacks_is_told_all_that_it_has(tmp_path: Path) -> N
 
 def test_the_page_of_the_api_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = Keyed(tmp_path).client().get("/docs")
+    for nested in (
+        "budget.seconds",
+        "traffic[].weight",
+        "models[].samples",
+        "strategy.rounds",
+        "space.NAME.max",
+    ):
+        assert f"<code>{nested}</code>" in page.text, nested
+    assert "&#34;weight&#34;: 12" in page.text, "an example"
     assert page.status_code == 200
     assert "POST /optimize" in page.text.replace("<wbr>", "")
     assert "idempotency-key" in page.text

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from sqlalchemy import select, text
 
 from agent.candidates import Candidate
 from agent.spec import JobOutcome
-from services.db.models import Base, Evaluation, Job
+from services.db.models import Base, Evaluation, Event, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.errors import LeaseLost
@@ -70,6 +71,20 @@ def taken(base: Database, job_id: str, owner: str = "one", seconds: float = 60.0
 def store(base: Database, held: Lease) -> SqlJobStore:
     """The agent's store under a lease."""
     return SqlJobStore(base, held.row_id, held, lambda: False)
+
+
+def test_an_attempt_knows_how_long_the_earlier_ones_took(base: Database, tmp_path: Path) -> None:
+    """By what they told: an attempt that only described and was killed has used its seconds, too."""
+    job_id = new_job(base, tmp_path)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    told = (("job.started", 0), ("job.progress", 90), ("job.started", 600), ("candidate.progress", 640))
+    with base.write() as session:
+        session.add_all(
+            Event(job_id=job_id, name=name, data={}, time=at + timedelta(seconds=second))
+            for name, second in told
+        )
+        session.add(Event(job_id=job_id, name="job.started", data={}, time=at + timedelta(seconds=900)))
+    assert store(base, taken(base, job_id)).seconds_before() == 130.0
 
 
 def test_of_many_claimers_exactly_one_wins(base: Database, tmp_path: Path) -> None:
@@ -310,6 +325,33 @@ def test_a_job_that_is_given_back_while_it_is_being_cancelled_is_cancelled(
     Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelled"
+
+
+def test_cancelling_a_job_stops_the_evaluations_of_candidates_added_by_hand(
+    base: Database, tmp_path: Path
+) -> None:
+    """One runs at another worker, one waits; a restart takes up neither."""
+    job_id = new_job(base, tmp_path)
+    taken(base, job_id)
+    for source in ("a = 1", "b = 1"):
+        with base.uncommitted() as session:
+            submit.add_external_candidate(session, job_id, CandidateRequest(candidate=source))
+    with base.write() as session:
+        running, waiting = session.scalars(select(Evaluation.id).order_by(Evaluation.id)).all()
+        held = lease.claim(session, Evaluation, running, "two", 60.0, ATTEMPTS)
+    assert held is not None
+    with base.uncommitted() as session:
+        cancel.request_cancel(session, job_id)
+    with base.read() as session:
+        assert lease.wanted(session, held) == "cancelled", "its worker's watch stops it"
+        assert session.get_one(Evaluation, waiting).state == "cancelled"
+    with base.write() as session:
+        lease.expire_leases_of(session, ["two"])
+    with base.write() as session:
+        assert lease.claim(session, Evaluation, running, "three", 60.0, ATTEMPTS) is None
+    Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
+    with base.read() as session:
+        assert session.get_one(Evaluation, running).state == "cancelled"
 
 
 def test_the_row_of_a_process_that_was_killed_is_free_at_once(base: Database, tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from celery import Celery
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from services.api.deps import AdminDep, DatabaseDep, SettingsDep
 from services.db.models import Worker
 from services.db.session import Database
+from services.db.trouble import database_problem, folder_problem, trouble
 from services.observing import workers as observed
 from services.observing.metrics import CONTENT_TYPE
 from services.settings import Settings
@@ -36,7 +36,8 @@ def healthz() -> dict[str, str]:
 def readyz(
     request: Request, response: Response, database: DatabaseDep, settings: SettingsDep
 ) -> dict[str, Any]:
-    """Whether the database and the broker answer and a worker's sandbox held; with workers by what they can judge."""
+    """Whether database and data folder can be read and written, the broker answers and a worker's sandbox held; with workers by
+    what they can judge."""
     found = readiness(database, request.app.state.celery, settings)
     response.status_code = 200 if found["status"] == "ready" else 503
     return found
@@ -47,6 +48,7 @@ def readiness(database: Database, celery: Celery, settings: Settings) -> dict[st
     workers = _alive(database)
     checks = {
         "database": _database(database),
+        "data_folder": _folder(settings),
         "broker": _broker(celery, settings),
         "sandbox": _sandbox(workers),
         "workers": _workers(workers),
@@ -66,12 +68,16 @@ def metrics(request: Request, caller: AdminDep) -> Response:
 
 
 def _database(database: Database) -> dict[str, Any]:
-    try:
-        with database.read() as session:
-            session.execute(text("SELECT 1"))
-    except SQLAlchemyError as error:
-        return {"ok": False, "problem": type(error).__name__}
+    problem = database_problem(database)
+    if problem is not None:
+        return {"ok": False, "problem": problem}
     return {"ok": True, "kind": database.engine.dialect.name}
+
+
+def _folder(settings: Settings) -> dict[str, Any]:
+    folder = settings.data_dir.expanduser()
+    problem = folder_problem(folder) if folder.exists() else None  # beside PostgreSQL none is needed
+    return {"ok": True} if problem is None else {"ok": False, "problem": problem}
 
 
 def _broker(celery: Celery, settings: Settings) -> dict[str, Any]:
@@ -91,7 +97,7 @@ def _alive(database: Database) -> Sequence[Worker] | str:
         with database.read() as session:
             return observed.alive(session)
     except SQLAlchemyError as error:
-        return type(error).__name__
+        return trouble(error) or type(error).__name__
 
 
 def _sandbox(workers: Sequence[Worker] | str) -> dict[str, Any]:

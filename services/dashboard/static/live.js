@@ -8,7 +8,7 @@
   const body = document.body;
   const badge = document.getElementById("connection");
   const eventNames = [
-    "job.queued", "job.started", "job.waiting", "task.profiled", "job.finished", "job.failed", "job.cancelled",
+    "job.queued", "job.started", "job.progress", "job.waiting", "task.profiled", "job.finished", "job.failed", "job.cancelled",
     "candidate.proposed", "candidate.compiled", "candidate.progress", "candidate.retried", "candidate.judged", "portfolio.changed", "proposer.failed", "proposer.finished", "budget.spent",
   ];
   let pending = null;
