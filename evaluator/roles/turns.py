@@ -481,7 +481,7 @@ class Turns:
         if self.device.type == "cuda":
             # First calls are made outside of the pool; others need that memory now.
             torch.cuda.empty_cache()
-        return json.dumps({"code": code}).encode()
+        return json.dumps({"code": code, "made": variants.made.get(request["mode"])}).encode()
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:
         if self._slots is None:
