@@ -25,7 +25,7 @@ _MOST_BYTES = 64 << 20
 #: Words of a failure that are a verdict of their own; whatever else is wrong refuses the task.
 _OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
 #: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.
-_CAUSES = ("not_finite", "zeros_pass", "constant_passes", "inputs_never_vary")
+_CAUSES = ("empty_output", "not_finite", "zeros_pass", "constant_passes", "inputs_never_vary")
 
 
 def refusal(task: TaskSource, device: str, failure: RoleFailure) -> Report:
