@@ -310,7 +310,9 @@ def _evaluate(
     try:
         return referee.evaluate(
             task_of(spec, store),
-            CandidateSource(candidate.source, origin=candidate.origin, label=candidate.label),
+            CandidateSource(
+                candidate.source, candidate.origin, candidate.label, delivered=phase == "held_out"
+            ),
             effort=effort,
             splits=splits,
             shapes=shapes,

@@ -20,7 +20,7 @@ from evaluator.commands.shapes import shapes
 from evaluator.errors import EvaluatorError
 from evaluator.precision import with_precision
 from evaluator.sources import CandidateSource, TaskSource
-from evaluator.verdict import by_size
+from evaluator.verdict import by_size, compiled_words
 
 app = typer.Typer(
     help="The referee: checks a candidate against its task at many shapes and times it against the best baseline.",
@@ -196,6 +196,8 @@ def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
             shape["decision"],
         )
     console.print(table)
+    for words in compiled_words(timed):
+        console.print(f"  {words}", markup=False, highlight=False)
     console.print(headline(verdict["summary"]), markup=False, highlight=False)
     _print_energy(console, verdict)
     environment = verdict["environment"]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -344,8 +345,8 @@ def _task(task: TaskSource) -> dict[str, str]:
     return {"name": task.name, "source": task.source}
 
 
-def _candidate(candidate: CandidateSource) -> dict[str, str]:
-    return {"source": candidate.source, "origin": candidate.origin, "label": candidate.label}
+def _candidate(candidate: CandidateSource) -> dict[str, Any]:
+    return asdict(candidate)
 
 
 __all__ = ["Referee", "RefereeLost", "ToolResult"]

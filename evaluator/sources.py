@@ -26,11 +26,20 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class CandidateSource:
-    """A candidate file: ``ModelNew``. ``origin`` says who proposed it, ``label`` is for people."""
+    """A candidate file: ``ModelNew``.
+
+    Attributes:
+        source: its text.
+        origin: what proposed it.
+        label: for people.
+        delivered: it is what a job delivers or delivered, so its module is timed by the call that it has of its own; see
+            :mod:`evaluator.roles.dispatch`.
+    """
 
     source: str
     origin: str = "external"
     label: str = ""
+    delivered: bool = False
 
     @cached_property
     def sha256(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -49,7 +49,8 @@ class ShapeResult:
     correct: bool
     error: dict[str, float]
     timed: bool = False
-    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: By name: ``median_us``, and of a compiled one what :attr:`evaluator.referee.open_shape.Baseline.made` says.
+    baselines: dict[str, dict[str, Any]] = field(default_factory=dict)
     best_baseline: str | None = None
     baseline_us: float | None = None
     candidate_us: float | None = None
@@ -142,6 +143,31 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.verdict not in WORDS:
             raise ValueError(f"unknown verdict word {self.verdict!r}")
+
+
+#: In what is said of a compiled baseline whose module was cut into several graphs.
+BREAKS = "graph break"
+
+
+def compiled_words(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What the compiler made of the reference, in a line for each of its modes that was a baseline at some of a verdict's shapes."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for shape in shapes:
+        for name, row in (shape.get("baselines") or {}).items():
+            if "graph_breaks" in row:
+                found.setdefault(str(name).partition("/")[0], row)
+    return [f"{mode}: {_made_words(row)}" for mode, row in found.items()]
+
+
+def _made_words(row: Mapping[str, Any]) -> str:
+    breaks, kernels = row["graph_breaks"], row["kernels"]
+    words = f"{breaks} {BREAKS}{'s' if breaks > 1 else ''}" if breaks else "one graph"
+    if row["reasons"]:
+        where = [f"line {line}: {reason}" if line else str(reason) for line, reason in row["reasons"]]
+        words += f" ({'; '.join(where)})"
+    if not kernels:
+        return f"{words}, no kernel generated: calls of libraries alone"
+    return f"{words}, {kernels} kernel{'s' if kernels > 1 else ''} generated"
 
 
 def by_size(summary: Mapping[str, Any]) -> str:

@@ -16,6 +16,24 @@ _KNOWN = (
         "correct the line that the message names",
     ),
     (
+        r"uninitialized parameter|UninitializedParameter|UninitializedBuffer",
+        "lazy_module",
+        "its lazy modules (nn.LazyLinear and the like) have no weights before a first call, so none can be drawn",
+        "name the sizes in __init__: nn.Linear(width, out) for nn.LazyLinear(out)",
+    ),
+    (
+        r"forward\(\) returned",
+        "contract",
+        "its forward() returns no tensor",
+        "return the tensor itself: leave out float(), .item() and .tolist()",
+    ),
+    (
+        r"not positive-definite|not positive definite|matrix is singular|input is singular",
+        "needs_kind_of_input",
+        "it needs a kind of matrix that inputs with other values are not",
+        "take any matrix as input, and make the right kind of it in forward(): a @ a.mT + torch.eye(n) is positive definite",
+    ),
+    (
         (
             r"urlopen|URLError|HTTPError|Max retries|name resolution|Name or service not known|Network is unreachable"
             r"|reached for the network|huggingface|hf_hub|gaierror|ConnectionError|ConnectionRefused|No route to host|no internet connection"
@@ -46,8 +64,8 @@ _KNOWN = (
     (
         r"ModuleNotFoundError|ImportError|No module named",
         "needs_package",
-        "it imports a package that is not there",
-        "use torch and Python's own library only",
+        "it imports a package or a file that is not there",
+        "a task is one file: put what it imports from a file beside it into it; use torch and Python's own library otherwise",
     ),
     (
         r"is empty: no multiple|no multiple of \d+ lies in|no shape of the task fits",
@@ -71,6 +89,11 @@ _KNOWN = (
         "correct what the message names; the tasks in kernelbench_tasks/ show the format",
     ),
 )
+
+#: Rules whose sentence says more than the error does.
+_SAY_ALL = ("lazy_module",)
+#: Of a path of the process, what comes before the file's name: no folder of the user's.
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+(?=[\w.+-]+)")
 
 
 #: Sentences that say after a semicolon how to mend it.
@@ -113,11 +136,16 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
             return LintFinding(rule, "error", f"{sentence}{where}", mending)
     for pattern, rule, sentence, mending in _KNOWN:
         if re.search(pattern, text):
-            return LintFinding(rule, "error", f"{sentence}{where}: {said}", mending)
+            told = sentence if rule in _SAY_ALL else f"{sentence}{where}: {said}"
+            return LintFinding(rule, "error", told, mending)
     return LintFinding(
-        "fails", "error", f"it fails{where}: {said}", "run the file by itself with these sizes and correct it"
+        "fails",
+        "error",
+        f"it fails{where}: {said}",
+        "correct it for these sizes; where the file runs by itself, it does not stand other sizes, other weights or other values of its inputs",
     )
 
 
 def _short(sentence: str) -> str:
+    sentence = _FOLDERS.sub("", sentence)
     return sentence if len(sentence) <= 300 else sentence[:297] + "..."

@@ -27,6 +27,7 @@ _MOST_BYTES = 64 << 20
 _OWN_WORDS = ("timeout", "out_of_memory", "not_judged")
 #: Where the output says nothing at all, what else could be said of inputs, rows and branches follows from that.
 _CAUSES = (
+    "empty_output",
     "shape_by_values",
     "changes_state",
     "not_finite",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,15 +29,8 @@ def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: i
     try:
         with torch.no_grad():
             explained = torch._dynamo.explain(model)(*inputs)
-        found: list[list[Any]] = []
-        for reason in explained.break_reasons:
-            lines = [frame.lineno for frame in reason.user_stack if frame.filename == path]
-            row = [lines[-1] if lines else 0, _first_line(str(reason.reason))]
-            if row not in found:
-                found.append(row)
-        if not found:
-            # A break within a loop has Dynamo leave the whole frame to Python, and no reason is kept.
-            found = _first_break(model, inputs, path)
+        # A break within a loop has Dynamo leave the whole frame to Python, and no reason is kept.
+        found = rows_of(explained.break_reasons, path) or _first_break(model, inputs, path)
         return {"graphs": int(explained.graph_count), "breaks": found, "problem": ""}
     except _Late:
         return {"graphs": 0, "breaks": [], "problem": f"tracing took longer than {most_s} s"}
@@ -50,6 +44,17 @@ def graph_breaks(model: torch.nn.Module, inputs: list[Any], path: str, most_s: i
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
         torch._dynamo.reset()
+
+
+def rows_of(reasons: Iterable[Any], path: str) -> list[list[Any]]:
+    """Line (of ``path``, 0 if none) and reason of each of Dynamo's reasons, without repetition."""
+    found: list[list[Any]] = []
+    for reason in reasons:
+        lines = [frame.lineno for frame in reason.user_stack if frame.filename == path]
+        row = [lines[-1] if lines else 0, _first_line(str(reason.reason))]
+        if row not in found:
+            found.append(row)
+    return found
 
 
 def _first_break(model: torch.nn.Module, inputs: list[Any], path: str) -> list[list[Any]]:

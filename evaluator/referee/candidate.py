@@ -331,6 +331,7 @@ class CandidateRun:
         try:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
             request = {"watch": self.watched, "compiles": self._compiles, "rehearses": rehearses}
+            request["delivered"] = self.candidate.delivered
             process.request(runner.LOAD, request, deadline_s, tuple(texts))
         finally:
             for text in texts:

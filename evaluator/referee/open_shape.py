@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.integrity.static import clean
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.roles.frames import TensorMeta
 from evaluator.shapes.space import Dims
+
+#: Of what a process says of its compiler.
+_MOST, _MOST_REASONS, _MOST_LETTERS = 1 << 20, 3, 160
 
 
 @dataclass
@@ -18,6 +22,8 @@ class Baseline:
     Attributes:
         code: digest of what the compiler generated; empty where that is not known.
         same_as: name of another one with as many threads for which it generated the same, and which is timed for both.
+        made: ``graphs``, ``graph_breaks`` between them, some ``reasons`` (line, words) and generated ``kernels``, as the compiler counted
+            them; empty where that is not known.
     """
 
     name: str
@@ -27,6 +33,23 @@ class Baseline:
     failure: str = ""
     code: str = ""
     same_as: str = ""
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def told(self, answer: dict[str, Any]) -> str:
+        """Notes what the process says that the compiler made, which describes and decides nothing; returns the code's digest."""
+        try:
+            made = answer["made"]
+            reasons = [
+                [min(int(line), _MOST), clean(words, _MOST_LETTERS)]
+                for line, words in made["reasons"][:_MOST_REASONS]
+            ]
+            counts = {
+                name: min(max(int(made[name]), 0), _MOST) for name in ("graphs", "graph_breaks", "kernels")
+            }
+            self.made = {**counts, "reasons": reasons}
+        except (KeyError, TypeError, ValueError):
+            pass  # nothing was counted, or it is not what we asked for
+        return str(answer.get("code") or "")[:64]
 
 
 @dataclass

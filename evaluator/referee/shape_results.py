@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from evaluator.referee import measure, pairs
@@ -11,7 +12,7 @@ from evaluator.referee.open_shape import OpenShape
 from evaluator.roles.runner import NOTHING_COMPILED
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize, time_speedup
-from evaluator.verdict import HEADLINE, ShapeResult
+from evaluator.verdict import BREAKS, HEADLINE, ShapeResult, compiled_words
 
 #: Strata whose shapes stand for others that might have been drawn.
 _DRAWN = ("near", "small")
@@ -27,7 +28,7 @@ def timed_result(split: str, shape: OpenShape, outcome: Outcome, timing: measure
         correct=True,
         error={"max_ratio": outcome.max_ratio, "max_abs": outcome.max_abs},
         timed=True,
-        baselines={b.name: {"median_us": b.median_us} for b in shape.baselines if not b.failure},
+        baselines={b.name: {"median_us": b.median_us, **b.made} for b in shape.baselines if not b.failure},
         best_baseline=timing.baseline,
         baseline_us=timing.baseline_us,
         candidate_us=timing.candidate_us,
@@ -119,7 +120,8 @@ def against(results: list[ShapeResult], unavailable: Mapping[str, str]) -> str:
     off = any(NOTHING_COMPILED in why for why in unavailable.values())
     if off and not any(name.startswith("compile") for name in names):
         return f"eager only, since {NOTHING_COMPILED},"
-    return "the best baseline"
+    broken = [words for words in compiled_words(asdict(result) for result in results) if BREAKS in words]
+    return f"the best baseline ({broken[0]})" if broken else "the best baseline"
 
 
 def _worst(timed: list[ShapeResult]) -> dict[str, float]:

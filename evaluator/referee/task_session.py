@@ -380,8 +380,7 @@ class TaskSession:
             "autocast": AUTOCAST_DTYPES.get(self.precision),
             "anew": anew,
         }
-        answer = side.process.request_json(runner.VARIANT, request, _COMPILE_SECONDS)
-        return str(answer.get("code") or "")[:64]
+        return baseline.told(side.process.request_json(runner.VARIANT, request, _COMPILE_SECONDS))
 
     def _prepare(self, shape: OpenShape, baseline: Baseline, *, anew: bool = False) -> None:
         try:

@@ -26,7 +26,9 @@ _WORD_BYTES = 8
 #: PyObject: reference count, type. PyDictObject: those, the number of entries, a version, the keys, the values.
 _TYPE_AT, _USED_AT, _KEYS_AT, _VALUES_AT = 8, 16, 32, 40
 #: What a request passes through on its way to the loop and back.
-_MODULES = ("blocks", "calls", "chain", "frames", "module_host", "open_shape", "runner", "turns", "wire")
+_MODULES = (
+    "blocks", "calls", "chain", "dispatch", "frames", "module_host", "open_shape", "runner", "turns", "wire",
+)  # fmt: skip
 #: The same of what passes through a GPU. Not read where there is none: it takes 0.1 ms.
 _MODULES_GPU = ("device_chain", "device_memory", "exchange", "gate")
 

@@ -24,6 +24,7 @@ from evaluator.roles import (
     calls,
     compiled_files,
     device_memory,
+    dispatch,
     interpreted,
     rehearsal,
     renewal,
@@ -63,6 +64,7 @@ class ModuleHost(Turns):
         #: torch's word for what the tier makes of float32 products of matrices on a GPU.
         self._products = "highest"
         self._unpacked: frozenset[str] = frozenset()
+        self._delivered = False
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -99,9 +101,9 @@ class ModuleHost(Turns):
             interpreted.prepare()
         if request.get("rehearses"):
             rehearsal.prepare(request["rehearses"])
-        name = _CANDIDATE if self.role == "candidate" else _REFERENCE
+        self._delivered = bool(request.get("delivered"))
         self.module = self._import(texts[0], "candidate" if self.role == "candidate" else "task")
-        self._class_of(self.module, name)
+        self._class_of(self.module, _CANDIDATE if self.role == "candidate" else _REFERENCE)
         self._reference_text = texts[1] if len(texts) > 1 else b""
         self.cpp.imported()
         return b""
@@ -392,7 +394,8 @@ class ModuleHost(Turns):
             shape.model.load_state_dict(state)
         shape.model.train(spec.training).to(self.device)
         shape.initial = [tensor.clone() for tensor in calls.members(shape.model, spec, metas)[1]]
-        shape.forwards = {"eager": calls.make(shape.model, shape.model, spec, shape.initial)}
+        call = dispatch.caller(shape.model, own=self.role != "candidate" or self._delivered)
+        shape.forwards = {"eager": calls.make(call, shape.model, spec, shape.initial)}
         if self.device.type == "cuda":
             del state
             torch.cuda.empty_cache()

@@ -8,7 +8,6 @@ import json
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
-from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +16,17 @@ import torch
 from torch import nn
 from torch._C._dynamo import guards
 
-from evaluator.roles import blocks, calls, chain, device_chain, device_memory, exact, frames, variants
+from evaluator.roles import (
+    blocks,
+    calls,
+    chain,
+    device_chain,
+    device_memory,
+    dispatch,
+    exact,
+    frames,
+    variants,
+)
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.gate import Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
@@ -55,15 +64,10 @@ class _Least(nn.Module):
         if self._device.type != "cpu":
             return None
         if self._made is not None:
-            return _constant(self._made)
+            return blocks.constant(self._made)
         if _empty_strided is None:
             return blocks.Fixed(torch.empty, (self._shape,))
         return blocks.Fixed(_empty_strided, (self._shape, self._strides, self._dtype))
-
-
-def _constant(result: Any) -> blocks.Fixed:
-    """A call without any Python that returns what was made before."""
-    return blocks.Fixed(itemgetter(0), ((result,),))
 
 
 class Turns:
@@ -90,6 +94,8 @@ class Turns:
         self._slots_place = (0, 0, 0)
         #: The large shape that was called last.
         self._pooled: Shape | None = None
+        #: What its module has in the place of torch's own call, once that was seen to run hooks.
+        self._own_call: dict[str, Any] = {}
 
     def bind(self, request: dict[str, Any], descriptors: list[int]) -> bytes:
         """Learns where the arguments of every slot lie in the arena; only the first slot is made."""
@@ -275,11 +281,13 @@ class Turns:
     def _make_null(shape: Shape, *, light: bool = False) -> None:
         """Adds the variant that returns an output made before; ``light``: a small one, where a real one takes gigabytes."""
         if NULL not in shape.forwards and light:
-            shape.forwards[NULL] = _constant(torch.zeros(1, device="cuda"))
+            shape.forwards[NULL] = blocks.constant(torch.zeros(1, device="cuda"))
         elif NULL not in shape.forwards:
             result = shape.forwards["eager"](*shape.slots[0].arguments)
             eager = shape.forwards["eager"]
-            shape.forwards[NULL] = eager.null(result) if isinstance(eager, calls.Call) else _constant(result)
+            shape.forwards[NULL] = (
+                eager.null(result) if isinstance(eager, calls.Call) else blocks.constant(result)
+            )
 
     def _warm_up(self, shape: Shape, forward: Any) -> None:
         until = time.perf_counter() + _WARM_SECONDS
@@ -333,7 +341,10 @@ class Turns:
         chained = bool(request["chain"])
         forward = shape.forwards[variant]
         if not chained:
-            forward = _recording(forward, results)
+            if shape.model is not None:
+                given = slots[0].arguments[: len(slots[0].arguments) - len(shape.spec.differentiable)]
+                self._own_call = dispatch.refuse_without_hooks(shape.model, given, self._own_call)
+            forward = blocks.recording(forward, results)
         strict = request["strict"] and self.device.type == "cuda"
         with (
             self._pool(timed=chained or request["pooled"]),
@@ -470,7 +481,7 @@ class Turns:
         if self.device.type == "cuda":
             # First calls are made outside of the pool; others need that memory now.
             torch.cuda.empty_cache()
-        return json.dumps({"code": code}).encode()
+        return json.dumps({"code": code, "made": variants.made.get(request["mode"])}).encode()
 
     def _slot_view(self, shape: Shape, offset: int, slots_from: int, meta: frames.TensorMeta) -> torch.Tensor:
         if self._slots is None:
@@ -486,14 +497,3 @@ def _report(
         raise ContractError("the outputs' shapes, dtypes or strides change from call to call")
     metas = tuple(meta_of(tensor) for tensor in outputs[0])
     return frames.encode_report(metas, addresses, states, structure)
-
-
-def _recording(forward: Any, results: list[Any]) -> Any:
-    """``forward``, which also keeps what it returned (in blocks that no clock is looking at)."""
-
-    def call(*arguments: Any) -> Any:
-        result = forward(*arguments)
-        results.append(result)
-        return result
-
-    return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from evaluator.precision import TIERS
+from evaluator.profiling.breaks import rows_of
 from evaluator.roles import calls
 from evaluator.roles.blocks import tensors_in
 from evaluator.roles.runner import NOTHING_COMPILED
@@ -30,6 +32,9 @@ MODES = (
 _NUMBER = "# AOT ID"
 #: How many graphs torch.compile had taken when the first variant was compiled in this process.
 _graphs_before: list[int] = []
+#: What it made of the module in this process, by mode: graphs, breaks between them, the first reasons, generated kernels.
+made: dict[str, dict[str, Any]] = {}
+_MOST_REASONS = 3
 
 
 def raise_recompile_limit() -> None:
@@ -98,7 +103,8 @@ def prepare(
     generated: list[str] = []
     if not _graphs_before:
         _graphs_before.append(_graphs())
-    with _generated_code(generated) if device.type == "cpu" else nullcontext():
+    path = getattr(sys.modules.get(type(shape.model).__module__), "__file__", None) or ""
+    with _counted(mode, path), _generated_code(generated) if device.type == "cpu" else nullcontext():
         _make(shape, name, mode, threads, device, autocast)
     # What was compiled here before, for the same sizes, is neither taken nor loaded again.
     if not generated and _graphs() == _graphs_before[0]:
@@ -122,6 +128,24 @@ def _graphs() -> int:
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
+
+
+@contextmanager
+def _counted(mode: str, path: str) -> Iterator[None]:
+    """Notes in :data:`made` what torch.compile makes meanwhile, by its own counts; ``path`` is the file of the module."""
+    from torch._dynamo.utils import graph_break_reasons
+    from torch._inductor import metrics
+
+    graphs, kernels, breaks = _graphs(), metrics.generated_kernel_count, len(graph_break_reasons)
+    yield
+    if _graphs() > graphs:
+        reasons = graph_break_reasons[breaks:]
+        made[mode] = {
+            "graphs": _graphs() - graphs,
+            "graph_breaks": len(reasons),
+            "reasons": rows_of(reasons, path)[:_MOST_REASONS],
+            "kernels": metrics.generated_kernel_count - kernels,
+        }
 
 
 @contextmanager

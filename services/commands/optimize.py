@@ -17,6 +17,18 @@ from services.commands.task_argument import EXIT_USAGE, json_of, task_field, tex
 from services.commands.working import Out, end, work_here
 from services.jobs.views import JobView
 
+#: Origins that propose by themselves.
+_PROPOSE = ("human", "compiler", "llm", "policy")
+
+
+def _those_that_propose(origins: list[str] | None) -> list[str] | None:
+    for origin in origins or ():
+        if origin not in _PROPOSE:
+            raise typer.BadParameter(
+                f"{origin!r} is not one of {', '.join(_PROPOSE)}; a candidate of your own is given by --from"
+            )
+    return origins
+
 
 def optimize(
     task: Annotated[str, typer.Argument(help="A task file, or the name of a task of the catalogue.")],
@@ -35,7 +47,11 @@ def optimize(
         int | None, typer.Option(help="Stop after so many candidates in a row without progress.")
     ] = None,
     origin: Annotated[
-        list[str] | None, typer.Option(help="Who may propose; repeat. Default: all configured.")
+        list[str] | None,
+        typer.Option(
+            callback=_those_that_propose,
+            help=f"What may propose: {', '.join(_PROPOSE)}; repeat. Default: all configured.",
+        ),
     ] = None,
     start_from: Annotated[
         Path | None, typer.Option("--from", help="A candidate or a kernel (.py, .cu, .cpp) to begin with.")

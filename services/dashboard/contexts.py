@@ -11,6 +11,7 @@ from typing import Any
 from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
+from evaluator.verdict import compiled_words
 from services.dashboard import charts, formats, listing, ranking, story, words
 
 EVENTS_SHOWN = 50
@@ -70,6 +71,7 @@ def job_context(
         "shapes": shapes,
         "own": own_shapes(candidate),
         "baseline_names": ranking.baseline_names(shapes),
+        "compiled_baselines": compiled_words(shapes),
         "shape_chart_wide": charts.shape_chart(timed, summary=summary, name="shapes-wide"),
         "shape_chart_narrow": charts.shape_chart(timed, summary=summary, narrow=True, name="shapes-narrow"),
         "map": rate_map_of(candidate, phase, verdict),

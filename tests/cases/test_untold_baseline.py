@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch._dynamo.utils import counters
 from evaluator.client import Referee
 from evaluator.roles import variants
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.verdict import compiled_words
 
 pytestmark = pytest.mark.attacks
 
@@ -60,7 +62,12 @@ def test_a_part_that_is_compiled_makes_a_baseline(referee: Referee) -> None:
     part = "\n\n@torch._dynamo.disable\ndef part(y):\n    return y * 0.5\n\n\nclass Model("
     task = _TASK.replace(_OFF, "").replace("class Model(", part).replace("y = y * 0.5 + x", "y = part(y) + x")
     verdict = _judged(referee, task)
-    assert "against the best baseline" in verdict["reason"] and "compile_default" in _baselines(verdict)
+    assert "compile_default" in _baselines(verdict)
+    line = 1 + task[: task.index("y = part(y)")].count("\n")
+    assert f"against the best baseline (compile_default: 1 graph break (line {line}: " in verdict["reason"]
+    made = next(row for row in verdict["shapes"][0]["baselines"].values() if "graphs" in row)
+    assert made["graphs"] == 2 and made["graph_breaks"] == 1 and made["kernels"] > 0
+    assert compiled_words(verdict["shapes"])[0].endswith("kernels generated")
 
 
 def test_a_module_without_kernels_of_its_own_has_a_compiled_baseline(referee: Referee) -> None:
@@ -80,6 +87,8 @@ def get_init_inputs():
 """
     verdict = _judged(referee, task, task.replace("class Model(", "class ModelNew("))
     assert "compile_default" in _baselines(verdict)
+    told = "compile_default: one graph, no kernel generated: calls of libraries alone"
+    assert told in compiled_words(verdict["shapes"]) and "against the best baseline at" in verdict["reason"]
 
 
 def test_what_is_compiled_a_second_time_in_one_process_is_no_less_compiled(
@@ -97,8 +106,12 @@ def test_what_is_compiled_a_second_time_in_one_process_is_no_less_compiled(
 
         return run
 
+    monkeypatch.setattr(variants, "made", {})
+
     def prepare() -> str:
-        return variants.prepare(None, "compile_default/1t", "compile_default", 1, torch.device("cpu"))
+        return variants.prepare(
+            SimpleNamespace(model=None), "compile_default/1t", "compile_default", 1, torch.device("cpu")
+        )
 
     monkeypatch.setattr(variants, "_make", make(False))
     for _ in range(2):

@@ -16,6 +16,14 @@ _SATURATED, _FEWEST = 0.99, 64
 
 def check_finite(probes: Sequence[Probe]) -> Iterator[LintFinding]:
     """Outputs without a single number."""
+    if all(values.size == 0 for probe in probes for result in probe.results for values in result.values):
+        yield LintFinding(
+            "empty_output",
+            "error",
+            f"its output has no elements ({_shape(probes[0], 0)} at {probes[0].where}), so there is nothing to compute",
+            "look for a slice that keeps nothing ([:, :0]), or a size that comes out as 0, and return what has elements",
+        )
+        return
     for output, name, severity in _results(probes):
         if all(_never_finite(values) for values in _all(probes, output)):
             yield LintFinding(

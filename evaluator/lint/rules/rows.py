@@ -53,7 +53,11 @@ def _mixed(probe: Probe) -> bool:
         return False
     contents = [
         first_row_changed(content, tensor, replacement)
-        if is_inexact(tensor.meta.dtype) and len(tensor.meta.shape) > 1 and tensor.meta.shape[0] == rows
+        if is_inexact(tensor.meta.dtype)
+        and len(tensor.meta.shape) > 1
+        and tensor.meta.shape[0] == rows
+        # All rows of a mask that was expanded are one.
+        and tensor.meta.strides[0]
         else content
         for content, replacement, tensor in zip(base, other, probe.shape.inputs.tensors, strict=True)
     ]

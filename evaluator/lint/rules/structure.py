@@ -58,7 +58,17 @@ def _constant_buffers(probe: Probe) -> list[str]:
         entry.name[:80]
         for entry in probe.shape.inputs.state
         if entry.kept and is_inexact(entry.meta.dtype) and entry.meta.elements and _is_one_number(entry)
+        if not _is_updated(probe, entry.name)
     ]
+
+
+def _is_updated(probe: Probe, name: str) -> bool:
+    """Whether a call leaves more than one number in a buffer: then it is an output, and no constant."""
+    buffers = probe.shape.inputs.call.buffers
+    if name not in buffers:
+        return False
+    after = [result.values[buffers.index(name) - len(buffers)] for result in probe.results]
+    return any((values != after[0].flat[0]).any() for values in after)
 
 
 def _is_one_number(entry: StateEntry) -> bool:
