@@ -25,7 +25,7 @@ from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import JobStore
-from evaluator.verdict import by_size
+from evaluator.verdict import by_size, ran_no_kernel
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -235,6 +235,11 @@ def _finish(
     by_sha256 = {candidate.sha256: candidate for candidate in baselines} | by_sha256
     members = tuple(by_sha256[sha256] for sha256 in plan["members"])
     reason = _sentence(members[0], plan, summary, verdict)
+    if ran_no_kernel(verdict) and not any(
+        row.get("decision") == "faster" for row in verdict.get("shapes") or ()
+    ):
+        why = "no improvement: optimized.py ran the reference and none of its kernels at every held-out shape that was watched"
+        return Delivery(NO_IMPROVEMENT, f"{why}; {reason}", summary=summary)
     if not is_improvement(summary):
         return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
     contents = BundleContents(
