@@ -42,7 +42,7 @@ _MEMBER = """
 import torch
 from torch import nn
 
-calls = []
+calls, wanted = [], []
 
 
 class Own(torch.autograd.Function):
@@ -57,6 +57,7 @@ class Own(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         calls.append("backward")
+        wanted.append(ctx.needs_input_grad)
         for one in gradients:
             if not one.is_contiguous() or one.data_ptr() % 64:
                 raise AssertionError("it was not judged with such a gradient")
@@ -201,6 +202,7 @@ def test_an_input_that_needs_no_gradient_gets_none(tmp_path: Path, wanted: int) 
     given = [value.detach().requires_grad_(place == wanted) for place, value in enumerate(given)]
     found = went(model, given, "sum")
     assert module.calls == ["forward", "backward"]
+    assert module.wanted == [(True, True, True)]
     assert [one is not None for one in found[1:3]] == [wanted == 0, wanted == 1]
     torch.testing.assert_close(found, went(reference, given, "sum"))
 
