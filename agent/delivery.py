@@ -27,7 +27,7 @@ from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import PLAN_STEPS, JobStore
-from evaluator.verdict import by_size
+from evaluator.verdict import by_size, ran_no_kernel
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -243,6 +243,10 @@ def _finish(
         reason = f"optimized.py failed on held-out shapes: {verdict['verdict']}: {verdict.get('reason', '')}"
         return Delivery(verdict["verdict"], reason, winner_sha256, None, summary)
     reason = _sentence(_members(store, plan)[0], plan, summary, verdict)
+    rows = verdict.get("shapes") or ()
+    if ran_no_kernel(verdict) and not any(row.get("decision") == "faster" for row in rows):
+        why = "no improvement: optimized.py ran the reference and none of its kernels at every held-out shape that was watched"
+        return Delivery(NO_IMPROVEMENT, f"{why}; {reason}", summary=summary)
     if not is_improvement(summary):
         return Delivery(NO_IMPROVEMENT, f"no improvement: {reason}", summary=summary)
     path = _bundle(spec, store, description, plan, delivered, reason, out_dir)

@@ -234,3 +234,10 @@ def without_measurement(
         elapsed_s=0.0,
         detail=detail,
     )
+
+
+def ran_no_kernel(verdict: Mapping[str, Any]) -> bool:
+    """Whether a file that brings kernels was watched and ran none of them, nor what a compiler or a graph made of the reference."""
+    fell_back = any(finding.get("rule") == "fallback_ran" for finding in verdict.get("findings") or ())
+    ran = {"own_kernel", "compiler", "launch_overhead_removal"} & set(verdict.get("labels") or ())
+    return fell_back and not ran

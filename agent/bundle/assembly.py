@@ -26,6 +26,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _TEMPLATE = _TEMPLATES / "drop_in.py.template"
 #: What follows the dispatcher, each a section of its own; plain Python as it is.
 _MODES = {
+    "gradients": "Gradients: how members are called that were judged forward and backward",
     "calls": "What is known of earlier calls",
     "modes": "Modes: other ways to choose than by the tree, and how one of them is asked for",
     "ranking": "Which members are likely to be fast at a shape that was never timed",
@@ -47,13 +48,14 @@ _TIER_SHARES = {"tf32": 8 * 2.0**-11, "fp16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8,
 #: What cuDNN computes in TF32 in the default tier.
 _CUDNN = re.compile(r"conv\w*\dd|convolution|lstm|gru|rnn", re.IGNORECASE)
 _OWN = (
-    "DEVICE ALIGNMENT_BYTES EVAL_ONLY INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose _choose_by_size "
+    "DEVICE ALIGNMENT_BYTES BY_MODE IN_TRAINING WITH_GRADIENTS INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose _choose_by_size "
     "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_tracing "
     "_is_autocasting _current_device _compiler _is_dynamo_compiling "
     "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
     "_module_call _global_hooks _before_any _after_any _before_any_back _after_any_back "
     "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
-    "_unsaved _takes_unsaved _same_values _NO_MEMORY _shapes_of _have_changed _forward"
+    "_unsaved _takes_unsaved _same_values _NO_MEMORY _PASSED_ON _shapes_of _have_changed _forward "
+    "_unjudged_gradients _OF_EVERY_MODULE _attributes _frozen _is_linked _with_state _Trace"
 ).split()
 
 
@@ -166,9 +168,9 @@ def assemble(
         sections.append(section)
     futures = sorted(reference.futures.union(*(section.futures for section in sections)))
     parts = [
-        _heading(task_name, members, device),
+        _heading(task_name, members, domain, device),
         *([f"from __future__ import {', '.join(futures)}\n"] if futures else []),
-        "".join(f"import {name}\n" for name in _MODULES) + "\nimport torch\n",
+        "".join(f"import {name}\n" for name in _MODULES) + "\nimport torch\nimport torch.utils.checkpoint\n",
         _banner("1. The reference as it was given: the fall-back, and the owner of all parameters"),
         reference.text,
     ]
@@ -182,7 +184,8 @@ def assemble(
         _dispatcher(members, reference.text, tree, domain, call, device, environment or {}),
         _constants(task_source, members, tree, domain, call, device, measured),
     ]
-    for number, (name, title) in enumerate(_MODES.items(), start=len(members) + 3):
+    wanted = {name: title for name, title in _MODES.items() if name != "gradients" or domain.backward}
+    for number, (name, title) in enumerate(wanted.items(), start=len(members) + 3):
         parts += [_banner(f"{number}. {title}"), mode_text(name)]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
@@ -192,7 +195,15 @@ def assemble(
     return text
 
 
-def _heading(task_name: str, members: Sequence[Candidate], device: str) -> str:
+def _with_or_without(domain: Domain) -> str:
+    """What the judged calls were beside their sizes, for the file's users."""
+    mode = " in training mode" if domain.training else ""
+    if domain.backward:
+        return f"{mode} and gradients of all its parameters are asked for"
+    return f"{mode} and no gradient is asked for (torch.inference_mode() or torch.no_grad())"
+
+
+def _heading(task_name: str, members: Sequence[Candidate], domain: Domain, device: str) -> str:
     lines = [
         f"{_docstring_safe(task_name)}: a drop-in replacement for the reference module. Needs torch, and what the member needs.",
         "",
@@ -203,8 +214,9 @@ def _heading(task_name: str, members: Sequence[Candidate], device: str) -> str:
             f"    {index}. {_docstring_safe(_one_line(member.label))} (origin: {member.origin}, sha256 {member.sha256[:16]})"
             for index, member in enumerate(members, start=1)
         ),
-        "Outside the judged domain (other devices, dtypes, layouts, sizes), and whenever a gradient is asked for, the",
-        "reference runs. `ModelNew(...).kernelwright_use(...)` has other ways to choose among members: by timing them here, by a",
+        "A member runs where a call lies in the judged domain (devices, dtypes, layouts, sizes)",
+        f"{_with_or_without(domain).lstrip()}; all else runs the",
+        "reference. `ModelNew(...).kernelwright_use(...)` has other ways to choose among members: by timing them here, by a",
         "memo of that, or one for all sizes. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
     ]
     return '"""' + "\n".join(lines) + '\n"""\n'
@@ -272,7 +284,10 @@ def _dispatcher(
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
         judged_with=_judged_with(environment, device),
-        eval_only=bool(_MODE_DEPENDENT.search(reference_text)),
+        by_mode=domain.training or bool(_MODE_DEPENDENT.search(_code(reference_text))),
+        in_training=domain.training,
+        with_gradients=domain.backward,
+        with_or_without=_with_or_without(domain),
         constructor_names=guards.constructor_names,
         constructor_guard=guards.constructor_body,
         layout_guard="\n".join([*(f"    {line}" for line in extra), guards.layout_body]),
@@ -293,6 +308,18 @@ def _dispatcher(
         inputs=domain.inputs,
         shapes=_shapes(domain),
     )
+
+
+def _code(text: str) -> str:
+    """The source without its comments and docstrings, which may speak of training as they like."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            node.body[0] = ast.Pass()
+    return ast.unparse(tree)
 
 
 def _shapes(domain: Domain) -> str:

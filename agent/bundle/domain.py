@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import keyword
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -83,6 +83,8 @@ class Domain:
         shapes: when an axis could not be explained, the only shapes allowed; else None.
         elements: total input elements at each probed point, keyed by `dims_key`.
         dtypes_at: dtypes of the tensors at each probed point, likewise.
+        training: whether calls were in training mode.
+        backward: whether calls were forward and backward.
     """
 
     dims: Dims
@@ -95,6 +97,8 @@ class Domain:
     shapes: tuple[tuple[tuple[int, ...], ...], ...] | None
     elements: Mapping[str, int]
     dtypes_at: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    training: bool = False
+    backward: bool = False
 
 
 def dims_key(dims: Dims) -> str:
@@ -130,9 +134,14 @@ def probe_domain(
     if result.status != "ok" or raw is None:
         raise AssemblyError(f"the task's inputs could not be built to find their domain ({result.status})")
     try:
-        return fit(dims, points, json.loads(raw), arguments)
+        found = fit(dims, points, json.loads(raw), arguments)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise AssemblyError(f"the description of the task's inputs makes no sense: {error!r}") from error
+    return replace(
+        found,
+        training=description.get("training") is True,
+        backward=description.get("direction") == "forward_backward",
+    )
 
 
 def fit(dims: Dims, points: Sequence[Dims], found: Any, arguments: Sequence[str]) -> Domain:

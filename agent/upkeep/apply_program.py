@@ -40,6 +40,11 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     report: dict[str, Any] = {}
     if request["first"]:
         task, optimized = _imported("task", folder / "task.py"), _imported("bundled", folder / "optimized.py")
+        if getattr(optimized, "WITH_GRADIENTS", False):
+            raise CannotApply(
+                "this bundle's kernels run forward and backward, and a splice is compared and timed without gradients: put "
+                "optimized.ModelNew in the submodule's place in the model's own code"
+            )
         write_test(request, folder)
         write_splice(
             request, folder, nn.Module(), {}, [], (), direct=True

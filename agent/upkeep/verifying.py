@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from agent.upkeep.reading import ReadBundle, Recorded
 from evaluator.fingerprint import changes, comparable, fingerprint, same_type, type_of
 from evaluator.sources import CandidateSource
+from evaluator.verdict import ran_no_kernel
 
 if TYPE_CHECKING:
     from evaluator.client import Referee
@@ -274,6 +275,11 @@ def _result(
         return REGRESSED, f"optimized.py is no longer accepted here; {said}"
     if ratio is None:
         return UNMEASURED, "none of the recorded shapes was timed here"
+    if "own_kernel" in bundle.labels and ran_no_kernel(verdicts[0]):
+        return (
+            REGRESSED,
+            "optimized.py runs the reference here: its own kernels were seen to run then, and none of them now",
+        )
     what = "the recorded speedup" if same_terms else "as fast as the best baseline here"
     interval = f"{ratio[0]:.3f} [{ratio[1]:.3f}, {ratio[2]:.3f}] times {what}"
     slower = [shape for shape in shapes if shape.status == "slower"]

@@ -83,6 +83,32 @@ def test_what_is_said_of_a_module_is_of_the_held_out_shapes_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("labels", "state"),
+    [(["library_call"], "failed"), (["own_kernel"], "succeeded"), (["compiler"], "succeeded")],
+)
+def test_a_module_that_runs_the_reference_everywhere_is_no_success(
+    tmp_path: Path, labels: list[str], state: str
+) -> None:
+    """By chance it comes out at 1.02x."""
+    fell_back = {"rule": "fallback_ran", "severity": "warning", "evidence": "none was seen to run"}
+
+    def judged(label: str, phase: str) -> dict[str, Any]:
+        verdict = says(1.5, 1.02)(label, phase)
+        if phase != "held_out":
+            return verdict
+        rows = [{**row, "decision": "undecided"} for row in verdict["shapes"]]
+        return {**verdict, "labels": labels, "findings": [fell_back], "shapes": rows}
+
+    outcome, _, _ = run(tmp_path, judged)
+    assert outcome.state == state, outcome.reason
+    if state == "failed":
+        assert outcome.verdict_word == NO_IMPROVEMENT and outcome.bundle_path is None
+        assert outcome.reason.startswith(
+            "no improvement: optimized.py ran the reference and none of its kernels"
+        )
+
+
+@pytest.mark.parametrize(
     ("summary", "delivered"),
     [
         ({"geomean_speedup": 1.0}, True),

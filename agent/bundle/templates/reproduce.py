@@ -17,6 +17,7 @@ Exit code: 0 the claims hold within the tolerance, 1 they do not, 2 they could n
 
 import argparse
 import copy
+import functools
 import importlib.util
 import inspect
 import json
@@ -34,16 +35,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ERROR_FACTOR = 4.0  # optimized.py may be this many times as far from float64 as the reference itself
 TIER_FACTOR = 8.0  # and so many times as far as the reference in float64 whose products have operands of the task's precision
 # Where the operands of products stand among the arguments of an operation.
-MATRICES = {
-    "mm": (0, 1),
-    "bmm": (0, 1),
-    "addmm": (1, 2),
-    "baddbmm": (1, 2),
-    "mv": (0, 1),
-    "addmv": (1, 2),
-    "dot": (0, 1),
-    "linear": (0, 1),
-}
+MATRICES = dict.fromkeys(("mm", "bmm", "mv", "dot", "linear"), (0, 1))
+MATRICES |= dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2))
 CUDNN = {"convolution": (0, 1), "_convolution": (0, 1), "_cudnn_rnn": (0, 1, 3)}
 
 
@@ -91,17 +84,21 @@ def build(task, dims, seed, device):
     with torch.no_grad():
         for name, tensor in [*reference.named_parameters(), *reference.named_buffers()]:
             if tensor.is_floating_point():
-                noise = (
-                    torch.rand_like(tensor)
-                    if name.endswith("running_var")
-                    else 0.1 * torch.randn_like(tensor)
-                )
-                tensor.add_(noise)
+                positive = name.endswith("running_var")
+                tensor.add_(torch.rand_like(tensor) if positive else 0.1 * torch.randn_like(tensor))
     inputs = []
     for _ in range(3):
         drawn = call(task.get_inputs, dims)
         inputs.append([value.to(device) if isinstance(value, torch.Tensor) else value for value in drawn])
-    return reference.to(device).eval(), inputs
+    if getattr(task, "DIRECTION", "forward") == "forward_backward":
+        inputs = [[leaf(value) for value in values] for values in inputs]
+    return reference.to(device).train(getattr(task, "TRAINING", False)), inputs
+
+
+def leaf(value):
+    """An input whose gradient is wanted, where it can have one."""
+    able = hasattr(value, "requires_grad_") and (value.is_floating_point() or value.is_complex())
+    return value.detach().requires_grad_() if able else value
 
 
 def worker(kind, device, threads, precision):
@@ -120,6 +117,29 @@ def worker(kind, device, threads, precision):
     task = load("task")
     optimized = load("optimized") if kind == "optimized" else None
     shapes = {}
+    backward = getattr(task, "DIRECTION", "forward") == "forward_backward"
+
+    def step(module, values, start=None, without=torch.inference_mode):
+        """What a call gives: results, gradients where the task asks for them, and with `start`, what buffers were before, buffers."""
+        buffers = dict(module.named_buffers()) if module.training and start else {}
+        for name, buffer in buffers.items():
+            buffer.copy_(start[name])
+        if not backward:
+            with without():
+                return [*flat(module(*values)), *(buffer.clone() for buffer in buffers.values())]
+        results = flat(module(*values))
+        roots = [one for one in results if one.requires_grad]
+        leaves = [one for one in (*values, *module.parameters()) if getattr(one, "requires_grad", False)]
+        found = torch.autograd.grad(
+            roots, leaves, [upstream(one.shape, one.dtype) for one in roots], materialize_grads=True
+        )
+        return [one.detach() for one in (*results, *found)] + [one.clone() for one in buffers.values()]
+
+    @functools.cache  # the same eighths for every module, which all dtypes can hold
+    def upstream(shape, dtype):
+        return (torch.randint(-16, 17, shape, generator=torch.Generator().manual_seed(1)) / 8).to(
+            device, dtype
+        )
 
     def prepare(number, dims, seed):
         began = time.perf_counter()
@@ -128,50 +148,56 @@ def worker(kind, device, threads, precision):
             arguments = call(task.get_init_inputs, dims) if hasattr(task, "get_init_inputs") else []
             module = optimized.ModelNew(*arguments)
             module.load_state_dict(reference.state_dict(), strict=True)
-            module = module.to(device).eval()
-        elif kind == "compile":
-            module = torch.compile(reference, dynamic=False)
+            module = module.to(device).train(reference.training)
         else:
-            module = reference
-        with torch.inference_mode():
-            for values in inputs:
-                module(*values)
-            explain = getattr(module, "kernelwright_explain", None) if kind == "optimized" else None
-            runs = explain(*inputs[0]) if explain else ""
-        shapes[number] = (module, inputs, reference)
+            module = torch.compile(reference, dynamic=False) if kind == "compile" else reference
+        start = {name: buffer.clone() for name, buffer in reference.named_buffers()}
+        for values in inputs:
+            step(module, values)
+        runs = seen(module, inputs[0]) if hasattr(module, "kernelwright_explain") else ""
+        shapes[number] = (module, inputs, reference, start)
         return {"runs": runs, "seconds": time.perf_counter() - began}
+
+    def seen(module, values):
+        """What such a call runs, in words; of a member it is counted whether it did, forwards and backwards."""
+        with torch.set_grad_enabled(backward):
+            runs = module.kernelwright_explain(*values)
+        if runs.startswith("reference") or not hasattr(module, "kernelwright_trace"):
+            return runs
+        with module.kernelwright_trace() as ran:
+            step(module, values)
+        return runs if len(ran) == 1 + backward else "reference: no kernel was seen to run in a call"
 
     def check(number):
         """Distance to float64 of the module and of the reference over all inputs, of the output that keeps least to its bound."""
-        module, inputs, reference = shapes[number]
+        module, inputs, reference, start = shapes[number]
         exact = copy.deepcopy(reference)._apply(widened)
-        outputs, same_kind = {}, True
-        with torch.inference_mode():
-            for values in inputs:
-                wide = [
-                    widened(value) if isinstance(value, torch.Tensor) else value
-                    for value in copy.deepcopy(values)
-                ]
-                truth, mine, theirs = flat(exact(*wide)), flat(module(*values)), flat(reference(*values))
-                tiered = truth
-                if products:
-                    # Outside of inference mode, where products are seen as such and not as a convolution's wrapper.
-                    with torch.inference_mode(False), torch.no_grad(), Rounding():
-                        tiered = flat(copy.deepcopy(exact)(*copy.deepcopy(wide)))
-                results = zip(truth, mine, theirs, tiered, strict=True)
-                for index, (right, got, usual, coarse) in enumerate(results):
-                    same = got.shape == usual.shape and got.dtype == usual.dtype
-                    same_kind = same_kind and same and same_odd_values(got, usual, right)
-                    if not same:
-                        continue
-                    inexact = got.is_floating_point() or got.is_complex()
-                    worst = outputs.setdefault(
-                        index, dict.fromkeys(("module", "reference", "tier", "scale"), 0.0)
-                    )
-                    worst["epsilon"] = torch.finfo(got.dtype).eps if inexact else 0.0
-                    for name, distance in distances(got, usual, coarse, right).items():
-                        worst[name] = max(worst[name], distance)
         nothing = dict.fromkeys(("module", "reference", "tier", "scale", "epsilon"), 0.0)
+        outputs, same_kind = {}, True
+        for values in inputs:
+            wide = [widened(one) if isinstance(one, torch.Tensor) else one for one in copy.deepcopy(values)]
+            wide = [leaf(one) for one in wide] if backward else wide
+            truth, mine, theirs = (
+                step(exact, wide, start),
+                step(module, values, start),
+                step(reference, values, start),
+            )
+            tiered = truth
+            if products:
+                # Outside of inference mode, where products are seen as such and not as a convolution's wrapper.
+                with Rounding():
+                    tiered = step(copy.deepcopy(exact), copy.deepcopy(wide), start, torch.no_grad)
+            results = zip(truth, mine, theirs, tiered, strict=True)
+            for index, (right, got, usual, coarse) in enumerate(results):
+                same = got.shape == usual.shape and got.dtype == usual.dtype
+                same_kind = same_kind and same and same_odd_values(got, usual, right)
+                if not same:
+                    continue
+                inexact = got.is_floating_point() or got.is_complex()
+                worst = outputs.setdefault(index, dict(nothing))
+                worst["epsilon"] = torch.finfo(got.dtype).eps if inexact else 0.0
+                for name, distance in distances(got, usual, coarse, right).items():
+                    worst[name] = max(worst[name], distance)
         worst = max(outputs.values(), key=lambda one: one["module"] - allowed(one), default=nothing)
         return {**worst, "same_kind": same_kind}
 
@@ -235,14 +261,15 @@ def worker(kind, device, threads, precision):
         return [tensor for item in items for tensor in flat(item)]
 
     def timed(number, calls):
-        module, inputs, _ = shapes[number]
-        with torch.inference_mode():
-            module(*inputs[0])
+        module, inputs, _, _ = shapes[number]
+        run = step if backward else lambda module, values: module(*values)
+        with torch.inference_mode(not backward):
+            run(module, inputs[0])
             if device == "cuda":
                 torch.cuda.synchronize()
             began = time.perf_counter()
             for index in range(calls):
-                module(*inputs[index % len(inputs)])
+                run(module, inputs[index % len(inputs)])
             if device == "cuda":
                 torch.cuda.synchronize()
             return {"us": (time.perf_counter() - began) / calls * 1e6}

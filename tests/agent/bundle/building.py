@@ -10,6 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -112,7 +113,11 @@ def optimized_text(
     measured: Measured | None = None,
 ) -> str:
     """The text of an optimized.py."""
-    found = probe(task, json.dumps(DIMS if dims is None else dims))
+    found = replace(
+        probe(task, json.dumps(DIMS if dims is None else dims)),
+        training="TRAINING = True" in task,
+        backward='DIRECTION = "forward_backward"' in task,
+    )
     chosen = members or [Candidate(MEMBER, "human", "scale and shift")]
     return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device, measured=measured)
 

@@ -232,6 +232,12 @@ def test_a_step_that_gets_faster_or_slower_is_told_apart(place: Path, tmp_path: 
     assert "slower by more than 2.0%" in " ".join(slow.sentences)
 
 
+def test_kernels_that_run_forward_and_backward_are_not_spliced(place: Path, tmp_path: Path) -> None:
+    other = bundle(place, tmp_path, ("import torch\n", "import torch\nWITH_GRADIENTS = True\n"))
+    with pytest.raises(CannotApply, match=r"put optimized\.ModelNew in the submodule's place"):
+        applied(place, tmp_path, other)
+
+
 def test_weights_of_another_kind_are_told(place: Path, tmp_path: Path) -> None:
     other = bundle(place, tmp_path)
     with pytest.raises(CannotApply, match=r"has no submodule 'blocks\.7'; it has"):

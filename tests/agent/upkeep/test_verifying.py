@@ -145,6 +145,17 @@ def test_kernels_that_no_longer_run_are_told() -> None:
     assert "kernelwright_explain" in words
 
 
+@pytest.mark.parametrize(("ran", "result"), [(["library_call"], "regressed"), (["own_kernel"], "holds")])
+def test_a_module_that_was_watched_and_runs_the_reference_does_not_hold(ran: list[str], result: str) -> None:
+    fell_back = [
+        {"rule": "fallback_ran", "severity": "warning", "evidence": "none of them was seen to run at n=0"}
+    ]
+    now = {**verdict(1.0), "labels": ran, "findings": fell_back}
+    found = conclude(bundle(1.0, labels=("own_kernel",)), [now], 0.02)
+    assert found.result == result
+    assert ("runs the reference here" in found.sentences[0]) is (result == "regressed")
+
+
 def measured(generator: random.Random, truth: float, half: float) -> float:
     return truth * (1 + generator.gauss(0, half / 1.96))
 
