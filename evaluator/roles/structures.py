@@ -29,7 +29,9 @@ def find(draws: list[torch.Tensor], *, seeded: bool) -> list[str]:
         return []
     if all(torch.equal(draw, first) for draw in draws[1:]):
         return [] if seeded else ["constant"]
-    draws = [draw.detach().to(torch.promote_types(draw.dtype, torch.float32)) for draw in draws]
+    draws = [draw.detach() for draw in draws]
+    if first.element_size() == 1:  # torch compares no float8
+        draws = [draw.float() for draw in draws]
     if not all(bool(torch.isfinite(draw).all()) for draw in draws):
         return []
     found = _few_values(draws) + _zeros(draws) + _square(draws)
@@ -45,17 +47,15 @@ def _few_values(draws: list[torch.Tensor]) -> list[str]:
 
 
 def _zeros(draws: list[torch.Tensor]) -> list[str]:
-    masks = [draw == 0 for draw in draws]
-    every, some = masks[0].clone(), masks[0].clone()
-    for mask in masks[1:]:
-        every &= mask
-        some |= mask
+    every, some = draws[0] == 0, draws[0] == 0
+    for draw in draws[1:]:
+        every &= draw == 0
+        some |= draw == 0
     shared = int(every.sum())
     if shared == 0 or shared == every.numel() or shared < _SAME_PLACES * int(some.sum()):
         return []
     if every.dim() >= 2:
-        outside = torch.ones_like(every)
-        above, below = not bool((outside.triu(1) & ~every).any()), not bool((outside.tril(-1) & ~every).any())
+        above, below = not bool((~every).triu(1).any()), not bool((~every).tril(-1).any())
         if above or below:
             return ["diagonal" if above and below else "lower_triangular" if above else "upper_triangular"]
     return ["zero_pattern"]
@@ -65,15 +65,25 @@ def _square(draws: list[torch.Tensor]) -> list[str]:
     first = draws[0]
     if first.dim() < 2 or first.shape[-1] != first.shape[-2] or first.shape[-1] < 2:
         return []
-    if all(torch.equal(draw, -draw.mT) for draw in draws):
+    if _mirrored(draws, -1.0):
         return ["antisymmetric"]
-    if not all(torch.allclose(draw, draw.mT, rtol=1e-6, atol=0.0) for draw in draws):
+    if not _mirrored(draws, 1.0):
         return []
     if first.shape[-1] <= _MOST_FACTORED and all(
         bool((torch.linalg.cholesky_ex(draw.double()).info == 0).all()) for draw in draws
     ):
         return ["symmetric", "positive_definite"]
     return ["symmetric"]
+
+
+def _mirrored(draws: list[torch.Tensor], sign: float) -> bool:
+    """Whether matrices are their transposes times ``sign``, but for rounding: a few rows first, since most are not."""
+    for rows in (min(_FIRST_LINES, draws[0].shape[-1]), draws[0].shape[-1]):
+        for draw in draws:
+            some, other = (one.narrow(-2, 0, rows).double() for one in (draw, draw.mT))
+            if not torch.allclose(some, sign * other, rtol=1e-6, atol=0.0):
+                return False
+    return True
 
 
 def _lines(draws: list[torch.Tensor], dimension: int, epsilon: float) -> Iterator[str]:
