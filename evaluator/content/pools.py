@@ -27,6 +27,8 @@ from evaluator.roles.frames import TensorMeta
 
 Array = np.ndarray[Any, Any]
 _POOL_ELEMENTS = 4096
+#: One element in so many of a slightly changed content.
+_PART_CHANGED = 64
 
 
 class Mixed(NamedTuple):
@@ -260,6 +262,24 @@ class TensorInput:
         if self.turned:
             return self._turned(self.draws[draw], offset)
         return np.roll(self.draws[draw], -offset)
+
+    def slightly_changed(self, content: Any) -> Any:
+        """A copy of a content (as spans are held: host values, or bytes on a GPU) with one in 64 elements replaced by others of its values."""
+        if not self.rollable:
+            return content
+        generator = np.random.default_rng(secrets.randbits(128))
+        on_device = not isinstance(content, np.ndarray)
+        changed = content.cpu().numpy().view(carrier(self.meta.dtype)) if on_device else content.copy()
+        able = np.arange(changed.size)
+        if self.keeps_zeros:
+            able = np.flatnonzero(to_float64(changed, self.meta.dtype))
+        places = generator.choice(able, -(-able.size // _PART_CHANGED), replace=False)
+        changed[places] = generator.choice(self.pool, places.size)
+        if not on_device:
+            return changed
+        import torch
+
+        return torch.from_numpy(changed.view(np.uint8)).to(content.device)
 
     def turned_on_device(self, draw: Any, seed: int) -> Any:
         """Flat bytes on a GPU of a draw there whose lines have changed places."""

@@ -394,9 +394,10 @@ class Fleet:
 
     def close(self) -> None:
         """Ends every fork server and with it every process that runs untrusted code."""
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
+        with self._lock:  # a thread that warms up may be taking it
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
         self._end_servers()
         if self._presence >= 0:
             os.close(self._presence)

@@ -23,6 +23,8 @@ from evaluator.roles import runner
 from evaluator.verdict import Finding
 
 _SECONDS = 60.0
+#: Each of a part of the weights, drawn anew; together all of them.
+_QUIET_CHANGES = 3
 #: Of weights that are changed, drawn from all; each process keeps what they were.
 _MOST_BYTES = 256 << 20
 #: What every device multiplies in place.
@@ -33,7 +35,9 @@ _DERIVES = "from_reference"
 
 
 def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
-    """One call at one of the shapes after weights have changed in place, and one after they have changed below version counters.
+    """Calls at one of the shapes after weights have changed in place, then after some have changed in part below version counters.
+
+    A candidate that watches a few values of a weight, or one weight of several, takes changes elsewhere for none.
 
     Both processes have their weights back when this returns.
 
@@ -46,10 +50,12 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
         return
     shape, names = secrets.choice(able)
     side = candidate.sides[shape.key]
-    for quietly in (False, True)[: 1 if _DERIVES in candidate.candidate.source else 2]:
+    for number in range(1 if _DERIVES in candidate.candidate.source else 1 + _QUIET_CHANGES):
+        quietly, some = number > 0, names
         if quietly:  # let it see the weights that are back, which version counters have told of
             call(side, shape, fresh(shape), run.outcomes[shape.key])
-        change = {"names": names, "seed": secrets.randbits(62), "quietly": quietly}
+            some = names[number - 1 :: min(_QUIET_CHANGES, len(names))]
+        change = {"names": some, "seed": secrets.randbits(62), "quietly": quietly, "half": quietly}
         if _renew(side, change) != runner.RENEWED:
             return  # from_reference made it
         try:

@@ -454,9 +454,8 @@ class ModuleHost(Turns):
             assert self.module is not None
             if getattr(self._class_of(self.module, _CANDIDATE), "from_reference", None) is not None:
                 return b""
-        renewal.renew(
-            self.shapes[request["shape"]], request["names"], request["seed"], quietly=request["quietly"]
-        )
+        how = {name: request[name] for name in ("names", "seed", "quietly", "half")}
+        renewal.renew(self.shapes[request["shape"]], **how)
         return RENEWED
 
     def kernels(self, request: dict[str, Any], descriptors: list[int]) -> bytes:

@@ -129,6 +129,15 @@ def test_a_declaration_that_is_none_is_refused(referee: Referee, more: str, word
 
 
 @pytest.mark.parametrize("precision", ["strict", "bf16", "fp16"])
+def test_a_softmax_that_is_cut_off_in_every_tier(referee: Referee, precision: str) -> None:
+    """Finite, and wrong where values are large: without products a tier's rounding leaves nothing to chance."""
+    source = with_precision(task(_task("torch.softmax(x, dim=-1)", "torch.randn(24, 40)")), precision)
+    cut = ("torch.softmax(x, dim=-1)", "(lambda e: e / e.sum(-1, keepdim=True))(torch.exp(x.clamp(-60, 60)))")
+    verdict = judge(referee, source, replaced(source, cut))
+    assert verdict["verdict"] == "incorrect", verdict["reason"]
+
+
+@pytest.mark.parametrize("precision", ["strict", "bf16", "fp16"])
 def test_a_softmax_without_its_maximum_in_every_tier(referee: Referee, precision: str) -> None:
     source = with_precision(task(_task("torch.softmax(x @ x.T, dim=-1)", "torch.randn(24, 40)")), precision)
     assert judge(referee, source, replaced(source))["verdict"] == "accepted"
