@@ -26,7 +26,7 @@ CONSTANT, FEW_VALUES = "constant", "few_values"
 _TRIANGULAR = ("lower_triangular", "upper_triangular", "diagonal", "zero_pattern")
 _SQUARE = ("symmetric", "antisymmetric", "positive_definite")
 #: Followed by the dimension along which they hold.
-_LINES = ("sum", "norm", "sorted")
+_LINES = ("sum", "norm", "sorted", "repeated")
 _IN_WORDS = {
     CONSTANT: "the same in every draw",
     FEW_VALUES: "few distinct values",
@@ -34,6 +34,7 @@ _IN_WORDS = {
     "sum": "the same sum along dimension",
     "norm": "the same norm along dimension",
     "sorted": "sorted along dimension",
+    "repeated": "one value all along dimension",
 }
 
 
@@ -42,7 +43,7 @@ class Structure:
     """What is known of one input.
 
     Attributes:
-        found: words of this module, ``sum``, ``norm`` and ``sorted`` with a dimension behind a colon.
+        found: words of this module, ``sum``, ``norm``, ``sorted`` and ``repeated`` with a dimension behind a colon.
         domain: one of :data:`DOMAINS`, empty where the task declares nothing.
     """
 

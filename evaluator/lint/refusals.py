@@ -133,7 +133,7 @@ def finding_of(failure: RoleFailure, where: str = "") -> LintFinding:
     for pattern, rule in _WITH_MENDING:
         if re.search(pattern, failure.sentence):
             sentence, _, mending = failure.sentence.partition("; ")
-            return LintFinding(rule, "error", f"{sentence}{where}", mending)
+            return LintFinding(rule, "error", sentence, mending)
     for pattern, rule, sentence, mending in _KNOWN:
         if re.search(pattern, text):
             told = sentence if rule in _SAY_ALL else f"{sentence}{where}: {said}"

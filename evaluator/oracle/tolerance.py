@@ -132,8 +132,9 @@ class Expected:
 
     @property
     def steady_rows(self) -> Array:
-        """Rows that rounding hardly touches, neither in the tier nor at all; shape (rows, 1)."""
-        return (self.bound <= _STEADY_FACTOR * self.strict) & (self.strict <= _STEADY)
+        """Rows that the tier's rounding hardly touches, or all of them where it touches none by much; shape (rows, 1)."""
+        every = self.bound <= _STEADY
+        return (self.bound <= _STEADY_FACTOR * self.strict) & (self.strict <= _STEADY) | every.all() & every
 
     @property
     def bounds(self) -> Bounds:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.content.pools import TensorInput
+from evaluator.content.structure import DRAWN
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import space
 from evaluator.oracle.compare import compare, widen
@@ -29,12 +30,15 @@ from evaluator.roles import runner
 from evaluator.roles.arena import carrier
 from evaluator.verdict import Finding
 
-_SECONDS = 60.0
+_SECONDS, _SMALL_BYTES = 60.0, 1 << 20
 _WORDS = {
     "strides": "inputs with other strides give {}; the delivered module hands such inputs to the reference",
     "train": "in train mode the reference gives another result and this gives the same; the delivered module uses the reference there",
     "threads": "two threads that call it at one time get {}; the delivered module does not guard against that: a module for each thread",
 }
+_CONSTANT = (
+    "other values of input {} than get_inputs() draws; the delivered module does not guard against that"
+)
 _HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are numbers here; the delivered module does not guard against that"
 _SPREADS = "from a NaN or Inf in an input, {} elements are no numbers here that are in the reference's result; the delivered module does not guard against that"
 
@@ -52,8 +56,17 @@ def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSha
     ]
     if not able or candidate.process is None or candidate.process.dead:
         return
-    shape = min(able, key=lambda one: one.inputs.input_bytes)
+    # Of the smaller ones the largest: at a size of 1 neither strides nor threads show.
+    small = [one for one in able if one.inputs.input_bytes <= _SMALL_BYTES]
+    shape = max(small, key=_size) if small else min(able, key=_size)
     side = candidate.sides[shape.key]
+    constant = [
+        str(number)
+        for number, tensor in enumerate(shape.inputs.given, 1)
+        if tensor.structure.way == DRAWN and is_inexact(tensor.meta.dtype)
+    ]
+    if constant:
+        run.findings.append(_limit("constant_inputs", _CONSTANT.format(", ".join(constant)), shape))
     try:
         _look_for_numbers(session, side, shape, run)
         side.fill(1)
@@ -68,6 +81,10 @@ def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSha
         # In train mode it is the same result that is wrong.
         if (name == "train" and name in found and not said) or (name != "train" and said):
             run.findings.append(_limit(name, words.format(said), shape))
+
+
+def _size(shape: OpenShape) -> int:
+    return shape.inputs.input_bytes
 
 
 def _asked(side: Side, questions: list[str]) -> dict[str, str]:

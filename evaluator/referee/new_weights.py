@@ -25,19 +25,19 @@ from evaluator.verdict import Finding
 _SECONDS = 60.0
 #: Each of a part of the weights, drawn anew; together all of them.
 _QUIET_CHANGES = 3
+_STATISTICS = ("running_mean", "running_var")
 #: Of weights that are changed, drawn from all; each process keeps what they were.
 _MOST_BYTES = 256 << 20
 #: What every device multiplies in place.
 _MULTIPLIED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 _HINT = "make what is derived from weights in from_reference, or at every call"
-#: In a source: a module that makes derived weights again when autograd's version counters say so can be told by these alone.
-_DERIVES = "from_reference"
 
 
 def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
-    """Calls at one of the shapes after weights have changed in place, then after some have changed in part below version counters.
+    """Calls at one of the shapes after weights have changed in place, statistics alone, then some in part below version counters.
 
-    A candidate that watches a few values of a weight, or one weight of several, takes changes elsewhere for none.
+    A candidate that watches a few values of a weight, or one weight of several, takes changes elsewhere for none. A delivered module is not
+    asked for the latter: it makes derived weights again when version counters say so, and its documentation says that.
 
     Both processes have their weights back when this returns.
 
@@ -46,16 +46,19 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
     """
     plan = shapes[0].inputs.call
     able = [(shape, names) for shape in shapes if not shape.large and (names := _drawn(shape))]
-    if not able or not plan.plain or plan.training:
+    if not able or plan.training:
         return
     shape, names = secrets.choice(able)
     side = candidate.sides[shape.key]
-    for number in range(1 if _DERIVES in candidate.candidate.source else 1 + _QUIET_CHANGES):
-        quietly, some = number > 0, names
-        if quietly:  # let it see the weights that are back, which version counters have told of
+    statistics = [name for name in names if name.endswith(_STATISTICS)]
+    quiet = (
+        [] if candidate.candidate.delivered else [names[at::_QUIET_CHANGES] for at in range(_QUIET_CHANGES)]
+    )
+    for some in filter(None, [names, statistics, *quiet]):
+        quietly = any(some is part for part in quiet)
+        if some is not names:  # let it see the weights that are back, which version counters have told of
             call(side, shape, fresh(shape), run.outcomes[shape.key])
-            some = names[number - 1 :: min(_QUIET_CHANGES, len(names))]
-        change = {"names": some, "seed": secrets.randbits(62), "quietly": quietly, "half": quietly}
+        change = {"names": some, "seed": secrets.randbits(62), "quietly": quietly, "one_row": quietly}
         if _renew(side, change) != runner.RENEWED:
             return  # from_reference made it
         try:
@@ -100,16 +103,19 @@ def _look(
 
 
 def _drawn(shape: OpenShape) -> list[str]:
-    """Names of parameters that were drawn anew, in random order as far as they fit.
+    """Names of weights that were drawn anew (running statistics, too), in random order as far as they fit.
 
-    Not of buffers, whose values (tables, masks) a candidate may know, nor of tied ones, which it may have once or twice.
+    Not of buffers that were not (tables, masks), whose values a candidate may know, nor of tied ones, which it may have once or twice.
     """
     every = shape.inputs.state
     tied = Counter(id(one.values) for one in every)
     entries = [
         one
         for one in every
-        if one.parameter and not one.kept and one.meta.dtype in _MULTIPLIED and tied[id(one.values)] == 1
+        if (one.parameter or one.name.endswith(_STATISTICS))
+        and not one.kept
+        and one.meta.dtype in _MULTIPLIED
+        and tied[id(one.values)] == 1
     ]
     names, left_bytes = [], _MOST_BYTES
     for entry in secrets.SystemRandom().sample(entries, len(entries)):

@@ -73,8 +73,8 @@ def _why(side: Side) -> str:
         )
     if seen.get("random"):
         return (
-            "it draws random numbers (dropout in train mode, torch.rand in forward()); draw them in get_inputs() and hand them over "
-            "as an input, or put the module into eval mode"
+            "it draws random numbers (dropout that does not ask self.training, torch.rand in forward()); draw them in get_inputs() and hand "
+            "them over as an input, or leave them out in eval mode"
         )
     return (
         "it keeps something from call to call that is no buffer (an attribute that forward() sets, a cache), or draws random numbers that "

@@ -454,7 +454,7 @@ class ModuleHost(Turns):
             assert self.module is not None
             if getattr(self._class_of(self.module, _CANDIDATE), "from_reference", None) is not None:
                 return b""
-        how = {name: request[name] for name in ("names", "seed", "quietly", "half")}
+        how = {name: request[name] for name in ("names", "seed", "quietly", "one_row")}
         renewal.renew(self.shapes[request["shape"]], **how)
         return RENEWED
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 
-def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, half: bool = False) -> None:
+def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, one_row: bool = False) -> None:
     """Multiplies weights by factors of 0.5 to 1.5, one for each first index, or puts them back as they were.
 
     Args:
@@ -17,7 +17,7 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, half
         names: of the weights, in the state dict.
         seed: of the factors, the same in every process; None puts the weights back.
         quietly: writes below autograd's version counters, as optimizers of their own and some loaders do.
-        half: about half of the first indices keep their values, so that few of them tell nothing of the others.
+        one_row: all but one of the first indices keep their values, so that these tell nothing of it.
     """
     state = shape.model.state_dict(keep_vars=True)
     shape.exact.model = None  # the float64 twin is made anew
@@ -34,8 +34,9 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, half
         generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
         rows = weight.shape[0] if weight.dim() else 1
         factors = generator.uniform(0.5, 1.5, rows).astype(np.float32)
-        if half and rows > 1:
-            factors[generator.permutation(rows)[: rows // 2]] = 1.0
+        if one_row:
+            changed = generator.integers(rows)
+            factors[:] = np.where(np.arange(rows) == changed, generator.choice([0.5, 1.5]), 1.0)
         wide = torch.from_numpy(factors).to(weight.device).to(_real(weight))
         wide = wide.reshape([rows] + [1] * (weight.dim() - 1)) if weight.dim() else wide.reshape([])
         if quietly:

@@ -94,6 +94,9 @@ def _lines(draws: list[torch.Tensor], dimension: int, epsilon: float) -> Iterato
     few = [_part(draw, dimension) for draw in draws]
     # Random numbers have sums that differ by their root; those of numbers that were divided by it, by rounding.
     tolerance = 8 * epsilon / length**0.5 + 2e-6
+    if _repeated(few, dimension) and _repeated(draws, dimension):
+        yield f"repeated:{dimension}"
+        return
     for kind, holds in (("sum", _same_sums), ("norm", _same_norms), ("sorted", _sorted)):
         if holds(few, dimension, tolerance) and holds(draws, dimension, tolerance):
             yield f"{kind}:{dimension}"
@@ -104,6 +107,11 @@ def _part(draw: torch.Tensor, dimension: int) -> torch.Tensor:
         if other != dimension:
             draw = draw.narrow(other, 0, min(draw.shape[other], _FIRST_LINES))
     return draw
+
+
+def _repeated(draws: list[torch.Tensor], dimension: int) -> bool:
+    """Whether lines are of one value each, as in a mask that was spread over heads or rows."""
+    return all(bool((draw == draw.narrow(dimension, 0, 1)).all()) for draw in draws)
 
 
 def _same_sums(draws: list[torch.Tensor], dimension: int, tolerance: float) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.sources import CandidateSource
-from tests.evaluator.judging import judge, rules, task
+from tests.evaluator.judging import judge, replaced, rules, task
 
 _FOLDER = Path(__file__).parent
 _LAZY = (_FOLDER / "lazy_weights_candidate.py").read_text()
@@ -75,6 +75,12 @@ _BY_FOUR_VALUES = """w = self.a.weight
         seen = [*(one.data_ptr() for one in self.parameters()), *(one._version for one in self.parameters()), *w.flatten()[:4].tolist()]
         if seen != self.seen:
             self.made, self.seen = self.merged(), seen"""
+_BY_ONE_ROW = """seen = self.a.weight[0].clone()
+        if self.seen is None or not torch.equal(seen, self.seen):
+            self.made, self.seen = self.merged(), seen"""
+_BY_SOME_VALUES = """seen = torch.cat([one.flatten()[::331] for one in self.parameters()])
+        if self.seen is None or not torch.equal(seen, self.seen):
+            self.made, self.seen = self.merged(), seen"""
 _ONLY_THE_BIAS = "self.made = (self.made[0] if self.made else self.merged()[0], self.merged()[1])"
 _FROM_REFERENCE = """
     @classmethod
@@ -102,9 +108,9 @@ def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
         (_BY_VERSION, "", "below autograd's version counters"),
         (_BY_FOUR_VALUES, "", "below autograd's version counters"),
         (_ONCE, _FROM_REFERENCE, None),
-        # A delivered module makes parts anew that from_reference made, when version counters say so; what they do not say is a limit.
-        (_BY_VERSION, "\n    # as from_reference would\n", None),
-        (_ONCE, "\n    # as from_reference would\n", "in place"),
+        (_BY_VERSION, "\n    # a comment on from_reference\n", "below autograd's version counters"),
+        (_BY_ONE_ROW, "", "below autograd's version counters"),
+        (_BY_SOME_VALUES, "", "below autograd's version counters"),
     ],
 )
 def test_derived_weights(referee: Referee, made: str, more: str, how: str | None) -> None:
@@ -117,6 +123,65 @@ def test_derived_weights(referee: Referee, made: str, more: str, how: str | None
     assert verdict["reason"].startswith(f"after its weights changed {how}, wrong result"), verdict["reason"]
     assert "make what is derived from weights in from_reference, or at every call" in verdict["reason"]
     assert "stale_weights" in rules(verdict)
+
+
+def test_a_delivered_module_may_go_by_version_counters(referee: Referee) -> None:
+    """It makes parts anew that from_reference made, when these say so; what they do not say is a limit."""
+    for made, word in ((_BY_VERSION, "accepted"), (_ONCE, "incorrect")):
+        candidate = CandidateSource(_CANDIDATE.replace("{made}", made), "external", "inline", delivered=True)
+        assert judge(referee, task(_TASK), candidate)["verdict"] == word
+
+
+def test_running_statistics_change_too(referee: Referee) -> None:
+    reference = _TASK.replace(
+        'self.register_buffer("shift", torch.zeros(32))', "self.norm = nn.BatchNorm1d(32)"
+    )
+    reference = reference.replace(
+        "torch.relu(self.b(self.a(x)) + self.shift)", "self.norm(self.b(self.a(x)))"
+    )
+    kept = """seen = sum(one.double().sum().item() for one in self.parameters())
+        if seen != self.seen:
+            self.seen, self.scale = seen, self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
+            self.offset = self.norm.bias - self.norm.running_mean * self.scale
+        return self.b(self.a(x)) * self.scale + self.offset"""
+    source = task(reference)
+    made = ("self.norm = nn.BatchNorm1d(32)", "self.norm = nn.BatchNorm1d(32)\n        self.seen = None")
+    verdict = judge(referee, source, replaced(source, made, ("return self.norm(self.b(self.a(x)))", kept)))
+    assert verdict["verdict"] == "incorrect" and "after its weights changed" in verdict["reason"], verdict[
+        "reason"
+    ]
+
+
+def test_weights_that_backward_keeps(referee: Referee) -> None:
+    reference = _TASK + "\nDIRECTION = 'forward_backward'\n"
+    source = task(reference)
+    assert judge(referee, source, replaced(source))["verdict"] == "accepted"
+    stale = (
+        "return torch.relu(self.b(self.a(x)) + self.shift)",
+        "return torch.relu(_Kept.apply(self.a(x), self.b.weight, self.b.bias) + self.shift)",
+    )
+    function = (
+        "class ModelNew(",
+        """class _Kept(torch.autograd.Function):
+    weight = None
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        if _Kept.weight is None:
+            _Kept.weight = weight.detach().clone()
+        ctx.save_for_backward(x)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g @ _Kept.weight, g.T @ x, g.sum(0)
+
+
+class ModelNew(""",
+    )
+    verdict = judge(referee, source, replaced(source, stale, function))
+    assert verdict["verdict"] == "incorrect", verdict["reason"]
 
 
 def test_one_weight_of_many_that_a_candidate_watches_is_not_enough(referee: Referee) -> None:
@@ -192,9 +257,7 @@ def test_a_table_that_a_candidate_knows_stays(referee: Referee) -> None:
 def test_what_follows_version_counters_is_right_when_it_is_timed(referee: Referee, made: str) -> None:
     """Weights come back before anything is timed, and counters tell of that, too: a delivered module kept those of the change."""
     source = task(_TASK)
-    text = _CANDIDATE.replace("{made}", made) + "\n    # as from_reference would\n"
-    verdict = referee.evaluate(
-        source, CandidateSource(text, "external", "inline"), splits=["visible"], shapes={"visible": [{}]}
-    )
+    delivered = CandidateSource(_CANDIDATE.replace("{made}", made), "external", "inline", delivered=True)
+    verdict = referee.evaluate(source, delivered, splits=["visible"], shapes={"visible": [{}]})
     assert verdict["verdict"] == "accepted", verdict["reason"]
     assert verdict["shapes"][0]["timed"]
