@@ -76,8 +76,8 @@ _TRANSFORMS: dict[str, Callable[[Array, Any], Array]] = {
 
 def names(inputs: list[TensorInput]) -> list[str]:
     """Names of the distributions that suit these inputs; ``task`` is the task's own and comes twice."""
-    changed = any(tensor.transformable for tensor in inputs)
-    return ["task", "task", *(_TRANSFORMS if changed else ())]
+    others = [name for name in _TRANSFORMS if any(changes(name, tensor) for tensor in inputs)]
+    return ["task", "task", *others]
 
 
 def transformed(name: str, rows: Array, tensor: TensorInput, draws: Any, *, signs: bool = False) -> Array:
@@ -104,7 +104,8 @@ def transformed(name: str, rows: Array, tensor: TensorInput, draws: Any, *, sign
 
 def changes(name: str, tensor: TensorInput) -> bool:
     """Whether an input differs in the named distribution from the task's own."""
-    return name != "task" and tensor.transformable
+    stays = tensor.structure.domain == "in_range" and name != "constant_rows"
+    return name != "task" and tensor.transformable and not stays
 
 
 def draw(name: str, tensor: TensorInput, *, signs: bool = False, common: Array | None = None) -> Array:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What a task may declare of an input, ``DOMAIN = {"x": "non_negative"}``: what its values are, or that it is used as it is drawn.
-DOMAINS = ("non_negative", "positive", "as_drawn")
+#: What a task may declare of an input, ``DOMAIN = {"x": "non_negative"}``: what its values are (in the range of
+#: its draws, nothing else of them), or that it is used as it is drawn.
+DOMAINS = ("non_negative", "positive", "in_range", "as_drawn")
 FREE, PLACED, TURNED, DRAWN = "free", "placed", "turned", "drawn"
 
 CONSTANT, FEW_VALUES = "constant", "few_values"

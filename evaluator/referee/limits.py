@@ -20,7 +20,7 @@ from evaluator.oracle.arrays import space
 from evaluator.oracle.compare import compare, widen
 from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import Rejected, call, values_of, where
+from evaluator.referee.correctness import Rejected, call, own_case, values_of, where
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.run_state import RunState
@@ -72,6 +72,8 @@ def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSha
         side.fill(1)
         asked = [name for name in _WORDS if name != "train" or _changes_in_training(session, shape)]
         found = _asked(side, asked)
+    except RoleReported:
+        return
     except RoleFailure as failure:
         if failure.role == "reference":
             raise
@@ -98,47 +100,71 @@ def _asked(side: Side, questions: list[str]) -> dict[str, str]:
 def _changes_in_training(session: TaskSession, shape: OpenShape) -> bool:
     if session.training:
         return False
-    shape.side.fill(1)
-    return bool(_asked(shape.side, ["train"])["train"])
+    if "in_training" not in shape.checks:
+        shape.side.fill(1)
+        shape.checks["in_training"] = bool(_asked(shape.side, ["train"])["train"])
+    return bool(shape.checks["in_training"])
 
 
 def _look_for_numbers(session: TaskSession, side: Side, shape: OpenShape, run: RunState) -> None:
-    """One call with a NaN and an Inf in an input, judged where the reference gives numbers."""
-    able = [place for place, tensor in enumerate(shape.inputs.tensors) if tensor.transformable]
-    if not able:
+    """One call with a NaN and an Inf in an input, judged where these do not reach in the reference's result."""
+    if "spoiled" not in shape.checks:
+        shape.checks["spoiled"] = _spoiled_case(session, shape, run.findings)
+    if shape.checks["spoiled"] is None:
         return
-    place = secrets.choice(able)
-    shape.side.fill_from("task")
-    contents = shape.side.contents(0)
-    contents[place] = _spoiled(contents[place], shape.inputs.tensors[place])
-    try:
-        own = own_result(shape, "NaN and Inf", contents)
-    except RoleReported:
-        return
-    case = case_of(session, shape, replace(own, signs=True), run.findings)
-    block, spans = call(side, shape, own, run.outcomes[shape.key])
-    values = values_of(block, spans)
-    hides, spreads = _compared(shape, case, values)
+    case, untouched = shape.checks["spoiled"]
+    block, spans = call(side, shape, case, run.outcomes[shape.key])
+    hides, spreads = _compared(shape, case, untouched, values_of(block, spans))
     if hides:
         run.findings.append(_limit("nan_hidden", _HIDES.format(hides), shape))
     if spreads:
         run.findings.append(_limit("nan_spreads", _SPREADS.format(spreads), shape))
 
 
-def _compared(shape: OpenShape, case: Case, values: list[Any]) -> tuple[int, int]:
+def _spoiled_case(
+    session: TaskSession, shape: OpenShape, findings: list[Finding]
+) -> tuple[Case, list[Any]] | None:
+    """A content with NaN and Inf, what is expected, and per output which rows are as they are without these; None where it has none."""
+    able = [
+        place
+        for place, tensor in enumerate(shape.inputs.tensors)
+        if tensor.transformable and tensor.structure.domain != "in_range"
+    ]
+    if not able:
+        return None
+    place = secrets.choice(able)
+    clean = own_case(session, shape, findings)
+    contents = list(clean.contents)
+    contents[place] = _spoiled(contents[place], shape.inputs.tensors[place])
+    try:
+        own = own_result(shape, "NaN and Inf", contents)
+    except RoleReported:
+        return None
+    case = case_of(session, shape, replace(own, signs=True), findings)
+    # Whole rows: a single element of a row that is touched may be the same by chance.
+    pairs = zip(case.expected, clean.expected, strict=True)
+    return case, [space(a.own).max_of_rows((a.own != b.own) * 1.0) == 0.0 for a, b in pairs]
+
+
+def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[Any]) -> tuple[int, int]:
     """How many elements are numbers that should not be, and the other way round."""
     hides = spreads = 0
-    for value, expected in zip(values, case.expected, strict=True):
+    for value, expected, same in zip(values, case.expected, untouched, strict=True):
         if not is_inexact(expected.dtype):
             continue
         got = widen(value, expected.dtype).reshape(expected.own.shape)
         xp = space(got)
-        finite, numbers = xp.isfinite(got), xp.isfinite(expected.own) & xp.isfinite(expected.exact)
+        finite = xp.isfinite(got)
         hides += int((finite & ~xp.isfinite(expected.own) & ~xp.isfinite(expected.exact)).sum())
-        spreads += int((numbers & ~finite).sum())
-        comparison = compare(value, replace(expected, own=xp.where(finite, expected.own, float("nan"))))
+        spreads += int((same & ~finite).sum())
+        comparison = compare(
+            value, replace(expected, own=xp.where(same & finite, expected.own, float("nan")))
+        )
         if not comparison.ok:
-            sentence = f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} where the reference's are not touched by them: {comparison.words}"
+            sentence = (
+                f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} where these do not reach in the reference's result: "
+                f"{comparison.words}"
+            )
             raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
     return hides, spreads
 

@@ -21,6 +21,7 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {"count": Dim(1, 2097152, default=8192, gpu=2097152)}
+DOMAIN = {"order": "in_range", "x": "in_range"}
 #: With arguments up to 48 the largest term stands at 24 or before and the rest beyond this one is below float64's spacing.
 TERMS = 112
 

@@ -22,6 +22,7 @@ import torch.nn as nn
 from kernelbench_tasks import Dim
 
 DIMS = {"count": Dim(1, 2097152, default=8192, gpu=2097152)}
+DOMAIN = {"order": "in_range", "x": "in_range"}
 #: Narrower than the peak for arguments up to 48, and far enough for orders up to 48.
 STEP, NODES = 0.0625, 144
 

@@ -78,7 +78,7 @@ class Judged:
 
     def __init__(self, module: Module) -> None:
         meta = large._contiguous("float32", (ROWS, COLS))
-        given = SimpleNamespace(meta=meta, size=ROWS * COLS)
+        given = SimpleNamespace(meta=meta, size=ROWS * COLS, rollable=True, turned=False)
         dtype = str(module(torch.rand(2, COLS)).dtype).removeprefix("torch.")
         call = SimpleNamespace(plain=True, backward=False)
         inputs = SimpleNamespace(

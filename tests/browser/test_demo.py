@@ -78,12 +78,13 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
     console.print(board(candidates, candidates[0]["sha256"]))
     lines = [line.split("│")[1:-1] for line in console.export_text().splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in line] for line in lines]
-    assert cells[0][:6] == [
+    assert cells[0][:7] == [
         "1",
         "one pass  winner",
         "human: exemplar library",
         "1.64×",
         "1.61 to 1.68",
+        "",  # before the choice
         "1.50×",
     ]
     assert cells[1][:3] == ["2", "mode\N{REPLACEMENT CHARACTER}[2Jx", "compiler"]

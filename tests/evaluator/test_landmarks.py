@@ -152,7 +152,7 @@ def test_work_changes_nothing(harness: _Harness) -> None:
 
     chained = harness.host.chain
     argument, pool = torch.randn(4, 8), torch.randn(16)
-    slots = [blocks.Slot([argument], [argument], [(0, pool, 7)])] * 200
+    slots = [blocks.Slot([argument], [argument], [(0, pool, 7, 0)])] * 200
     module = torch.nn.LayerNorm(8)
     for _ in range(20):
         blocks.run(module, slots, chained, 5, True, torch.device("cpu"))
@@ -183,7 +183,7 @@ def test_the_loop_of_c_does_what_the_loop_of_python_does(
         for made in (harness.host.chain, chain.NumpyChain()):
             torch.manual_seed(1)
             arguments, pool = [torch.randn(4, 8) for _ in range(6)], torch.randn(16)
-            slots = [blocks.Slot([x], [x], [(0, pool, 5)]) for x in arguments]
+            slots = [blocks.Slot([x], [x], [(0, pool, 5, 0)]) for x in arguments]
             if found:
                 whens = iter([chain.when_of(state) for state in found[0][1]])
                 monkeypatch.setattr(blocks, "now", whens.__next__)
@@ -207,7 +207,7 @@ def test_what_a_call_raises_is_raised(harness: _Harness) -> None:
         return [x] * len(seen)
 
     argument = torch.randn(4, 8)
-    slots = [blocks.Slot([argument], [argument], [(0, torch.randn(16), 5)])] * 3
+    slots = [blocks.Slot([argument], [argument], [(0, torch.randn(16), 5, 0)])] * 3
     device = torch.device("cpu")
     with pytest.raises(KeyError, match="seen"):
         blocks.run(fails, slots, harness.host.chain, 1, True, device)

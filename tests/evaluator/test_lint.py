@@ -22,7 +22,7 @@ from evaluator.lint.findings import LintFinding, Report, read_report, report_jso
 from evaluator.lint.refusals import finding_of
 from evaluator.lint.report_store import ReportStore
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import make_case
+from evaluator.referee.correctness import own_case
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.evaluator.defective_tasks import DEFECTS, SOUND
@@ -79,9 +79,9 @@ def test_a_look_at_equal_sizes_alone_takes_one_content(
 
     def counted(session: Any, shape: Any, *more: Any) -> Any:
         drawn[tuple(shape.dims.values())] += 1
-        return make_case(session, shape, *more)
+        return own_case(session, shape, *more)
 
-    monkeypatch.setattr(probe, "make_case", counted)
+    monkeypatch.setattr(probe, "own_case", counted)
     core = RefereeCore("cpu", tmp_path, "landlock")
     try:
         assert core.lint(TaskSource("square", source))["ok"]

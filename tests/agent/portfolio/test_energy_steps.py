@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from agent.candidates import Candidate
+from agent.clock import Clock
 from agent.job import _Job
 from agent.judging import ENERGY_STEPS, rejected_meanwhile, relative_joules
 from agent.stores.folder import FolderStore
@@ -35,7 +36,7 @@ def measured(store: FolderStore, candidate: Candidate, verdict: str, **ratios: f
 
 def entries(store: FolderStore, *, energy: bool) -> dict[str, float | None]:
     spec = replace(small_job.spec("http://127.0.0.1:9"), energy=energy)
-    job = _Job(spec, store, cast(Referee, None), Path(), None, lambda _: None)
+    job = _Job(spec, store, cast(Referee, None), Path(), None, lambda _: None, Clock(None))
     return {one.candidate.label: one.relative_joules for one in job._entries()}
 
 

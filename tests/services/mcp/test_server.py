@@ -115,7 +115,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
         [sys.executable, "-c", program, "mcp"], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 2
-    assert "kernelwright[service,agent,mcp]" in "".join(done.stderr.split("\n"))
+    assert "pip install '.[service,agent,mcp]'" in "".join(done.stderr.split("\n"))
 
 
 def test_jobs_of_a_service_are_started_and_looked_at(service: Service, tmp_path: Path) -> None:
