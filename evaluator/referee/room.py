@@ -137,11 +137,11 @@ class TaskMemory:
 
     def give_back(self) -> None:
         """All of it, with what the referee keeps of ended processes: the next holder of these parts counts on that memory."""
-        if self._held is not None:
+        held, self._held = self._held, None  # a thread that looks for parts to take may do the same
+        if held is not None:
             if self._fleet.keeper is not None:
                 self._fleet.keeper.give_back()
-            self._held.close()
-        self._held = None
+            held.close()
 
     def check(self, needs: Iterable[ShapeNeeds]) -> None:
         """Whether the parts are enough for an evaluation at these shapes.
