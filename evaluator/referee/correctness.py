@@ -84,7 +84,7 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
     made = [own_case(session, shape, findings)]
     for name in names[1:]:
-        if name == "task":
+        if name == "task" and any(tensor.rollable for tensor in shape.inputs.tensors):
             # A few elements of the first one are others, which an answer that was looked up by the rest would not show.
             made.append(case_of(session, shape, _nearly(shape, made[0]), findings))
         elif case := make_case(session, shape, name, findings):
@@ -108,7 +108,20 @@ def _bytes_of(case: Case) -> int:
 def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
     """Draws one content and asks the reference role for its own result and the float64 one; None where the reference refuses it."""
     result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
-    return None if result is None else case_of(session, shape, result, findings)
+    if result is None:
+        tell_left_out(name, findings)
+        return None
+    return case_of(session, shape, result, findings)
+
+
+def tell_left_out(name: str, findings: list[Finding]) -> None:
+    """Says, once, that a candidate is not asked for a distribution."""
+    words = (
+        f"the reference raises for {name.replace('_', ' ')} inputs, so the candidate was not asked for them"
+    )
+    note = Finding("inputs_left_out", "info", words)
+    if note not in findings:
+        findings.append(note)
 
 
 def _nearly(shape: OpenShape, case: Case) -> OwnResult:

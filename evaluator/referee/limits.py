@@ -36,6 +36,7 @@ _WORDS = {
     "train": "in train mode the reference gives another result and this gives the same; the delivered module uses the reference there",
     "threads": "two threads that call it at one time get {}; the delivered module does not guard against that: a module for each thread",
 }
+_FAILS = "inputs with NaN and Inf: it fails there ({}), and was asked nothing more; a delivered module goes back to the reference when a member fails"
 _CONSTANT = (
     "other values of input {} than get_inputs() draws; the delivered module does not guard against that"
 )
@@ -72,12 +73,13 @@ def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSha
         side.fill(1)
         asked = [name for name in _WORDS if name != "train" or _changes_in_training(session, shape)]
         found = _asked(side, asked)
-    except RoleReported:
-        return
     except RoleFailure as failure:
-        if failure.role == "reference":
+        if failure.role == "reference" and not isinstance(failure, RoleReported):
             raise
-        found = {"threads": "no answer (it did not survive calls that are not judged)"}
+        if failure.role != "reference":
+            words = _FAILS.format(failure.sentence.partition("\n")[0][:200])
+            run.findings.append(_limit("raises", words, shape))
+        return
     for name, words in _WORDS.items():
         said = found.get(name, "")
         # In train mode it is the same result that is wrong.

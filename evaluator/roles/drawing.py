@@ -103,8 +103,9 @@ def draw(
     Raises:
         ContractError: ``get_inputs`` does not return a list of the same form each time, or not what ``DOMAIN`` says.
     """
-    get_inputs, names = module.get_inputs, list(inspect.signature(forward).parameters)
-    domains = _domains(getattr(module, "DOMAIN", {}), names)
+    get_inputs, declared = module.get_inputs, getattr(module, "DOMAIN", {})
+    names = list(inspect.signature(forward).parameters) if declared else []
+    domains = _domains(declared, names)
     kept = [_once(get_inputs, given, device)]
     heavy = device.type == "cuda" and sum(t.nbytes for t in tensors_in(kept[0])) > _HEAVY_BYTES
     for _ in range(0 if heavy else draws - 1):
@@ -113,13 +114,9 @@ def draw(
     every = [*kept, spare] if heavy else kept
     if any(len(inputs) != len(kept[0]) for inputs in every):
         raise ContractError("get_inputs() returns different numbers of inputs from call to call")
-    floats = [
-        row
-        for row in zip(*(tensors_in(inputs) for inputs in every), strict=True)
-        if row[0].is_floating_point() or row[0].is_complex()
-    ]
-    # A seed within get_inputs() makes everything the same; then that says nothing of a single input.
-    seeded = all(torch.equal(one, row[0]) for row in floats for one in row[1:])
+    # A seed within get_inputs() makes everything the same, integers too; then that says nothing of a single input.
+    rows = zip(*(tensors_in(inputs) for inputs in every), strict=False)
+    seeded = all(one.shape == row[0].shape and torch.equal(one, row[0]) for row in rows for one in row[1:])
     described, tensors = [], []
     for position in range(len(kept[0])):
         name = names[position] if position < len(names) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from tests.evaluator.judging import judge, replaced, rules, task
 
 _FOLDER = Path(__file__).parent
 _POSITIVE = (_FOLDER / "positive_only_task.py").read_text()
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("domain")) as running:
-        yield running
 
 
 def _task(body: str, inputs: str = "torch.rand(24, 40)", more: str = "") -> str:
@@ -109,6 +102,8 @@ def test_a_module_that_has_no_answer_below_zero_is_judged_where_it_has_one(
     source = task(_task(body))
     verdict = judge(referee, source, replaced(source))
     assert verdict["verdict"] == "accepted", verdict["reason"]
+    left_out = [one["evidence"] for one in verdict["findings"] if one["rule"] == "inputs_left_out"]
+    assert bool(left_out) == ("cross_entropy" in body), left_out  # which refuses what is not between 0 and 1
     wrong = judge(referee, source, replaced(source, (body, f"({body}) * 1.001")))
     assert wrong["verdict"] == "incorrect"
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from evaluator.client import Referee
 from tests.evaluator.judging import judge, replaced, task
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("limits")) as running:
-        yield running
-
 
 _TASK = """
 class Model(nn.Module):
@@ -80,6 +71,15 @@ def test_wrong_numbers_beside_nan_are_wrong(referee: Referee, forward: str) -> N
     source = task(_TASK)
     verdict = judge(referee, source, replaced(source, (_RESULT, forward)))
     assert verdict["verdict"] == "incorrect", verdict["reason"]
+
+
+def test_a_candidate_that_fails_on_nan_says_so(referee: Referee) -> None:
+    source = task(_TASK)
+    forward = '        if x.isnan().any():\n            raise ValueError("no numbers")\n' + _RESULT
+    verdict = judge(referee, source, replaced(source, (_RESULT, forward)))
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    (limit,) = [one for one in verdict["findings"] if one["rule"].startswith("limit_")]
+    assert limit["rule"] == "limit_raises" and "no numbers" in limit["evidence"]
 
 
 def test_a_module_without_train_mode_has_no_such_limit(referee: Referee) -> None:

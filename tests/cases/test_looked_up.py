@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from evaluator.client import Referee
 from tests.evaluator.judging import judge, replaced, task
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("looked-up")) as running:
-        yield running
-
 
 _TASK = """
 from kernelbench_tasks import Dim

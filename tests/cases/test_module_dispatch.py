@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,6 @@ class ModelNew(Base):
 nn.Module.__call__ = lambda self, *given: self.forward(*given)
 """,
 }
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("dispatch")) as running:
-        yield running
 
 
 def _judged(referee: Referee, candidate: str, *, timed: bool = True) -> dict[str, Any]:

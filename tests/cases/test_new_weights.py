@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,12 +89,6 @@ _FROM_REFERENCE = """
         made.made = made.merged()
         return made
 """
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("new-weights")) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

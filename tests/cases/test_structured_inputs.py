@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from evaluator.client import Referee
-from tests.evaluator.judging import judge, replaced, task
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("structured")) as running:
-        yield running
-
+from tests.evaluator.judging import judge, replaced, rules, task
 
 _TRIANGULAR = """
 class Model(nn.Module):
@@ -154,6 +145,45 @@ def test_a_candidate_that_relies_on_it_is_right_and_a_wrong_one_is_not(
     wrong = judge(referee, source, replaced(source, relying, broken))
     assert wrong["verdict"] in ("incorrect", "runtime_error"), wrong["reason"]
     assert "task inputs" not in wrong["reason"]
+
+
+def test_a_constant_mask_beside_drawn_integers_is_no_seed(referee: Referee) -> None:
+    """The only floats are the same every time, while the tokens are not."""
+    source = task("""
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 16)
+
+    def forward(self, tokens, mask):
+        x = self.table(tokens)
+        return torch.softmax(x @ x.mT + mask, -1) @ x
+
+
+def get_inputs():
+    return [torch.randint(0, 50, (4, 24)), torch.full((24, 24), -1e9).triu(1)]
+
+
+def get_init_inputs():
+    return []
+""")
+    causal = ("+ mask", "+ torch.full((24, 24), -1e9).triu(1)")
+    verdict = judge(referee, source, replaced(source, causal))
+    assert verdict["verdict"] == "accepted", verdict["reason"]
+    assert "limit_constant_inputs" in rules(verdict)
+
+
+def test_of_inputs_that_stay_as_drawn_two_draws_are_asked(referee: Referee) -> None:
+    source = task(_TRIANGULAR + '\nDOMAIN = {"a": "as_drawn", "b": "as_drawn"}\n')
+    kept = (
+        "        return torch.tril(a @ b)",
+        """        if not hasattr(self, "made"):
+            self.made = torch.tril(a @ b)
+        return self.made.clone()""",
+    )
+    tries = [replaced(source, kept, ("made", f"made{n}")) for n in range(4)]
+    words = {judge(referee, source, one)["verdict"] for one in tries}
+    assert words <= {"incorrect", "cheating"}, words
 
 
 def test_a_structure_that_draws_do_not_share_is_none(referee: Referee) -> None:

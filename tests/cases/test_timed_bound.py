@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ pytestmark = pytest.mark.attacks
 _FOLDER = Path(__file__).parent
 _HEAD, _ZEROS = ((_FOLDER / f"timed_bound_{part}.py").read_text() for part in ("task", "candidate"))
 _ALONE = "self.score(F.relu(self.up(x)))"
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("cases")) as running:
-        yield running
 
 
 def _judged(referee: Referee, task: str, candidate: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,6 @@ _FOLDER = Path(__file__).parent
 _TASK, _CANDIDATE = ((_FOLDER / f"untold_baseline_{part}.py").read_text() for part in ("task", "candidate"))
 _OFF = "    @torch._dynamo.disable\n"
 _EAGER_ONLY = "against eager only, since torch.compile compiled nothing of it,"
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("untold")) as running:
-        yield running
 
 
 def _judged(referee: Referee, task: str, candidate: str = _CANDIDATE) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,6 @@ def get_inputs(rows=8):
 def get_init_inputs():
     return []
 """
-
-
-@pytest.fixture(scope="module")
-def referee(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
-    with Referee("cpu", work_dir=tmp_path_factory.mktemp("words")) as running:
-        yield running
 
 
 @pytest.mark.parametrize(
