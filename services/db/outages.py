@@ -29,7 +29,7 @@ def is_outage(error: BaseException) -> bool:
     """Whether the database could not be asked, rather than refused what it was asked (PEP 249's operational errors).
 
     PostgreSQL's class 54, a limit of the program such as a value too long for an index, is among those errors and never passes by
-    itself: who waited for that would do so for ever. A damaged file of SQLite's answers again when its operator has put it right.
+    itself: a caller that waited for that would never go on. A damaged file of SQLite's answers again when its operator has put it right.
     """
     if isinstance(error, DatabaseError) and getattr(error.orig, "sqlite_errorcode", None) in _DAMAGED:
         return True

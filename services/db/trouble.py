@@ -90,7 +90,7 @@ def database_problem(database: Database) -> str | None:
                 session.execute(text(_WRITE), {"now": time.time()})
     except (SQLAlchemyError, sqlite3.Error) as error:
         if isinstance(error, sqlite3.Error) and _code(error) in _BUSY:
-            return None  # somebody writes
+            return None  # another connection writes
         return trouble(error) or type(error).__name__
     return None
 

@@ -32,7 +32,7 @@ def request_cancel(session: Session, job_id: str) -> None:
     elif job.state == "running":
         job.cancel_requested = True
     session.commit()
-    # Each in a transaction of its own: who ends an evaluation locks its job behind it.
+    # Each in a transaction of its own: the end of an evaluation locks its job after it.
     going_on = Evaluation.state.in_(("queued", "running"))
     for one in session.scalars(select(Evaluation.id).where(Evaluation.job_id == job_id, going_on)).all():
         request_cancel_evaluation(session, one)
