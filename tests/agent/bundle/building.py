@@ -19,11 +19,14 @@ from typing import Any
 import torch
 
 from agent.bundle import domain
+from agent.bundle.archive import write_bundle
 from agent.bundle.assembly import assemble, input_places, internal_places, read_call
 from agent.bundle.domain import Domain
+from agent.bundle.evidence import BundleContents
 from agent.bundle.measured import Measured
 from agent.candidates import Candidate
 from agent.dispatch.tree import Leaf, Node
+from evaluator.sources import TaskSource
 
 PROBE = Path(domain.__file__).parent / "templates" / "probe_program.py"
 _numbers = itertools.count()
@@ -158,3 +161,27 @@ def warned(call: Callable[[], Any]) -> list[str]:
         warnings.simplefilter("always")
         call()
     return [str(one.message) for one in caught]
+
+
+def written(
+    name: str,
+    task: str,
+    member: Candidate,
+    optimized: Candidate,
+    rows: list[dict[str, Any]],
+    speedup: float,
+    folder: Path,
+) -> Path:
+    """The folder of a bundle of one member, with a held-out verdict that has these rows."""
+    verdict = {
+        "phase": "held_out",
+        "candidate": {"sha256": optimized.sha256},
+        "shapes": rows,
+        "summary": {"geomean_speedup": speedup},
+        "environment": {"threads": 1, "device_name": "a CPU"},
+    }
+    source = TaskSource(name, task)
+    contents = BundleContents(
+        name, "cpu", source, {"dims": {}}, optimized, (member,), "faster", "a claim", (verdict,), ()
+    )
+    return write_bundle(contents, folder).with_suffix("")

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.bundle.archive import write_bundle
-from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
-from evaluator.sources import TaskSource
-from tests.agent.bundle.building import MEMBER, TASK, optimized_text
+from tests.agent.bundle.building import MEMBER, TASK, optimized_text, written
 
 # A reference that wastes its time, so that the member is faster on any machine.
 SLOW_TASK = TASK.replace(
@@ -40,26 +37,7 @@ def bundle(folder: Path, speedup: float, member: str = MEMBER) -> Path:
         }
         for rows in (16, 256)
     ]
-    verdict = {
-        "phase": "held_out",
-        "candidate": {"sha256": optimized.sha256},
-        "shapes": rows,
-        "summary": {"geomean_speedup": speedup},
-        "environment": {"threads": 1, "device_name": "a CPU"},
-    }
-    contents = BundleContents(
-        "slow",
-        "cpu",
-        TaskSource("slow", SLOW_TASK),
-        {"dims": {}},
-        optimized,
-        (candidate,),
-        "faster",
-        "a claim",
-        (verdict,),
-        (),
-    )
-    return write_bundle(contents, folder).with_suffix("")
+    return written("slow", SLOW_TASK, candidate, optimized, rows, speedup, folder)
 
 
 def reproduce(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

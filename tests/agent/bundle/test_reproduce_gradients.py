@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.bundle.archive import write_bundle
-from agent.bundle.evidence import BundleContents
 from agent.candidates import Candidate
-from evaluator.sources import TaskSource
-from tests.agent.bundle.building import optimized_text
+from tests.agent.bundle.building import optimized_text, written
 from tests.agent.bundle.test_reproduce import reproduce
 
 TASK = """
@@ -68,26 +65,8 @@ def bundle(folder: Path, text: str, member: str = MEMBER) -> Path:
     """An unpacked bundle with this text as optimized.py."""
     candidate = Candidate(member, "human", "tanh")
     optimized = Candidate(text, "human", "optimized.py", candidate.sha256)
-    verdict = {
-        "phase": "held_out",
-        "candidate": {"sha256": optimized.sha256},
-        "shapes": [{"dims": {}, "split": "held_out", "timed": True, "speedup": 0.01, "baseline_us": 100.0}],
-        "summary": {"geomean_speedup": 0.01},
-        "environment": {"threads": 1, "device_name": "a CPU"},
-    }
-    contents = BundleContents(
-        "tanh",
-        "cpu",
-        TaskSource("tanh", TASK),
-        {"dims": {}},
-        optimized,
-        (candidate,),
-        "faster",
-        "a claim",
-        (verdict,),
-        (),
-    )
-    return write_bundle(contents, folder).with_suffix("")
+    rows = [{"dims": {}, "split": "held_out", "timed": True, "speedup": 0.01, "baseline_us": 100.0}]
+    return written("tanh", TASK, candidate, optimized, rows, 0.01, folder)
 
 
 def text_of(member: str = MEMBER) -> str:
