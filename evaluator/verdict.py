@@ -9,7 +9,7 @@ from typing import Any
 
 SCHEMA = "kernelwright.verdict/1"
 #: Bump when a change makes old and new figures incomparable.
-HARNESS_VERSION = "10"
+HARNESS_VERSION = "11"
 
 WORDS = (
     "accepted", "incorrect", "compile_error", "runtime_error", "timeout", "out_of_memory", "cheating",

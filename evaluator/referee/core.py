@@ -388,7 +388,7 @@ class RefereeCore:
 
     def close(self) -> None:
         """Ends every process."""
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             session.close()
         self.fleet.close()
 

@@ -14,7 +14,17 @@ import torch
 from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
 from evaluator.integrity.investigation import Investigation
 from evaluator.lint.refusals import finding_of
-from evaluator.referee import calibration, energy, large, limits, measure, new_weights, pairs, shape_results
+from evaluator.referee import (
+    calibration,
+    energy,
+    large,
+    limits,
+    measure,
+    micro_batches,
+    new_weights,
+    pairs,
+    shape_results,
+)
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
 from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
@@ -327,6 +337,7 @@ class Evaluation:
                 continue
             check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
         new_weights.check(self.session, self.candidate, unique, self.run_state)
+        micro_batches.check(self.session, self.candidate, unique, self.run_state)
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:

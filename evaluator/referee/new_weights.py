@@ -44,9 +44,8 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
     Raises:
         Rejected: the result is not that of the new weights.
     """
-    plan = shapes[0].inputs.call
     able = [(shape, names) for shape in shapes if not shape.large and (names := _drawn(shape))]
-    if not able or plan.training:
+    if not able:
         return
     shape, names = secrets.choice(able)
     side = candidate.sides[shape.key]
@@ -109,11 +108,12 @@ def _drawn(shape: OpenShape) -> list[str]:
     """
     every = shape.inputs.state
     tied = Counter(id(one.values) for one in every)
+    updated = _updated(shape)
     entries = [
         one
         for one in every
-        if (one.parameter or one.name.endswith(_STATISTICS))
-        and not one.kept
+        if (one.parameter or one.name.endswith(_STATISTICS) or one.name in updated)
+        and (not one.kept or one.name in updated)
         and one.meta.dtype in _MULTIPLIED
         and tied[id(one.values)] == 1
     ]
@@ -123,6 +123,16 @@ def _drawn(shape: OpenShape) -> list[str]:
         if left_bytes >= 0 and entry.meta.elements:
             names.append(entry.name)
     return names
+
+
+def _updated(shape: OpenShape) -> set[str]:
+    """Names of the buffers that forward changes in train mode: they hold other values whenever a call begins."""
+    plan = shape.inputs.call
+    if not plan.buffers:
+        return set()
+    result, initial = fresh(shape), {one.name: one for one in shape.inputs.state}
+    after = zip(plan.buffers, result.spans[-len(plan.buffers) :], strict=True)
+    return {name for name, span in after if not shape.side.same([span], [initial[name].values])}
 
 
 def _renew(side: Side, change: dict[str, Any]) -> bytes:

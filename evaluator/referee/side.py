@@ -321,13 +321,16 @@ class Side(KeptCalls):
         poison: int | None = None,
         keep: bool = False,
         strict: bool = False,
+        interleaved: bool = False,
     ) -> Block:
         """:meth:`ready`, :meth:`write` and :meth:`block` with a single request: one call for each content, off the clock."""
         self.process.freeze()
         for index, tensors in enumerate(contents):
             self.write(index, tensors)
         readiness = self._readiness(None, None, poison, keep=keep, token=0, calls=len(contents))
-        return self.block(len(contents), deadline_s, strict=strict, readiness=readiness)
+        return self.block(
+            len(contents), deadline_s, strict=strict, readiness=readiness, interleaved=interleaved
+        )
 
     def block(
         self,
@@ -340,6 +343,7 @@ class Side(KeptCalls):
         strict: bool = False,
         readiness: dict[str, Any] | None = None,
         same_slot: bool = False,
+        interleaved: bool = False,
         glance: Callable[[], None] = lambda: None,
     ) -> Block:
         """One call for each of the first ``calls`` slots, after :meth:`ready`. The process is frozen before and after.
@@ -357,6 +361,7 @@ class Side(KeptCalls):
             strict: whether products are computed in full precision, whatever the task's tier allows.
             readiness: what :meth:`ready` would ask for, done on the clock; see :meth:`call`.
             same_slot: whether every call uses the first slot, whose contents the chain goes on refreshing.
+            interleaved: whether all forwards come before the first backward (off the clock; calls with gradients alone).
             glance: called once while the process runs; it must return before the answer comes.
         """
         process = self.process
@@ -369,10 +374,12 @@ class Side(KeptCalls):
             "calls": calls,
             "variant": variant,
             "state": first_state,
+            "timed": chained,
             "chain": chained and self.chained,
             "strict": strict,
             "ready": readiness,
             "same_slot": same_slot,
+            "interleaved": interleaved,
             "pooled": self.inputs.needs.large,
         }
         sequence = process.send(runner.BLOCK, request)

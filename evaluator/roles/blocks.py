@@ -180,6 +180,17 @@ def run(
         gc.enable()
 
 
+def run_interleaved(
+    forward: Any, slots: list[Slot], results: list[Any]
+) -> tuple[list[list[torch.Tensor]], list[int]]:
+    """Like :func:`run` with :func:`recording`, but with all forwards before the first backward; ``forward`` is a :class:`calls.Call`."""
+    results += forward.interleaved([slot.arguments for slot in slots])
+    outputs = [flatten(one) for one in results]
+    if any(tensor.is_cuda for row in outputs for tensor in row):
+        torch.cuda.synchronize()
+    return outputs, [0] * len(slots)
+
+
 def _run_on_cpu(
     forward: Any, slots: list[Slot], chain: Chain, state: int, chained: bool
 ) -> tuple[list[list[torch.Tensor]], list[int]]:

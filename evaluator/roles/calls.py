@@ -92,6 +92,26 @@ class Call:
             result, gradients = self._forward(*arguments), []
         return result, gradients, self._after()
 
+    def interleaved(self, calls: list[list[Any]]) -> list[Any]:
+        """All forwards, then all backwards in the same order; answers what the calls would return one by one.
+
+        Each forward has buffers of its own: to copy into those that an open graph has saved is an error of autograd.
+        """
+        opened = []
+        for arguments in calls:
+            for (place, name), initial in zip(self._places, self._initial, strict=True):
+                place[name] = initial.clone()
+            given, upstream, leaves = self._parts(tuple(arguments))
+            with torch.enable_grad():
+                result = self._forward(*given)
+                opened.append((result, given, upstream, leaves, self._after()))
+        answers = []
+        for result, given, upstream, leaves, buffers in opened:
+            gradients = self._backward(result, given, upstream, leaves)
+            answers.append((_detached(result), gradients, buffers))
+        self._restore()
+        return answers
+
     def _restore(self) -> None:
         if not self._buffers:
             return
@@ -114,15 +134,24 @@ class Call:
         return call
 
     def _both(self, arguments: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor]]:
-        count = len(arguments) - len(self._spec.differentiable)
-        given, upstream = arguments[:count], arguments[count:]
-        inputs = tensors_in(given)
-        leaves = [tensor for tensor in inputs if tensor.requires_grad] + self._parameters
+        given, upstream, leaves = self._parts(arguments)
         with torch.enable_grad():
             result = self._forward(*given)
-            outputs = flatten(result)
-            torch.autograd.backward(*self._roots(outputs, upstream))
-        held = {tensor.untyped_storage().data_ptr() for tensor in (*inputs, *upstream)}
+        gradients = self._backward(result, given, upstream, leaves)
+        return _detached(result), gradients
+
+    def _parts(self, arguments: tuple[Any, ...]) -> tuple[Any, Any, list[torch.Tensor]]:
+        """What forward gets, the upstream gradients, and the tensors whose gradients are wanted."""
+        count = len(arguments) - len(self._spec.differentiable)
+        given, upstream = arguments[:count], arguments[count:]
+        return given, upstream, [one for one in tensors_in(given) if one.requires_grad] + self._parameters
+
+    def _backward(
+        self, result: Any, given: Any, upstream: Sequence[torch.Tensor], leaves: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        with torch.enable_grad():
+            torch.autograd.backward(*self._roots(flatten(result), upstream))
+        held = {tensor.untyped_storage().data_ptr() for tensor in (*tensors_in(given), *upstream)}
         gradients = []
         for leaf in leaves:
             gradient, leaf.grad = leaf.grad, None
@@ -134,7 +163,7 @@ class Call:
                 # The gradient of a view is a view of the upstream gradient, which the next call overwrites.
                 gradient = gradient.clone()
             gradients.append(gradient)
-        return _detached(result), gradients
+        return gradients
 
     def _roots(
         self, outputs: list[torch.Tensor], upstream: Sequence[torch.Tensor]

@@ -442,6 +442,8 @@ class ModuleHost(Turns):
         try:
             model.load_state_dict(state, strict=True)
         except RuntimeError as error:
+            if "CUDA error" in str(error):  # left behind by the constructor; the weights are not to blame
+                raise
             raise ContractError(
                 "the reference's state_dict does not load strictly into ModelNew and it offers no "
                 f"from_reference(cls, reference); keep the reference's names and shapes of weights, or offer it: {error}"

@@ -19,7 +19,11 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, one_
         quietly: writes below autograd's version counters, as optimizers of their own and some loaders do.
         one_row: all but one of the first indices keep their values, so that these tell nothing of it.
     """
-    state = shape.model.state_dict(keep_vars=True)
+    # Buffers that every call begins with are copied into the module from here.
+    state = {
+        **shape.model.state_dict(keep_vars=True),
+        **dict(zip(shape.spec.buffers, shape.initial, strict=True)),
+    }
     shape.exact.model = None  # the float64 twin is made anew
     if seed is None:
         # Version counters tell of it: what was derived from the changed weights must go.
@@ -44,6 +48,8 @@ def renew(shape: Any, names: list[str], seed: int | None, *, quietly: bool, one_
         else:
             with torch.no_grad():
                 weight.mul_(wide)
+        if name in shape.spec.buffers:
+            weight.add_(0.1 * (wide - 0.5))  # they often begin as zeros; variances stay positive
 
 
 def _real(weight: torch.Tensor) -> torch.dtype:

@@ -338,22 +338,26 @@ class Turns:
         variant = request["variant"]
         results: list[Any] = []
         slots = self._slots_of(shape, request)
-        chained = bool(request["chain"])
+        timed = bool(request["timed"])
         forward = shape.forwards[variant]
-        if not chained:
+        if not timed:
             if shape.model is not None:
                 given = slots[0].arguments[: len(slots[0].arguments) - len(shape.spec.differentiable)]
                 self._own_call = dispatch.refuse_without_hooks(shape.model, given, self._own_call)
             forward = blocks.recording(forward, results)
         strict = request["strict"] and self.device.type == "cuda"
         with (
-            self._pool(timed=chained or request["pooled"]),
+            self._pool(timed=timed or request["pooled"]),
             variants.full_precision() if strict else nullcontext(),
         ):
-            outputs, states = blocks.run(
-                forward, slots, self.chain, request["state"], chained, self.device, self._gate
-            )
-        if chained or request["pooled"]:
+            if request["interleaved"]:
+                outputs, states = blocks.run_interleaved(shape.forwards[variant], slots, results)
+            else:
+                chained = bool(request["chain"])
+                outputs, states = blocks.run(
+                    forward, slots, self.chain, request["state"], chained, self.device, self._gate
+                )
+        if timed or request["pooled"]:
             self._check_room(outputs)
         shape.outputs = shape.outputs + outputs
         structure = blocks.structure(results[0]).encode() if results else b""
