@@ -21,8 +21,7 @@ import typer
 from rich.console import Console
 
 from agent.compiler.cuda_graph import cuda_graph_source
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import quiet, unused
+from benchmarks.shared import ROOT, environment, quiet, unused
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource

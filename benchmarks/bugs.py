@@ -24,8 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import unused
+from benchmarks.shared import ROOT, environment, unused
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from tests.corpus import corpus

@@ -26,8 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import quiet, unused
+from benchmarks.shared import ROOT, environment, quiet, unused
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from tests.corpus import controls, corpus

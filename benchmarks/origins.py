@@ -42,10 +42,9 @@ from agent.providers.batch import ANSWERS, REQUESTS
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
-from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.origins_summary import FINAL, latest, row_of, show
 from benchmarks.own_referee import OwnReferee
-from benchmarks.referee import unused
+from benchmarks.shared import ROOT, environment, unused
 from benchmarks.truth import nth_visible, write_atomically
 from evaluator.client import Referee
 from evaluator.errors import EvaluatorError

@@ -16,8 +16,8 @@ from agent.compiler.modes import mode_source, modes
 from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
 from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
-from benchmarks.exemplars_cpu import environment
 from benchmarks.kernelbench_sample import Module
+from benchmarks.shared import environment
 from evaluator.client import Referee
 from evaluator.referee.control import twin
 from evaluator.sources import TaskSource

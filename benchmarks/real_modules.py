@@ -38,10 +38,10 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.errors import ProposalFailed
-from benchmarks.exemplars_cpu import ROOT
 from benchmarks.kernelbench_sample import Module, sample
 from benchmarks.real_module_figures import crashed, own_speedup, rounded, row_of, show
 from benchmarks.real_module_work import OutOfTime, Report, Work, candidate_source
+from benchmarks.shared import ROOT
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.referee import calibration, measure

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment, library_candidate
+from benchmarks.shared import ROOT, environment, library_candidate, quiet, unused
 from evaluator.referee import calibration, measure
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
@@ -42,19 +42,6 @@ def small_shapes(count: int, seed: int) -> list[dict[str, Any]]:
         if rows * cols <= 1 << 18:
             shapes.append({"rows": rows, "cols": cols, "dtype": "float32"})
     return shapes
-
-
-def unused(path: Path) -> Path:
-    """The path, numbered if an earlier measurement has it."""
-    number = 2
-    while path.exists():
-        path = path.with_stem(f"{path.stem.removesuffix(f'-{number - 1}')}-{number}")
-        number += 1
-    return path
-
-
-def quiet(*_: Any) -> None:
-    """Progress that nobody reads."""
 
 
 def stage_table(console: Console, runs: list[dict[str, Any]], shapes: int) -> dict[str, float]:

@@ -31,8 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import unused
+from benchmarks.shared import ROOT, environment, unused
 from evaluator.errors import EvaluatorError
 from evaluator.referee import measure
 from evaluator.referee.candidate import CandidateRun

@@ -1,13 +1,10 @@
 """The service with a scripted referee: everything is real except that verdicts were recorded once and take a set time.
 
-For measurements of the queue, the store and their recovery, where judging in earnest would only add hours. The swap is one
+For tests of the queue, the store and the logs, where judging in earnest would only add minutes. The swap is one
 name (`services.worker.bench.Referee`), so leases, bench, agent, database and broker are those of production.
 
-    python -m benchmarks.scripted_service record          # records with the real referee, about five minutes
-    python -m benchmarks.scripted_service worker          # any command of `kernelwright`, with the scripted referee
-    SCRIPTED_SECONDS=0.3 python -m benchmarks.scripted_service serve
-
-Every answered call leaves a line in `judged.log` of the data folder: what was judged twice is seen there.
+    python -m tests.services.scripted_service record          # records with the real referee, about five minutes
+    python -m tests.services.scripted_service worker          # any command of `kernelwright`, with the scripted referee
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +28,6 @@ from tests.services.model_server import model_server
 from tests.services.service import FEW_SHAPES, ONCE, TWICE_TASK, WRONG, candidate
 
 RECORD = Path(__file__).with_name("scripted_verdicts.json")
-SECONDS_VARIABLE = "SCRIPTED_SECONDS"
 _SAME = candidate(
     "return torch.relu(torch.sort(torch.sort(x, dim=1).values.flip(1), dim=1).values) * self.weight + 1.0"
 )
@@ -57,7 +52,7 @@ def job_request() -> dict[str, Any]:
     """The body of POST /optimize for a job whose candidates `MODELS` propose."""
     return {
         "source": TWICE_TASK,
-        "name": "chaos",
+        "name": "scripted",
         "origins": ["llm"],
         "models": list(MODELS),
         "strategy": {"rounds": 0},
@@ -73,10 +68,9 @@ def kind_of(source: str) -> str:
 class ScriptedReferee:
     """Answers like `evaluator.client.Referee`, from the record."""
 
-    def __init__(self, device: str = "cpu", *, work_dir: Path | None = None, **_: Any) -> None:
-        self._log = (work_dir or Path(tempfile.gettempdir())).parent / "judged.log"
+    def __init__(self, device: str = "cpu", **_: Any) -> None:
         self._killed = threading.Event()
-        self._seconds = float(os.environ.get(SECONDS_VARIABLE, "0.3"))
+        self._seconds = float(os.environ.get("SCRIPTED_SECONDS", "0.3"))
 
     def __enter__(self) -> ScriptedReferee:
         return self
@@ -90,14 +84,14 @@ class ScriptedReferee:
 
     def describe(self, task: TaskSource, **_: Any) -> dict[str, Any]:
         """The recorded description."""
-        self._take("describe")
+        self._take()
         return copy.deepcopy(_record()["describe"])
 
     def evaluate(
         self, task: TaskSource, candidate: CandidateSource, *, splits: Sequence[str] = ("visible",), **_: Any
     ) -> dict[str, Any]:
         """The recorded verdict, with this candidate's name in it."""
-        self._take(f"{candidate.sha256} {splits[0]}")
+        self._take()
         verdict = copy.deepcopy(_record()["verdicts"][kind_of(candidate.source)][splits[0]])
         verdict["candidate"] = {
             "sha256": candidate.sha256,
@@ -108,7 +102,7 @@ class ScriptedReferee:
 
     def run_tool(self, program: str, files: Mapping[str, str], **_: Any) -> ToolResult:
         """The recorded result of the one tool that such a job runs: the probe of the task's inputs."""
-        self._take("tool")
+        self._take()
         found = copy.deepcopy(_record()["tool"])
         outputs = {name: base64.b64decode(data) for name, data in found.pop("outputs").items()}
         return ToolResult(**found, outputs=outputs)
@@ -124,12 +118,10 @@ class ScriptedReferee:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _take(self, what: str) -> None:
-        """Take the time of judging, and leave a line: one write that is appended whole, whoever else writes."""
+    def _take(self) -> None:
+        """Take the time of judging."""
         if self._killed.wait(self._seconds):
             raise RefereeLost("the scripted referee was killed")
-        with self._log.open("ab", buffering=0) as file:
-            file.write(f"{time.time():.3f} {os.getpid()} {what}\n".encode())
 
 
 @lru_cache(maxsize=1)
@@ -207,11 +199,6 @@ def main() -> None:
     from services.worker import bench
 
     bench.Referee = ScriptedReferee  # type: ignore[assignment,misc]
-    if sys.argv[1:] == ["celery"]:  # as workers were started before there was `kernelwright worker`
-        from services.worker.app import app as celery
-
-        celery.worker_main(["worker", "--queues", "cpu", "--loglevel", "INFO"])
-        return
     from services.cli import app
 
     app()
