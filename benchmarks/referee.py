@@ -9,14 +9,12 @@ is the referee. Shapes are small and drawn anew, log-uniform, for each run.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
 import statistics
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared import ROOT, environment, library_candidate, quiet, unused
+from benchmarks.shared import MEASUREMENTS, environment, library_candidate, quiet, write_new
 from evaluator.referee import calibration, measure
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
@@ -122,7 +120,7 @@ def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     restart: Annotated[bool, typer.Option(help="Also measure the first evaluation after a restart.")] = False,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Measure the referee itself."""
     console = Console(width=120)
@@ -154,7 +152,6 @@ def main(
         f"worst shape {worst:.4f}; load {os.getloadavg()[0]:.1f}"
     )
     if write:
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-referee-{device}.json")
         report = {
             "program": "benchmarks.referee",
             "settings": {
@@ -174,8 +171,7 @@ def main(
             **({"restart_stages_s": restarted} if restarted else {}),
             "aa": {"median": median, "ci95": [low, high], "worst_shape_median": worst, "shapes": same},
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {path.name}")
+        write_new(out, f"referee-{device}", report)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +40,7 @@ from sqlalchemy import text
 
 from benchmarks.load_client import LoadClient
 from benchmarks.service_fill import environments, fill
-from benchmarks.shared import unused
+from benchmarks.shared import MEASUREMENTS, write_new
 from kernelbench_tasks import catalog
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -420,8 +419,6 @@ def _report(
     for name, bar in BARS.items():
         say.print(f"{'reached' if reached[name] <= bar else 'MISSED '} {name}: {reached[name]} (bar {bar:g})")
     if write:
-        day = datetime.now(UTC).strftime("%Y-%m-%d")
-        path = unused(ROOT / "docs" / "measurements" / f"{day}-service-load-cpu.json")
         where = {
             "platform": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count(),
             "cpu": _cpu_name(), "load_1min": os.getloadavg()[0],
@@ -438,8 +435,7 @@ def _report(
             "bars": BARS,
             "reached": reached,
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        say.print(f"written to {path.relative_to(ROOT)}")
+        write_new(MEASUREMENTS, "service-load-cpu", report)
     if any(reached[name] > bar for name, bar in BARS.items()):
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import subprocess
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import typer
 
 from agent.library.assemble import assemble
 from agent.library.find import find_matches
@@ -21,6 +23,7 @@ from agent.library.match.graph import read_graphs
 from agent.proposers.human import tracing_program
 
 ROOT = Path(__file__).resolve().parents[1]
+MEASUREMENTS = ROOT / "docs" / "measurements"
 
 
 def environment() -> dict[str, Any]:
@@ -61,13 +64,40 @@ def library_candidate(task_source: str, device: str = "cpu") -> str:
     return assemble(match, device, task_source)
 
 
-def unused(path: Path) -> Path:
-    """The path, numbered if an earlier measurement has it."""
+def write_whole(path: Path, report: dict[str, Any]) -> None:
+    """Write JSON so that a reader, or a program that is cut off, never leaves half a file."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def unused(folder: Path, name: str) -> Path:
+    """`folder/DATE-name.json` with today's date, numbered if an earlier measurement has that name."""
+    path = folder / f"{datetime.now(UTC):%Y-%m-%d}-{name}.json"
     number = 2
     while path.exists():
         path = path.with_stem(f"{path.stem.removesuffix(f'-{number - 1}')}-{number}")
         number += 1
     return path
+
+
+def write_new(folder: Path, name: str, report: dict[str, Any]) -> None:
+    """Write a dated result and say where."""
+    path = unused(folder, name)
+    write_whole(path, report)
+    print(f"wrote {path}")
+
+
+def nth_visible(index: int) -> str:
+    """The GPU of that number among those that are visible.
+
+    Raises:
+        typer.BadParameter: there are fewer.
+    """
+    visible = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
+    if visible and index >= len(visible):
+        raise typer.BadParameter(f"only {len(visible)} GPUs are visible here")
+    return visible[index].strip() if visible else str(index)
 
 
 def quiet(*_: Any) -> None:
