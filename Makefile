@@ -5,7 +5,7 @@
 # make test-all        that, and whole jobs with the real referee: slow, and only meaningful on a quiet machine
 # make lint            formatter, linter, types, import contract
 # make install         the environment of `make demo` alone; make lock: resolve constraints.txt anew
-# make catalogue       docs/catalogue.md anew from the task files
+# make catalogue       write docs/catalogue.md from the task files (not committed)
 #
 # Everything is installed into .venv. A stamp per set of extras says what it holds, so nothing is installed or
 # downloaded twice; a change of pyproject.toml or constraints.txt makes the stamps stale. How torch is chosen (the

@@ -9,11 +9,9 @@ tries to look fast must not come out above 1.05. An honest candidate is judged b
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +19,7 @@ import typer
 from rich.console import Console
 
 from agent.compiler.cuda_graph import cuda_graph_source
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import quiet, unused
+from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
@@ -109,7 +106,7 @@ def main(
     begin: Annotated[str, typer.Option(help="The first file, to go on where --limit ended.")] = "",
     limit: Annotated[float, typer.Option(help="Begin no new file after so many seconds.")] = 1e9,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Judge every planted attack; exit 1 when one gets another verdict than it announces."""
     console = Console(width=180)
@@ -145,7 +142,6 @@ def main(
         f"candidate was judged otherwise after: {', '.join(harmed) or 'none'}"
     )
     if write:
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-attacks-{device}.json")
         report = {
             "program": "benchmarks.attacks",
             "settings": {"device": device, "only": only},
@@ -154,8 +150,7 @@ def main(
             "harmed_the_next": harmed,
             "rows": rows,
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {path.name}")
+        write_new(out, f"attacks-{device}", report)
     raise typer.Exit(1 if failed or harmed else 0)
 
 

@@ -11,12 +11,10 @@ times. On a CPU, Triton kernels run in Triton's interpreter; on a GPU they are c
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import unused
+from benchmarks.shared import MEASUREMENTS, environment, write_new
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from tests.corpus import corpus
@@ -88,7 +85,7 @@ def main(
     runs: Annotated[int, typer.Option(help="Judgments of each kernel, with contents drawn anew.")] = 3,
     only: Annotated[str, typer.Option(help="Kernels whose name contains this.")] = "",
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Judge the corpus of wrong kernels; exit 1 when one is not caught."""
     console = Console(width=150)
@@ -127,7 +124,6 @@ def main(
             f"the last at shape {max(needed)}; missed: {', '.join(missed) or 'none'}"
         )
     if write:
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-bugs-{device}.json")
         report = {
             "program": "benchmarks.bugs",
             "settings": {"device": device, "runs": runs, "splits": SPLITS},
@@ -136,8 +132,7 @@ def main(
             "missed": missed,
             "rows": rows,
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {path.name}")
+        write_new(out, f"bugs-{device}", report)
     raise typer.Exit(1 if missed else 0)
 
 

@@ -11,14 +11,12 @@ blocks of chained calls whose drawn results are verified). One rejection is one 
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import quiet, unused
+from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
 from tests.corpus import controls, corpus
@@ -91,7 +88,7 @@ def main(
     timed: Annotated[bool, typer.Option(help="Time them at the visible shapes, too.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include what a compiler builds.")] = True,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Judge the honest candidates; exit 1 when one is rejected."""
     console = Console(width=150)
@@ -134,8 +131,6 @@ def main(
         f"{len(rejected)} of {len(rows)} rejected: {', '.join(rejected) or 'none'}; not judged: {len(unjudged)}"
     )
     if write:
-        name = f"{datetime.now(UTC):%Y-%m-%d}-controls-{device}" + (f"-{at}" if parts > 1 else "")
-        path = unused(out / f"{name}.json")
         report = {
             "program": "benchmarks.controls",
             "settings": {
@@ -153,8 +148,7 @@ def main(
             "not_judged": unjudged,
             "rows": rows,
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {path.name}")
+        write_new(out, f"controls-{device}" + (f"-{at}" if parts > 1 else ""), report)
     raise typer.Exit(1 if rejected else 0)
 
 

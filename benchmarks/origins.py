@@ -42,11 +42,9 @@ from agent.providers.batch import ANSWERS, REQUESTS
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.settings import Strategy
-from benchmarks.exemplars_cpu import ROOT, environment
 from benchmarks.origins_summary import FINAL, latest, row_of, show
 from benchmarks.own_referee import OwnReferee
-from benchmarks.referee import unused
-from benchmarks.truth import nth_visible, write_atomically
+from benchmarks.shared import MEASUREMENTS, ROOT, environment, nth_visible, write_new, write_whole
 from evaluator.client import Referee
 from evaluator.errors import EvaluatorError
 from evaluator.profiling.ceilings import ceilings
@@ -133,7 +131,7 @@ class Runs:
 
     def save(self) -> None:
         """Writes the piece."""
-        write_atomically(self.work / f"piece-{self.report['piece']}.json", self.report)
+        write_whole(self.work / f"piece-{self.report['piece']}.json", self.report)
 
     def task(self, name: str, first: int) -> None:
         """All jobs of a task that nobody has brought to an end; ``first`` says which origin begins."""
@@ -207,7 +205,7 @@ class Runs:
             split: drawn.sample(split)[: count or None] for split, count in self.settings.counts.items()
         }
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, shapes)
+        write_whole(path, shapes)
         return shapes
 
     def _add_least(self, task: TaskSource, row: dict[str, Any]) -> None:
@@ -368,7 +366,7 @@ def run(
 def merge(
     pieces: Annotated[list[Path], typer.Argument(help="Pieces, folders of them, or merged JSON.")],
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """The tables over several pieces, or what was merged of them before, of the same harness on the same kind of device."""
     console = Console(width=190)
@@ -385,7 +383,6 @@ def merge(
     console.print(f"{len(rows)} jobs of {', '.join(sorted(requested))}", highlight=False)
     if write:
         device = reports[0]["settings"]["device"]
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-origins-{device}.json")
         merged = {
             "program": "benchmarks.origins merge",
             "settings": [report["settings"] for report in reports],
@@ -394,8 +391,7 @@ def merge(
             "origins": totals,
             "rows": rows,
         }
-        write_atomically(path, merged)
-        console.print(f"wrote {path.name}")
+        write_new(out, f"origins-{device}", merged)
 
 
 def hand_out(answers: Path, work: Path, names: Sequence[str]) -> None:

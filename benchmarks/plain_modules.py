@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from benchmarks.exemplars_cpu import module_from
+from benchmarks.shared import module_from
 
 _SHARE = 0.5
 _CPU_SECONDS = 0.5

@@ -10,15 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from agent.compiler import cuda_graph
-from agent.compiler.capture import capture
-from agent.compiler.modes import mode_source, modes
-from agent.compiler.standalone import standalone_source
-from agent.errors import ProposalFailed
-from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
-from benchmarks.exemplars_cpu import environment
+from agent.compiler.cuda_graph import cuda_graph_source
 from benchmarks.kernelbench_sample import Module
-from evaluator.client import Referee
+from benchmarks.shared import environment, write_whole
 from evaluator.referee.control import twin
 from evaluator.sources import TaskSource
 
@@ -62,9 +56,7 @@ class Report:
     def save(self) -> None:
         """Writes the file, whole or not at all."""
         if self.path is not None:
-            part = self.path.with_suffix(".part")
-            part.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-            part.replace(self.path)
+            write_whole(self.path, self.content)
 
     @property
     def left_s(self) -> float:
@@ -99,44 +91,15 @@ class Work:
         return [module for module in self.modules if known.get(module.name, {"fits": True})["fits"]]
 
 
-def candidate_source(work: Work, module: Module, kind: str, referee: Referee | None) -> str | None:
+def candidate_source(work: Work, module: Module, kind: str) -> str | None:
     """The text of a candidate; None where there is none of this kind.
 
     Raises:
-        ProposalFailed: the compiler has none for this module.
+        ProposalFailed: the module cannot be captured as a CUDA graph.
     """
-    text = module.source
     if kind == "own":
-        return twin(TaskSource(module.name, text)).source
-    if kind == "model":
-        path = work.candidates / f"{module.name}.py" if work.candidates else None
-        return path.read_text(encoding="utf-8") if path is not None and path.exists() else None
-    if kind == "default":
-        mode = next(mode for mode in modes(work.device) if mode.label == "compile default")
-        return mode_source(mode, text, module.name)
+        return twin(TaskSource(module.name, module.source)).source
     if kind == "graph":
-        return cuda_graph.cuda_graph_source(text, module.name) if work.device == "cuda" else None
-    made = work.folder / "extracted" / f"{module.name}.py"
-    if not made.exists():
-        if referee is None:
-            return None
-        made.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(extracted(work.device, module, referee), encoding="utf-8")
-    return made.read_text(encoding="utf-8")
-
-
-def extracted(device: str, module: Module, referee: Referee) -> str:
-    """The kernels that the compiler generates, as a candidate file.
-
-    Raises:
-        ProposalFailed: see there.
-    """
-    description = referee.describe(TaskSource(module.name, module.source))
-    if not description.get("ok"):
-        raise ProposalFailed(f"the task was not described: {description.get('reason')}")
-    task = TaskSource(module.name, description.get("source") or module.source)
-    way = (CUDA_EXTRACTIONS if device == "cuda" else CPU_EXTRACTIONS)[0]
-    captured = capture(referee, task, description.get("dims") or {}, device, way.settings, way.request)
-    if not captured.variants:
-        raise ProposalFailed(captured.reason)
-    return standalone_source(captured, task.source, task.name, device)
+        return cuda_graph_source(module.source, module.name) if work.device == "cuda" else None
+    path = work.candidates / f"{module.name}.py" if work.candidates else None
+    return path.read_text(encoding="utf-8") if path is not None and path.exists() else None

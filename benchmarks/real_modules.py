@@ -5,7 +5,7 @@
     python -m benchmarks.real_modules --kernelbench PATH --candidates FOLDER --plain --out FILE.json
 
 The repository is read where it lies. Of its levels 1 to 3 some modules are drawn, and for each these candidates are judged as
-``evaluate-batch`` would: the reference itself (``own``), what the agent's compiler proposes (``default``, ``graph``, ``extracted``), and
+``evaluate-batch`` would: the reference itself (``own``), the reference as a CUDA graph (``graph``), and
 with ``--candidates`` a language model's file ``level1__NAME.py`` (``model``). Parts, each skipped where it has its rows already:
 
 * ``fits``: one eager call of each module in a plain process, and the memory that it takes. Only modules that fit in half count.
@@ -38,10 +38,10 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.errors import ProposalFailed
-from benchmarks.exemplars_cpu import ROOT
 from benchmarks.kernelbench_sample import Module, sample
 from benchmarks.real_module_figures import crashed, own_speedup, rounded, row_of, show
 from benchmarks.real_module_work import OutOfTime, Report, Work, candidate_source
+from benchmarks.shared import ROOT
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.referee import calibration, measure
@@ -50,7 +50,7 @@ from evaluator.shapes.space import defaults
 from evaluator.sources import CandidateSource, TaskSource
 
 PARTS = ("fits", "verdicts", "aa", "batch", "plain")
-KINDS = ("own", "default", "graph", "extracted", "model")
+KINDS = ("own", "graph", "model")
 #: A row that takes longer is ended, and is a row all the same.
 ROW_S = 300.0
 #: After the end of the time given, a row at hand may take so much longer before it is given up, to be tried again.
@@ -156,7 +156,7 @@ def judge(work: Work, referee: Referee, module: Module, kind: str) -> dict[str, 
     made_s = 0.0
     try:
         with ended_in_time(work.report, referee):
-            source = candidate_source(work, module, kind, referee)
+            source = candidate_source(work, module, kind)
             if source is None:
                 return None
             made_s = time.monotonic() - started
@@ -240,7 +240,7 @@ def run_batch(work: Work, jobs: int) -> None:
         for module in work.due():
             for kind in work.kinds:
                 try:
-                    source = candidate_source(work, module, kind, None)
+                    source = candidate_source(work, module, kind)
                 except ProposalFailed:
                     continue
                 if source is not None and f"{module.name}/{kind}" not in found["rows"]:

@@ -9,14 +9,12 @@ is the referee. Shapes are small and drawn anew, log-uniform, for each run.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
 import statistics
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment, library_candidate
+from benchmarks.shared import MEASUREMENTS, environment, library_candidate, quiet, write_new
 from evaluator.referee import calibration, measure
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request
@@ -42,19 +40,6 @@ def small_shapes(count: int, seed: int) -> list[dict[str, Any]]:
         if rows * cols <= 1 << 18:
             shapes.append({"rows": rows, "cols": cols, "dtype": "float32"})
     return shapes
-
-
-def unused(path: Path) -> Path:
-    """The path, numbered if an earlier measurement has it."""
-    number = 2
-    while path.exists():
-        path = path.with_stem(f"{path.stem.removesuffix(f'-{number - 1}')}-{number}")
-        number += 1
-    return path
-
-
-def quiet(*_: Any) -> None:
-    """Progress that nobody reads."""
 
 
 def stage_table(console: Console, runs: list[dict[str, Any]], shapes: int) -> dict[str, float]:
@@ -135,7 +120,7 @@ def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     restart: Annotated[bool, typer.Option(help="Also measure the first evaluation after a restart.")] = False,
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """Measure the referee itself."""
     console = Console(width=120)
@@ -167,7 +152,6 @@ def main(
         f"worst shape {worst:.4f}; load {os.getloadavg()[0]:.1f}"
     )
     if write:
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-referee-{device}.json")
         report = {
             "program": "benchmarks.referee",
             "settings": {
@@ -187,8 +171,7 @@ def main(
             **({"restart_stages_s": restarted} if restarted else {}),
             "aa": {"median": median, "ci95": [low, high], "worst_shape_median": worst, "shapes": same},
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {path.name}")
+        write_new(out, f"referee-{device}", report)
 
 
 if __name__ == "__main__":

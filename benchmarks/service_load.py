@@ -29,7 +29,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,11 +36,11 @@ import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import text
 
 from benchmarks.load_client import LoadClient
-from benchmarks.referee import unused
 from benchmarks.service_fill import environments, fill
-from benchmarks.service_meter import Meter, stolen_s
+from benchmarks.shared import MEASUREMENTS, write_new
 from kernelbench_tasks import catalog
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -54,9 +53,57 @@ BARS = {"read_p99_ms": 150.0, "submit_p99_ms": 80.0, "streams_core_s_per_min": 1
 # what is left to the system's own cache comes from the disk again whenever the host of a virtual machine wants memory back.
 _SHARED_BUFFERS = "4GB"
 _SUBMITS_PER_S = 2.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WARM_UP = (
     2  # requests of each kind to each process that are not counted: templates are compiled at their first use
 )
+
+
+class Meter:
+    """CPU seconds and resident megabytes of processes."""
+
+    def __init__(self, service_pids: Sequence[int], database: Database) -> None:
+        self._service_pids = service_pids
+        self._postmaster: int | None = None
+        if database.engine.dialect.name == "postgresql":
+            with database.read() as session:
+                folder = session.scalar(text("SHOW data_directory"))
+            self._postmaster = int(Path(str(folder), "postmaster.pid").read_text().split()[0])
+
+    def cpu_s(self) -> dict[str, float]:
+        """So far, of the service and of all of PostgreSQL's processes."""
+        server = 0.0
+        if self._postmaster is not None:
+            server = _cpu_s(self._postmaster, ended_children=True) + sum(
+                map(_cpu_s, _children(self._postmaster))
+            )
+        return {"service": sum(map(_cpu_s, self._service_pids)), "postgres": server}
+
+    def service_mb(self) -> float:
+        """Resident memory of the service."""
+        status = [Path(f"/proc/{pid}/status").read_text() for pid in self._service_pids]
+        sizes = [
+            line.split()[1] for text in status for line in text.splitlines() if line.startswith("VmRSS:")
+        ]
+        return sum(map(int, sizes)) / 1024
+
+
+def _cpu_s(pid: int, *, ended_children: bool = False) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, fields[11 : 15 if ended_children else 13])) / _TICKS_PER_S
+
+
+def stolen_s() -> float:
+    """What the host of a virtual machine kept for others so far, in seconds of its cores (man 5 proc, `steal`)."""
+    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / _TICKS_PER_S
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in listed]
 
 
 def reads(client: httpx.Client, ids: Sequence[str], drawn: random.Random) -> dict[str, Callable[[], str]]:
@@ -372,8 +419,6 @@ def _report(
     for name, bar in BARS.items():
         say.print(f"{'reached' if reached[name] <= bar else 'MISSED '} {name}: {reached[name]} (bar {bar:g})")
     if write:
-        day = datetime.now(UTC).strftime("%Y-%m-%d")
-        path = unused(ROOT / "docs" / "measurements" / f"{day}-service-load-cpu.json")
         where = {
             "platform": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count(),
             "cpu": _cpu_name(), "load_1min": os.getloadavg()[0],
@@ -390,8 +435,7 @@ def _report(
             "bars": BARS,
             "reached": reached,
         }
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        say.print(f"written to {path.relative_to(ROOT)}")
+        write_new(MEASUREMENTS, "service-load-cpu", report)
     if any(reached[name] > bar for name, bar in BARS.items()):
         raise typer.Exit(1)
 

@@ -34,8 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import mixed, row_kernels
-from benchmarks.exemplars_cpu import ROOT, environment, library_candidate
-from benchmarks.referee import quiet
+from benchmarks.shared import ROOT, environment, library_candidate, quiet
 from evaluator.devices import open_device
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.evaluation import Request

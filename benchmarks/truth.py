@@ -31,8 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exemplars_cpu import ROOT, environment
-from benchmarks.referee import unused
+from benchmarks.shared import MEASUREMENTS, environment, nth_visible, unused, write_new, write_whole
 from evaluator.errors import EvaluatorError
 from evaluator.referee import measure
 from evaluator.referee.candidate import CandidateRun
@@ -189,7 +188,7 @@ class Study:
                 self._one(session, shape, subject, console)
                 took_s = time.monotonic() - began
                 self._longest_s[subject.name] = max(took_s, self._longest_s.get(subject.name, 0.0))
-                write_atomically(self._path, self.report)
+                write_whole(self._path, self.report)
         return True
 
     def _fits(self, subject: Subject) -> bool:
@@ -259,13 +258,6 @@ class Study:
                 }
             )
         return found
-
-
-def write_atomically(path: Path, report: dict[str, Any]) -> None:
-    """A reader, and whoever cuts the program off, finds a whole file."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
 
 
 def summary(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -386,9 +378,7 @@ def study(
     settings = {"runs": runs, "device": device, "index": index, "every": every, "only": only}
     words = [word.strip() for word in only.split(",")]
     chosen = [s for s in subjects(device) if any(word in s.name for word in words)]
-    path = path or unused(
-        ROOT / "docs" / "measurements" / f"{datetime.now(UTC):%Y-%m-%d}-truth-{device}.json"
-    )
+    path = path or unused(MEASUREMENTS, f"truth-{device}")
     with tempfile.TemporaryDirectory() as folder:
         core = RefereeCore(device, Path(folder), "landlock")
         try:
@@ -401,7 +391,7 @@ def study(
         finally:
             core.close()
     show(found := summary(piece.records), console)
-    write_atomically(path, {**piece.report, "summary": found})
+    write_whole(path, {**piece.report, "summary": found})
     console.print(f"wrote {path.name}")
 
 
@@ -409,7 +399,7 @@ def study(
 def merge(
     pieces: Annotated[list[Path], typer.Argument(help="JSON files of pieces, or of tables made before.")],
     write: Annotated[bool, typer.Option(help="Write JSON.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = ROOT / "docs" / "measurements",
+    out: Annotated[Path, typer.Option(help="Folder of the JSON.")] = MEASUREMENTS,
 ) -> None:
     """One table over several pieces of the same harness."""
     console = Console(width=170)
@@ -424,23 +414,13 @@ def merge(
     show(found := summary(records), console)
     if write:
         settings = [one for report in reports for one in listed(report["settings"])]
-        path = unused(out / f"{datetime.now(UTC):%Y-%m-%d}-truth-{settings[0]['device']}.json")
         merged = {"settings": settings, "environment": environments, "summary": found, "records": records}
-        write_atomically(path, {"program": "benchmarks.truth merge", **merged})
-        console.print(f"wrote {path.name}")
+        write_new(out, f"truth-{settings[0]['device']}", {"program": "benchmarks.truth merge", **merged})
 
 
 def listed(found: Any) -> list[Any]:
     """What a table has of each of its pieces, and a piece of itself."""
     return found if isinstance(found, list) else [found]
-
-
-def nth_visible(index: int) -> str:
-    """The GPU of that number among those that are visible."""
-    visible = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
-    if visible and index >= len(visible):
-        raise typer.BadParameter(f"only {len(visible)} GPUs are visible here")
-    return visible[index].strip() if visible else str(index)
 
 
 if __name__ == "__main__":

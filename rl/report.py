@@ -1,7 +1,7 @@
 """`python -m rl.report RUN`: the run's report, one HTML file that needs nothing else, and its figures for TensorBoard.
 
 Everything in it is read from the run's folder (docs/training-runs.md). The ablation table compares with other runs of which
-`rl.evaluate` has made comparisons, or shows a replay's arms and claims (`benchmarks/rl_replay.py`).
+`rl.evaluate` has made comparisons, or shows a replay's arms and claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write docs/catalogue.md anew from the task files: `make catalogue`. Task files are read as text, none is imported."""
+"""Write docs/catalogue.md, which is not committed, from the task files: `make catalogue`. Task files are read as text, none is imported."""
 
 from __future__ import annotations
 

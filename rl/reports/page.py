@@ -37,7 +37,7 @@ def html(run: Run, ablation: Mapping[str, Any], hacks: Sequence[tuple[str, str, 
 
     Args:
         run: what its folder holds.
-        ablation: figures by arm, as `benchmarks/rl_replay.py` writes them or as `arms_of` makes them of comparisons.
+        ablation: figures by arm, as a replay of the demonstration has them or as `arms_of` makes them of comparisons.
         hacks: of the database of hacks: kind, rule, how many files.
     """
     engine = Environment(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inference import compare, declared, hidden
 from evaluator.referee.core import RefereeCore
 from evaluator.shapes.inference import knobs
 from evaluator.shapes.inference.probing import TooSlow, broken_off
 from evaluator.shapes.inference.result import Inferred, from_json, infer
 from evaluator.shapes.space import ChoiceDim, IntegerDim
 from kernelbench_tasks import catalog
+from tests.evaluator.hidden_dims import compare, declared, hidden
 
 pytestmark = pytest.mark.shares
 

@@ -1,13 +1,9 @@
-"""docs/catalogue.md says what the task files say."""
+"""`make catalogue` writes a page with every task."""
 
 from __future__ import annotations
 
 from kernelbench_tasks import catalog
-from scripts.catalogue import LOST, PAGE, page
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `make catalogue`"
+from scripts.catalogue import LOST, page
 
 
 def test_every_task_is_there_with_its_sizes_and_its_reason() -> None:

@@ -1,7 +1,7 @@
 """No secret is in what a service shows, sends or writes after a full run: a model that repeats its key, a database and a
 broker with passwords, users with keys and a login, servers that go away meanwhile.
 
-The referee alone is scripted (`benchmarks.scripted_service`). A leak is planted in each kind of place and must be found there.
+The referee alone is scripted (`tests.services.scripted_service`). A leak is planted in each kind of place and must be found there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.scripted_service import job_request, proposal
 from services.db.models import Candidate
 from services.db.session import Database
 from services.db.upgrade import upgrade
@@ -31,6 +30,7 @@ from tests.agent.chat_server import Answer, chat_server
 from tests.services.databases import empty_postgres
 from tests.services.keyed import Keyed, routes_of
 from tests.services.leaks import Scanner, addresses, forms_of
+from tests.services.scripted_service import job_request, proposal
 from tests.services.service import ROOT, Service, wait_until
 
 LLM_KEY, POLICY_KEY = "sk-planted/0123456789+abcdef", "policy-" + secrets.token_hex(12)
@@ -108,7 +108,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator
             service.client.headers["Authorization"] = f"Bearer {made[1].text}"
             with (folder / "worker.log").open("ab") as log:
                 worker = subprocess.Popen(
-                    [sys.executable, "-m", "benchmarks.scripted_service", "worker", "--log-level", "DEBUG"],
+                    [sys.executable, "-m", "tests.services.scripted_service", "worker", "--log-level", "DEBUG"],
                     cwd=ROOT, env=service.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
             try:
