@@ -26,7 +26,7 @@ from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.verdict import Finding, KernelShare
@@ -155,7 +155,7 @@ class Investigation:
             process = self._fleet.tool(_STATIC_MEMORY_BYTES, device=False)
             process.expires_at = self._expires_at
             with tempfile.TemporaryFile() as sink:
-                process.request_json(runner.TOOL, {}, _STATIC_SECONDS, (text, sink.fileno()))
+                process.request_json(protocol.TOOL, {}, _STATIC_SECONDS, (text, sink.fileno()))
                 sink.seek(0)
                 return static.from_json(json.loads(sink.read(_MAX_ANALYSIS_BYTES)))
         except (RoleFailure, SandboxUnavailable, OSError, ValueError, RecursionError) as failure:
@@ -169,7 +169,7 @@ class Investigation:
     def _observe(self, run: CandidateRun, shape: OpenShape, analysis: Analysis) -> Observation:
         side = run.open(shape)
         side.fill(1)
-        answer = side.process.request_json(runner.KERNELS, {"shape": side.key}, _CALL_SECONDS)
+        answer = side.process.request_json(protocol.KERNELS, {"shape": side.key}, _CALL_SECONDS)
         return observation.read(answer, analysis, gpu=self._fleet.gpu)
 
     def _replay(self, run: CandidateRun, seen: list[tuple[OpenShape, Observation]]) -> list[OpenShape]:
@@ -182,7 +182,7 @@ class Investigation:
             self._replays -= 1
             # What it returns is learnt from one true call at this very shape.
             side = run.open(shape)
-            side.process.request_json(runner.KERNELS, {"shape": side.key}, _CALL_SECONDS)
+            side.process.request_json(protocol.KERNELS, {"shape": side.key}, _CALL_SECONDS)
             try:
                 if replay.still_right(side, cases):
                     decoys.append(shape)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.integrity.static import Analysis, clean
-from evaluator.roles.runner import OWN
+from evaluator.roles.protocol import OWN
 from evaluator.verdict import KernelShare
 
 KINDS = ("own", "compiler", "library", "none")

@@ -11,7 +11,7 @@ from typing import Any
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.expectation import Case
 from evaluator.referee.side import Side
-from evaluator.roles import runner
+from evaluator.roles import protocol
 
 _CALL_SECONDS = 20.0
 #: glibc fills new memory with the complement of this byte: what an empty kernel leaves behind is zero.
@@ -46,6 +46,6 @@ def still_right(side: Side, cases: list[Case]) -> bool | None:
 
 def _switch(side: Side, *, muted: bool) -> int:
     """Own kernels off or on; how often they were called since the last switch, as the process says."""
-    answer: dict[str, Any] = side.process.request_json(runner.MUTE, {"muted": muted}, _CALL_SECONDS)
+    answer: dict[str, Any] = side.process.request_json(protocol.MUTE, {"muted": muted}, _CALL_SECONDS)
     calls = answer.get("calls")
     return calls if type(calls) is int else 0

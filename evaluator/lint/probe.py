@@ -19,7 +19,7 @@ from evaluator.referee.correctness import own_case
 from evaluator.referee.expectation import Case, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.arena import carrier
 from evaluator.shapes.space import Dims
 from evaluator.verdict import Finding
@@ -130,7 +130,7 @@ class Probe:
         request = {"shape": self.shape.key, "seconds": _INSPECT_SECONDS}
         self.shape.side.write(0, self.cases[-1].contents)
         try:
-            return self.shape.side.process.request_json(runner.INSPECT, request, 60.0)
+            return self.shape.side.process.request_json(protocol.INSPECT, request, 60.0)
         except RoleReported:
             # A module that cannot be followed (a compiled one, say) is judged by its results alone.
             return {}

@@ -23,7 +23,7 @@ from evaluator.referee.landmarks import Landmarks
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import interpreted, runner, torch_cpp
+from evaluator.roles import interpreted, protocol, torch_cpp
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 from evaluator.sources import CandidateSource
@@ -228,7 +228,7 @@ class CandidateRun:
 
     def _asked(self, process: RoleProcess) -> tuple[list[ExtensionCall], bool]:
         """What a process claims to have asked for, without what it has been given (untrusted, so validated)."""
-        answer = process.request_json(runner.ASKED, {}, _CALL_SECONDS)
+        answer = process.request_json(protocol.ASKED, {}, _CALL_SECONDS)
         claims = answer.get("calls")
         if not isinstance(claims, list) or len(claims) > _MAX_EXTENSIONS:
             raise ProtocolViolation(
@@ -332,7 +332,7 @@ class CandidateRun:
             deadline_s = _COMPILE_SECONDS if compiling else _LOAD_SECONDS
             request = {"watch": self.watched, "compiles": self._compiles, "rehearses": rehearses}
             request["delivered"] = self.candidate.delivered
-            process.request(runner.LOAD, request, deadline_s, tuple(texts))
+            process.request(protocol.LOAD, request, deadline_s, tuple(texts))
         finally:
             for text in texts:
                 os.close(text)
@@ -368,7 +368,7 @@ class CandidateRun:
 
     def call_on_host(self, process: RoleProcess, shape: OpenShape) -> None:
         """Constructs the module in a process without a device and calls it once, with inputs in the host's memory."""
-        process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
+        process.request(protocol.BUILD, self._build_request(shape), _CALL_SECONDS)
         side = Side(process, shape.key, shape.inputs.on_host(), self.fleet.chain)
         try:
             side.open(_CALL_SECONDS)
@@ -432,7 +432,7 @@ class CandidateRun:
         return self.sides[shape.key]
 
     def _open(self, process: RoleProcess, shape: OpenShape) -> Side:
-        process.request(runner.BUILD, self._build_request(shape), _CALL_SECONDS)
+        process.request(protocol.BUILD, self._build_request(shape), _CALL_SECONDS)
         memory = self.session.memory_of_others(self.expects)
         side = self.fleet.side(process, shape.key, shape.inputs, memory)
         try:

@@ -17,7 +17,7 @@ from evaluator.referee.measure import EFFORT_CAPTURED, EFFORT_WARM, Timing, meas
 from evaluator.referee.open_shape import Baseline, OpenShape
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import runner
+from evaluator.roles import protocol
 
 _CAPTURE_SECONDS = 120.0
 #: Forms of the reference that a user could capture as they are.
@@ -53,14 +53,14 @@ def measure_captured(
         return "its outputs are too large to keep those of several blocks"
     try:
         side.capture("eager", calls, _CAPTURE_SECONDS, same_slot=same_slot)
-        side.capture(runner.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
+        side.capture(protocol.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
     except RoleReported as failure:
         return f"it cannot be captured in a CUDA graph: {failure.sentence}"
     rivals = _capture_rivals(control, shape, calls, same_slot=same_slot)
     if not rivals:
         return "the reference cannot be captured in a CUDA graph"
     best, rival = fastest(session, rivals, calls, captured=True, same_slot=same_slot)
-    rival.capture(runner.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
+    rival.capture(protocol.NULL, calls, _CAPTURE_SECONDS, same_slot=same_slot)
     return measure(
         session, shape, side, [(best, rival)], outcome, earlier, effort, calls=calls, same_slot=same_slot
     )
@@ -98,7 +98,7 @@ def _capture_rivals(
         try:
             side.capture(baseline.name, calls, _CAPTURE_SECONDS, same_slot=same_slot)
         except RoleReported as failure:
-            if runner.TOO_SMALL in failure.sentence:
+            if protocol.TOO_SMALL in failure.sentence:
                 # Rather no figure than one against a slower form.
                 return []
             continue

@@ -25,7 +25,7 @@ from evaluator.referee.memory_size import MemorySize, slot_bytes
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import NO_STATE, Drawn, Side
 from evaluator.referee.spoiling import poison
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.chain import Chain, when_of
 from evaluator.roles.exchange import INPUT_MEMORY
 from evaluator.roles.frames import TensorMeta
@@ -78,7 +78,7 @@ class DeviceSide(Side):
             if process.memory.size.holds(size):
                 return
             size = size.or_larger(process.memory.size)
-            process.request(runner.EXCHANGE, {"leave": True, "keeps": keeps}, _EXCHANGE_SECONDS)
+            process.request(protocol.EXCHANGE, {"leave": True, "keeps": keeps}, _EXCHANGE_SECONDS)
             before, process.memory = process.memory, None
             before.gate.close()
             before.free()
@@ -88,7 +88,7 @@ class DeviceSide(Side):
         memory = process.memory
         descriptors = (memory.outputs.descriptor, memory.inputs.descriptor, code, memory.gate.descriptor)
         try:
-            process.request(runner.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
+            process.request(protocol.EXCHANGE, request, _EXCHANGE_SECONDS, descriptors)
         finally:
             os.close(code)
 
@@ -134,7 +134,7 @@ class DeviceSide(Side):
 
     def grows_for(self, failure: RoleFailure) -> bool:
         """See :meth:`Side.grows_for`; to at most eight times what its shape was thought to need."""
-        if runner.TOO_SMALL not in failure.sentence:
+        if protocol.TOO_SMALL not in failure.sentence:
             return False
         size, free_bytes = self._memory().size, self._keeper.free_bytes()[0]
         more = replace(size, pool_bytes=int(size.pool_bytes * _GROWTH))
@@ -159,7 +159,7 @@ class DeviceSide(Side):
             self._keeper.wait()
             descriptors = (self._region.descriptor, region.descriptor)
             request = {**request, "state_bytes": region.length_bytes}
-            self.process.request(runner.IMPORT, request, deadline_s, descriptors)
+            self.process.request(protocol.IMPORT, request, deadline_s, descriptors)
         finally:
             region.close()
 
@@ -221,7 +221,7 @@ class DeviceSide(Side):
             elapsed_ns = gate.run(first_state, min(deadline_s, _REPLAY_SECONDS))
         except NeverDone:
             # If the device has failed, that says so.
-            self.process.request(runner.WAKE, {}, deadline_s)
+            self.process.request(protocol.WAKE, {}, deadline_s)
             sentence = "its replay does not end while its process is stopped"
             raise RoleReported("runtime_error", sentence, role=self.process.name) from None
         report = replace(self._report(self._announced, calls), states=gate.states(calls))
@@ -441,7 +441,7 @@ class DeviceSide(Side):
         later = []
         for asked in [calls] if together and calls else [[call] for call in calls]:
             request = {"shape": self.key, "calls": asked}
-            report = self._report(self.process.request(runner.FETCH, request, deadline_s), len(asked))
+            report = self._report(self.process.request(protocol.FETCH, request, deadline_s), len(asked))
             later += [self._read(report.metas, row) for row in report.addresses]
         self.process.freeze()
         return later
@@ -453,7 +453,7 @@ class DeviceSide(Side):
             return self.outputs(block, call)
         # Of the last block: the process has not got ready since, so it does not know yet what it has to keep.
         request = {"shape": self.key, "held": number, "calls": [call]}
-        report = self._report(self.process.request(runner.FETCH, request, deadline_s), 1)
+        report = self._report(self.process.request(protocol.FETCH, request, deadline_s), 1)
         self.process.freeze()
         return self._read(report.metas, report.addresses[0])
 

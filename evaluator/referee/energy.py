@@ -25,7 +25,7 @@ from evaluator.referee.open_shape import Baseline
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
-from evaluator.roles import runner
+from evaluator.roles import protocol
 
 #: At most so many shapes of an evaluation: a minute each.
 MOST_SHAPES = 3
@@ -115,7 +115,7 @@ def _at_shape(
     calls = _calls(session, side, rival, timing, shape.output_metas)
     if captured:
         try:
-            for at, variant in ((side, "eager"), (rival, baseline.name), (rival, runner.NULL)):
+            for at, variant in ((side, "eager"), (rival, baseline.name), (rival, protocol.NULL)):
                 at.capture(variant, calls, _CAPTURE_SECONDS)
         except RoleReported as failure:
             return {"why_not": f"its calls cannot be captured for so long: {failure.sentence}"}
@@ -123,7 +123,7 @@ def _at_shape(
     for process in (side.process, rival.process):
         session.fleet.pin(process)
     checker = Checker(session, shape, side, timed.outcome, timed.earlier, captured=captured)
-    nothing = Baseline(runner.NULL, "eager", baseline.threads)
+    nothing = Baseline(protocol.NULL, "eager", baseline.threads)
     try:
         harness = energy_of(
             counter,

@@ -38,7 +38,7 @@ from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, facts, summary_of, timed_result, untimed_result
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import Checker
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.shapes.sampler import SPLITS
 from evaluator.shapes.space import Dims
 from evaluator.sources import CandidateSource, TaskSource
@@ -145,7 +145,7 @@ class Evaluation:
 
     def _was_at_fault(self, failure: RoleFailure) -> bool:
         """GPU only: whether a process that ran out of memory or left a baseline without, asked for too much."""
-        if runner.TOO_SMALL in failure.sentence:
+        if protocol.TOO_SMALL in failure.sentence:
             return self.fleet.room.can_tell(alone=self._alone)  # it grows where so much is free
         assert self.fleet.keeper is not None
         if self.session.ahead.give_memory_back() and not self._alone:

@@ -16,7 +16,7 @@ from evaluator.oracle.tolerance import Expected, expect
 from evaluator.precision import rounds_operands
 from evaluator.referee.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
-from evaluator.roles.runner import OWN_IN_TIER
+from evaluator.roles.protocol import OWN_IN_TIER
 from evaluator.verdict import Finding
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from evaluator.referee.room import Room
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.referee.tool_run import run_tool
-from evaluator.roles import chain, runner
+from evaluator.roles import chain, protocol
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
@@ -223,7 +223,7 @@ class Fleet:
                 }
                 process = self._servers["run"].fork(role="tool", limits=limits)
                 try:
-                    payload = process.request_json(runner.PROBE, {"facts": facts}, 60.0)
+                    payload = process.request_json(protocol.PROBE, {"facts": facts}, 60.0)
                 finally:
                     process.close()
                 # What an attack says of itself is not the last word where the damage can be looked at.
@@ -254,7 +254,7 @@ class Fleet:
             spare, self._spare = self._spare, None
         if spare is not None:
             try:
-                spare.request(runner.WAKE, {}, _WAKE_SECONDS)
+                spare.request(protocol.WAKE, {}, _WAKE_SECONDS)
             except RoleFailure:
                 # Its fork server has died, or somebody has killed it: it has not served anybody.
                 spare.close()
@@ -270,7 +270,7 @@ class Fleet:
         if self.gpu and self._spare is None:
             process = self.server("candidate").fork(role="candidate", limits=self.limits)
             try:
-                process.request(runner.WAKE, {}, _WAKE_SECONDS)
+                process.request(protocol.WAKE, {}, _WAKE_SECONDS)
                 process.freeze()
             except RoleFailure:
                 process.close()

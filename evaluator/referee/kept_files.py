@@ -23,7 +23,7 @@ from typing import Any
 from evaluator.errors import ProtocolViolation, RoleReported
 from evaluator.keeping import seal
 from evaluator.referee.tool_run import run_tool
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.process import RoleProcess
 
 _log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def take(process: RoleProcess, most_bytes: int = MAX_BYTES) -> bytes:
         seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         try:
-            answer = process.request_json(runner.KEEP, {"most_bytes": most_bytes}, _SECONDS, (descriptor,))
+            answer = process.request_json(protocol.KEEP, {"most_bytes": most_bytes}, _SECONDS, (descriptor,))
         except RoleReported:
             return b""  # nothing that could be packed, which is no fault
         length = answer.get("bytes")

@@ -17,7 +17,7 @@ import struct
 
 from evaluator.errors import ProtocolViolation, RoleFailure
 from evaluator.referee.correctness import Rejected
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.process import RoleProcess
 from evaluator.sandbox import syscalls
 from evaluator.verdict import Finding
@@ -40,7 +40,7 @@ class Landmarks:
 
     def __init__(self, process: RoleProcess) -> None:
         self._process = process
-        payload = process.request(runner.LANDMARKS, {}, _SECONDS)
+        payload = process.request(protocol.LANDMARKS, {}, _SECONDS)
         process.freeze()
         numbers = struct.unpack(f"<{len(payload) // 8}Q", payload[: len(payload) // 8 * 8])
         ranges = list(zip(numbers[::2], numbers[1::2], strict=False))

@@ -26,7 +26,7 @@ from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.run_state import RunState
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.arena import carrier
 from evaluator.verdict import Finding
 
@@ -93,7 +93,7 @@ def _size(shape: OpenShape) -> int:
 
 def _asked(side: Side, questions: list[str]) -> dict[str, str]:
     found: dict[str, Any] = side.process.request_json(
-        runner.LIMITS, {"shape": side.key, "questions": questions}, _SECONDS
+        protocol.LIMITS, {"shape": side.key, "questions": questions}, _SECONDS
     )
     side.process.freeze()
     return {name: str(found.get(name, ""))[:200] for name in questions}

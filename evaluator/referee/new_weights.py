@@ -19,7 +19,7 @@ from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.run_state import RunState
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.verdict import Finding
 
 _SECONDS = 60.0
@@ -58,7 +58,7 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
         if some is not names:  # let it see the weights that are back, which version counters have told of
             call(side, shape, fresh(shape), run.outcomes[shape.key])
         change = {"names": some, "seed": secrets.randbits(62), "quietly": quietly, "one_row": quietly}
-        if _renew(side, change) != runner.RENEWED:
+        if _renew(side, change) != protocol.RENEWED:
             return  # from_reference made it
         try:
             _look(session, side, shape, run, change)
@@ -136,4 +136,4 @@ def _updated(shape: OpenShape) -> set[str]:
 
 
 def _renew(side: Side, change: dict[str, Any]) -> bytes:
-    return side.process.request(runner.RENEW, {"shape": side.key, **change}, _SECONDS)
+    return side.process.request(protocol.RENEW, {"shape": side.key, **change}, _SECONDS)

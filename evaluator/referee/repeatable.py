@@ -11,7 +11,7 @@ from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
 from evaluator.referee.side import Side
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.frames import TensorMeta
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check_repeatable(side: Side) -> None:
 def _why(side: Side) -> str:
     """What makes a reference's results differ, and what to do about it."""
     try:
-        seen = side.process.request_json(runner.INSPECT, {"shape": side.key, "seconds": 0.0}, _CALL_SECONDS)
+        seen = side.process.request_json(protocol.INSPECT, {"shape": side.key, "seconds": 0.0}, _CALL_SECONDS)
     except RoleReported:
         seen = {}
     names = ", ".join(repr(str(name)[:60]) for name in seen.get("changed_state") or ())

@@ -10,7 +10,7 @@ from typing import Any
 from evaluator.devices.base import Caps
 from evaluator.errors import ProtocolViolation
 from evaluator.referee.open_shape import freeze_dims
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.process import RoleProcess
 from evaluator.shapes.space import Dims, IntegerDim, Space
 
@@ -54,7 +54,7 @@ class ShapeCaps:
         new = list(
             {freeze_dims(dims): dims for dims in shapes if freeze_dims(dims) not in self._sizes}.values()
         )
-        for dims, size in zip(new, self._ask(runner.SIZES, new) if new else [], strict=True):
+        for dims, size in zip(new, self._ask(protocol.SIZES, new) if new else [], strict=True):
             if size is not None and not (type(size) is int and size >= 0):
                 raise ProtocolViolation("task_rejected", "the task's process sent no valid sizes")
             self._sizes[freeze_dims(dims)] = size
@@ -81,7 +81,7 @@ class ShapeCaps:
             for dims, is_small in zip(shapes, small, strict=True)
             if is_small and freeze_dims(dims) not in self._costs
         ]
-        for dims, figures in zip(new, self._ask(runner.COSTS, new) if new else [], strict=True):
+        for dims, figures in zip(new, self._ask(protocol.COSTS, new) if new else [], strict=True):
             self._costs[freeze_dims(dims)] = None if figures is None else _numbers(figures)
         return [
             is_small and self._within(self._costs[freeze_dims(dims)], share)

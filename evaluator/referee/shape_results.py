@@ -9,7 +9,7 @@ from typing import Any
 from evaluator.referee import measure, pairs
 from evaluator.referee.correctness import Outcome
 from evaluator.referee.open_shape import OpenShape
-from evaluator.roles.runner import NOTHING_COMPILED
+from evaluator.roles.protocol import NOTHING_COMPILED
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize, time_speedup
 from evaluator.verdict import BREAKS, HEADLINE, ShapeResult, compiled_words

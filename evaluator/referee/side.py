@@ -20,7 +20,7 @@ from evaluator.oracle.tolerance import Bounds
 from evaluator.referee.block import Block
 from evaluator.referee.kept_calls import KeptCalls
 from evaluator.referee.shape_inputs import ShapeInputs, bound, meta_json
-from evaluator.roles import frames, runner
+from evaluator.roles import frames, protocol
 from evaluator.roles.arena import NAME, Arena, Layouter, carrier
 from evaluator.roles.chain import Chain, Refresh, follows
 from evaluator.roles.frames import BlockReport, TensorMeta
@@ -140,7 +140,7 @@ class Side(KeptCalls):
             "slots_from": self._slots_from,
             "slot_bytes": self._slot_bytes,
         }
-        self.process.request(runner.BIND, binding, deadline_s)
+        self.process.request(protocol.BIND, binding, deadline_s)
         self.process.modules[self.key] = self.inputs
         return setup_s
 
@@ -148,7 +148,7 @@ class Side(KeptCalls):
         """Puts the weights where the process finds them, and has it construct and load its module."""
         for entry, offset in zip(self._state, self._state_offsets, strict=True):
             self._put(offset, entry.values)
-        self.process.request(runner.IMPORT, request, deadline_s, (self._shared()[0],))
+        self.process.request(protocol.IMPORT, request, deadline_s, (self._shared()[0],))
 
     def grows_for(self, failure: RoleFailure) -> bool:
         """GPU only: where outputs of timed calls did not fit, gives the process more memory for them; False where there is none.
@@ -244,11 +244,11 @@ class Side(KeptCalls):
             again: measure it once more; otherwise a GPU goes by what was seen so far.
             same_slot: whether all of them use the first slot.
         """
-        return self._takes_ns(runner.NULL, calls, deadline_s, captured=captured, same_slot=same_slot)
+        return self._takes_ns(protocol.NULL, calls, deadline_s, captured=captured, same_slot=same_slot)
 
     def least_ns(self, calls: int, deadline_s: float, *, same_slot: bool = False) -> int:
         """What a block of so many calls takes when the module only makes a tensor and returns it."""
-        return self._takes_ns(runner.LEAST, calls, deadline_s, captured=False, same_slot=same_slot)
+        return self._takes_ns(protocol.LEAST, calls, deadline_s, captured=False, same_slot=same_slot)
 
     def _takes_ns(self, variant: str, calls: int, seconds: float, *, captured: bool, same_slot: bool) -> int:
         slots = 1 if same_slot else calls
@@ -265,7 +265,7 @@ class Side(KeptCalls):
             RoleReported: the variant cannot be captured.
         """
         request = {"shape": self.key, "variant": variant, "calls": calls, "same_slot": same_slot}
-        self.process.request(runner.CAPTURE, request, deadline_s)
+        self.process.request(protocol.CAPTURE, request, deadline_s)
         self.process.freeze()
 
     def ready(
@@ -289,7 +289,7 @@ class Side(KeptCalls):
         token = self._token(captured=captured)
         request = self._readiness(warm, threads, poison, keep=keep, token=token, calls=calls)
         self.ready_ns = -time.perf_counter_ns()
-        self._announced = self.process.request(runner.READY, request, deadline_s)
+        self._announced = self.process.request(protocol.READY, request, deadline_s)
         self.ready_ns += time.perf_counter_ns()
         self.process.freeze()
 
@@ -382,11 +382,11 @@ class Side(KeptCalls):
             "interleaved": interleaved,
             "pooled": self.inputs.needs.large,
         }
-        sequence = process.send(runner.BLOCK, request)
+        sequence = process.send(protocol.BLOCK, request)
         started = time.perf_counter_ns()
         process.thaw()
         glance()
-        payload = process.receive(runner.BLOCK, sequence, deadline_s)
+        payload = process.receive(protocol.BLOCK, sequence, deadline_s)
         elapsed_ns = process.freeze() - started
         report = self._report(payload, calls)
         return Block(report, calls, first_state, elapsed_ns, variant)
@@ -422,7 +422,7 @@ class Side(KeptCalls):
         these rows of these tensors are looked at.
         """
         request = {"shape": self.key, "slot": index, "kinds": kinds, "rows": rows}
-        report = self._report(self.process.request(runner.ORACLE, request, deadline_s), len(kinds))
+        report = self._report(self.process.request(protocol.ORACLE, request, deadline_s), len(kinds))
         self.process.freeze()
         return [
             [
@@ -492,7 +492,7 @@ class Side(KeptCalls):
         self.process.modules.pop(self.key, None)
         try:
             if not self.process.dead:
-                self.process.request(runner.CLOSE, {"shape": self.key, "collect": collect}, 30.0)
+                self.process.request(protocol.CLOSE, {"shape": self.key, "collect": collect}, 30.0)
         finally:
             self.release()
 

@@ -14,7 +14,7 @@ from evaluator.content.weights import redraw, redraw_on_device
 from evaluator.errors import ProtocolViolation
 from evaluator.oracle.numbers import from_float64, is_inexact
 from evaluator.referee.shape_inputs import CallPlan, PlainInput, ShapeInputs, StateEntry
-from evaluator.roles import device_memory, frames, runner
+from evaluator.roles import device_memory, frames, protocol
 from evaluator.roles.arena import carrier
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
@@ -161,7 +161,7 @@ def _handed_over(process: RoleProcess, keeper: Lender, parts: list[list[int]]) -
             regions.append(keeper.region(total))
         sizes = [region.length_bytes if total else 0 for region, total in zip(regions, totals, strict=True)]
         descriptors = tuple(region.descriptor for region in regions)
-        process.request(runner.HAND_OVER, {"bytes": sizes}, _HAND_OVER_SECONDS, descriptors)
+        process.request(protocol.HAND_OVER, {"bytes": sizes}, _HAND_OVER_SECONDS, descriptors)
         found: list[list[Any]] = []
         for region, part in zip(regions, parts, strict=True):
             at, tensors = 0, []

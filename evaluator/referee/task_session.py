@@ -26,7 +26,7 @@ from evaluator.referee.shape_caps import ShapeCaps
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
-from evaluator.roles import compiled_files, frames, runner
+from evaluator.roles import compiled_files, frames, protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
@@ -63,7 +63,7 @@ class TaskSession:
         self.ahead = CompileAhead(self, self.memory.compilers_bytes)
         self.process = self.start_process()
         try:
-            answer = self.process.request_json(runner.DESCRIBE, {}, _BUILD_SECONDS)
+            answer = self.process.request_json(protocol.DESCRIBE, {}, _BUILD_SECONDS)
             self.space: Space = parse_space(answer.get("dims"))
             #: Of the task's own file; a request may bring another.
             self.traffic = parse_traffic(answer.get("traffic"), self.space)
@@ -115,7 +115,7 @@ class TaskSession:
         source = self.task.source.encode("utf-8", "surrogatepass")
         texts = tuple(sealed_text(content) for content in (source, b"", b"", files))
         try:
-            process.request(runner.LOAD, {}, _BUILD_SECONDS, texts)
+            process.request(protocol.LOAD, {}, _BUILD_SECONDS, texts)
         except BaseException:
             process.close()
             raise
@@ -196,7 +196,7 @@ class TaskSession:
             "training": self.training,
             "backward": self.direction == "forward_backward",
         }
-        answer = process.request_json(runner.BUILD, request, _BUILD_SECONDS)
+        answer = process.request_json(protocol.BUILD, request, _BUILD_SECONDS)
         try:
             inputs = read_inputs(
                 process,
@@ -380,7 +380,7 @@ class TaskSession:
             "autocast": AUTOCAST_DTYPES.get(self.precision),
             "anew": anew,
         }
-        return baseline.told(side.process.request_json(runner.VARIANT, request, _COMPILE_SECONDS))
+        return baseline.told(side.process.request_json(protocol.VARIANT, request, _COMPILE_SECONDS))
 
     def _prepare(self, shape: OpenShape, baseline: Baseline, *, anew: bool = False) -> None:
         try:

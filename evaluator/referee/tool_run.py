@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.errors import RoleExited, RoleFailure
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.process import RoleProcess
 
@@ -55,7 +55,7 @@ def run_tool(
     text = sealed_text(json.dumps({"program": program, "files": dict(files)}).encode("utf-8", "replace"))
     with tempfile.TemporaryFile() as sink:
         try:
-            answer = process.request_json(runner.TOOL, {}, deadline_s, (text, sink.fileno()))
+            answer = process.request_json(protocol.TOOL, {}, deadline_s, (text, sink.fileno()))
             outputs = _outputs(answer.get("outputs"), sink, max_bytes)
             code = answer.get("exit")
             exit_code = code if isinstance(code, int) else 1

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from evaluator.roles.chain import Chain, CompiledChain, Python, Refresh, marked, now, stirred
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.gate import Gated
-from evaluator.roles.runner import ContractError
+from evaluator.roles.protocol import ContractError
 
 _M_PERTURB = -6
 _MAX_DEPTH = 16

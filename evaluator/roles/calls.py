@@ -15,7 +15,7 @@ from torch import nn
 
 from evaluator.roles.blocks import flatten, tensors_in
 from evaluator.roles.frames import TensorMeta
-from evaluator.roles.runner import ContractError
+from evaluator.roles.protocol import ContractError
 
 Forward = Callable[..., Any]
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_map
 
-from evaluator.roles.runner import ContractError
+from evaluator.roles.protocol import ContractError
 
 #: What decides how a module is called, by what torch has there; as it is before anything of a user's is imported.
 _TORCH = {

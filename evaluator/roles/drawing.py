@@ -22,7 +22,7 @@ from evaluator.roles import structures
 from evaluator.roles.blocks import tensors_in
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.open_shape import meta_json, meta_of
-from evaluator.roles.runner import ContractError
+from evaluator.roles.protocol import ContractError
 from evaluator.roles.values import encode_value
 
 #: Inputs of more bytes are drawn once, and of larger floating tensors a part is kept, from which contents are mixed.

@@ -18,7 +18,7 @@ import torch
 
 from evaluator.roles import device_memory
 from evaluator.roles.frames import Addresses
-from evaluator.roles.runner import TOO_SMALL
+from evaluator.roles.protocol import TOO_SMALL
 
 _ALIGNMENT = 512
 #: Set in the offset of an output that lies in the memory of the inputs.

@@ -36,7 +36,7 @@ from evaluator.roles.compile_anew import past_what_is_kept
 from evaluator.roles.drawing import Drawn, draw, measured, on_device
 from evaluator.roles.exchange import span_elements
 from evaluator.roles.open_shape import Shape, leaf, meta_json, meta_of, read_meta, typed
-from evaluator.roles.runner import RENEWED, ContractError
+from evaluator.roles.protocol import RENEWED, ContractError
 from evaluator.roles.turns import Turns
 from evaluator.roles.values import decode_value, encode_value
 

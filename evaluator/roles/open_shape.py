@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evaluator.roles import blocks, calls, frames
-from evaluator.roles.runner import ContractError
+from evaluator.roles.protocol import ContractError
 
 
 def meta_of(tensor: torch.Tensor) -> frames.TensorMeta:

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from evaluator.errors import ProtocolViolation, RoleExited, RoleFailure, RoleReported, RoleTimeout
-from evaluator.roles import frames, runner, wire
+from evaluator.roles import frames, protocol, wire
 from evaluator.roles.drain import MAX_OUTPUT_BYTES, OutputDrain
 from evaluator.roles.sessions import members_of
 from evaluator.roles.threads import Threads
 from evaluator.sandbox import syscalls
 
 _WORDS = {
-    runner.RUNTIME: "runtime_error",
-    runner.MEMORY: "out_of_memory",
-    runner.CONTRACT: "contract_violation",
-    runner.COMPILE: "compile_error",
+    protocol.RUNTIME: "runtime_error",
+    protocol.MEMORY: "out_of_memory",
+    protocol.CONTRACT: "contract_violation",
+    protocol.COMPILE: "compile_error",
 }
 _FREEZE_SECONDS = 2.0
 _MEANWHILE_SECONDS = 0.05

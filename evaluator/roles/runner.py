@@ -13,74 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from evaluator.compiler_words import headline
-from evaluator.roles import frames, wire
+from evaluator.roles import frames, protocol, wire
+from evaluator.roles.protocol import BuildError, ContractError
 
-(
-    LOAD,
-    DESCRIBE,
-    SIZES,
-    BUILD,
-    IMPORT,
-    BIND,
-    READY,
-    BLOCK,
-    ORACLE,
-    VARIANT,
-    CLOSE,
-    EXCHANGE,
-    CAPTURE,
-    FETCH,
-    TOOL,
-    PROBE,
-    KERNELS,
-    MUTE,
-    ASKED,
-    WAKE,
-    KEEP,
-    LANDMARKS,
-    INSPECT,
-    COSTS,
-    HAND_OVER,
-    RENEW,
-    LIMITS,
-) = range(1, 28)
-
-#: Variant that returns an output made before: a block of it takes what the harness itself takes.
-NULL = "null"
-#: Variant that does the least that any module does: it is called, makes a new tensor and returns it.
-LEAST = "least"
-
-#: In the message of an error of a compiled baseline that would be eager under another name.
-NOTHING_COMPILED = "torch.compile compiled nothing of it"
-
-#: Answer to a change of weights by a module that shows it; one that `from_reference` made need not.
-RENEWED = b"renewed"
-
-#: In place of a precision tier: the module's own result.
-OWN_RESULT = "own"
-#: The same in its tier instead of full precision, widened.
-OWN_IN_TIER = "own in tier"
-
-#: In the message of an error that more shared memory would mend.
-TOO_SMALL = "the memory shared with the referee is too small"
-
-#: Before the name of a kernel of the candidate's own in a profile of its process.
-OWN = "kernelwright_own::"
-
-#: First byte of an error payload; the words they stand for are in :mod:`evaluator.roles.process`.
-RUNTIME, MEMORY, CONTRACT, COMPILE = range(4)
 _MAX_TEXT_BYTES = 6000
 #: By the names of their classes, of which none need be there.
 _COMPILERS = {"BuildError", "CompilationError", "PTXASError", "BackendCompilerFailed", "CppCompileError"}
 _BEGINNING, _MOST_CAUSES = 80, 16
-
-
-class ContractError(Exception):
-    """User code does not keep the contract of its file format; the message is for the user."""
-
-
-class BuildError(Exception):
-    """A compiler refused the user's source; the message carries its output."""
 
 
 def serve(channel: socket.socket, settings: dict[str, Any]) -> None:
@@ -111,60 +50,62 @@ def _operations(
     if settings["role"] == "tool":
         from evaluator.roles import tool
 
-        return {TOOL: tool.run, PROBE: tool.probe}
+        return {protocol.TOOL: tool.run, protocol.PROBE: tool.probe}
     from evaluator.roles import landmarks, limits, module_host
 
     host = module_host.ModuleHost(settings)
     operations: dict[int, Callable[[dict[str, Any], list[int]], bytes]] = {
-        LOAD: host.load,
-        DESCRIBE: host.describe,
-        SIZES: host.sizes,
-        BUILD: host.build,
-        HAND_OVER: host.hand_over,
-        RENEW: host.renew,
-        IMPORT: host.import_state,
-        BIND: host.bind,
-        READY: host.ready,
-        BLOCK: host.block,
-        ORACLE: host.oracle,
-        VARIANT: host.variant,
-        CLOSE: host.close,
-        EXCHANGE: host.exchange,
-        CAPTURE: host.capture,
-        FETCH: host.fetch,
-        KERNELS: host.kernels,
-        MUTE: host.mute,
-        ASKED: host.asked,
-        WAKE: host.wake,
-        KEEP: host.keep,
-        INSPECT: host.inspect,
-        LIMITS: lambda request, descriptors: limits.answer(host.shapes, request),
-        COSTS: host.costs,
-        LANDMARKS: lambda request, descriptors: landmarks.report(host, operations, settings["chain_library"]),
+        protocol.LOAD: host.load,
+        protocol.DESCRIBE: host.describe,
+        protocol.SIZES: host.sizes,
+        protocol.BUILD: host.build,
+        protocol.HAND_OVER: host.hand_over,
+        protocol.RENEW: host.renew,
+        protocol.IMPORT: host.import_state,
+        protocol.BIND: host.bind,
+        protocol.READY: host.ready,
+        protocol.BLOCK: host.block,
+        protocol.ORACLE: host.oracle,
+        protocol.VARIANT: host.variant,
+        protocol.CLOSE: host.close,
+        protocol.EXCHANGE: host.exchange,
+        protocol.CAPTURE: host.capture,
+        protocol.FETCH: host.fetch,
+        protocol.KERNELS: host.kernels,
+        protocol.MUTE: host.mute,
+        protocol.ASKED: host.asked,
+        protocol.WAKE: host.wake,
+        protocol.KEEP: host.keep,
+        protocol.INSPECT: host.inspect,
+        protocol.LIMITS: lambda request, descriptors: limits.answer(host.shapes, request),
+        protocol.COSTS: host.costs,
+        protocol.LANDMARKS: lambda request, descriptors: landmarks.report(
+            host, operations, settings["chain_library"]
+        ),
     }
     return operations
 
 
 def _describe(error: BaseException) -> bytes:
     """An exception as a kind byte and capped text: the message first, then the innermost frames."""
-    kind = RUNTIME
+    kind = protocol.RUNTIME
     name = type(error).__name__
     message = str(error)
     memory = ("can't allocate memory", "CUDA error: out of memory")
     # A compiler that ran out of memory says so at the beginning of its own error.
     full = "OutOfMemory" in f"{name}: {message[:_BEGINNING]}" or any(words in message for words in memory)
     if isinstance(error, MemoryError) or full:
-        kind = MEMORY
+        kind = protocol.MEMORY
     elif isinstance(error, ContractError):
-        kind = CONTRACT
+        kind = protocol.CONTRACT
     elif _is_of_a_compiler(error):
-        kind = COMPILE
+        kind = protocol.COMPILE
         message = "\n".join([message, *map(str, _causes(error))])
         told = headline(message)
         message = message if message.partition("\n")[0] == told else f"{told}\n{message}"
     try:
-        text = message if kind in (CONTRACT, COMPILE) else f"{name}: {message}"
-        if kind in (RUNTIME, COMPILE) and not isinstance(error, BuildError):
+        text = message if kind in (protocol.CONTRACT, protocol.COMPILE) else f"{name}: {message}"
+        if kind in (protocol.RUNTIME, protocol.COMPILE) and not isinstance(error, BuildError):
             text += "\n" + "".join(traceback.format_tb(error.__traceback__)[-4:])
     except Exception as formatting:
         text = f"{name} (its text could not be formatted: {type(formatting).__name__})"

@@ -25,7 +25,7 @@ import torch
 
 from evaluator.building.extension_call import CallRefused, ExtensionCall, from_arguments
 from evaluator.roles.frames import MAX_FRAME_BYTES
-from evaluator.roles.runner import BuildError, ContractError
+from evaluator.roles.protocol import BuildError, ContractError
 
 _LENGTH = struct.Struct("<I")
 _ROOM_FOR_THE_REST = 4096

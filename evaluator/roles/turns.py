@@ -30,7 +30,7 @@ from evaluator.roles import (
 from evaluator.roles.exchange import INPUT_MEMORY, Exchange
 from evaluator.roles.gate import Gated
 from evaluator.roles.open_shape import Shape, form_of, leaf, meta_of, read_meta, typed
-from evaluator.roles.runner import LEAST, NULL, OWN_IN_TIER, OWN_RESULT, TOO_SMALL, ContractError
+from evaluator.roles.protocol import LEAST, NULL, OWN_IN_TIER, OWN_RESULT, TOO_SMALL, ContractError
 from evaluator.roles.values import decode_value
 
 _WARM_CALLS, _WARM_SECONDS = 16, 0.0005

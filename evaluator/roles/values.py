@@ -18,11 +18,11 @@ def encode_value(value: Any, tensors: list[Any] | None = None) -> Any:
         tensors: takes the tensors that are met, in order; without it they are refused.
 
     Raises:
-        evaluator.roles.runner.ContractError: the value is none of the supported types.
+        evaluator.roles.protocol.ContractError: the value is none of the supported types.
     """
     import torch
 
-    from evaluator.roles.runner import ContractError
+    from evaluator.roles.protocol import ContractError
 
     if value is None or isinstance(value, (bool, str)):
         return value

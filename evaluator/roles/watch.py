@@ -17,7 +17,7 @@ import torch
 from torch.autograd import profiler
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evaluator.roles.runner import OWN
+from evaluator.roles.protocol import OWN
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 _WARM_CALLS = 2

@@ -12,7 +12,7 @@ from torch import nn
 
 from evaluator.client import Referee
 from evaluator.roles import dispatch
-from evaluator.roles.runner import ContractError
+from evaluator.roles.protocol import ContractError
 from evaluator.sources import CandidateSource, TaskSource
 
 pytestmark = pytest.mark.attacks

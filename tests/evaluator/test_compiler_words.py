@@ -13,7 +13,7 @@ import torch
 from evaluator.client import Referee
 from evaluator.compiler_words import headline, printable
 from evaluator.errors import RoleFailure
-from evaluator.roles import runner
+from evaluator.roles import protocol, runner
 from tests.evaluator.judging import candidate, judge, task
 
 _KERNELS = """
@@ -109,7 +109,7 @@ def test_tritons_message_comes_before_the_lines_of_the_kernel(name: str, words: 
     error = _of_triton(name, tmp_path)
     assert str(error).startswith("at "), "what Triton puts first helps nobody"
     payload = runner._describe(error)
-    assert payload[0] == runner.COMPILE
+    assert payload[0] == protocol.COMPILE
     first, _, rest = payload[1:].decode().partition("\n")
     assert first == words
     assert str(error).splitlines()[1] in rest, "the whole of it is the detail"
@@ -199,11 +199,11 @@ def test_compilers_of_other_kinds_are_known_by_what_they_raise() -> None:
         payload = runner._describe(error)
         return payload[0], payload[1:].decode().partition("\n")[0]
 
-    assert told(InductorError(_INDUCTOR_TRITON))[0] == runner.COMPILE
-    assert told(RuntimeError(_NVRTC)) == (runner.COMPILE, 'row_sum.cu(9): error: expected a ";"')
-    assert told(InductorError("OutOfMemoryError: CUDA out of memory."))[0] == runner.MEMORY
+    assert told(InductorError(_INDUCTOR_TRITON))[0] == protocol.COMPILE
+    assert told(RuntimeError(_NVRTC)) == (protocol.COMPILE, 'row_sum.cu(9): error: expected a ";"')
+    assert told(InductorError("OutOfMemoryError: CUDA out of memory."))[0] == protocol.MEMORY
     assert told(RuntimeError("no compiler is meant")) == (
-        runner.RUNTIME,
+        protocol.RUNTIME,
         "RuntimeError: no compiler is meant",
     )
 

@@ -35,7 +35,7 @@ from evaluator.referee.memory_size import (
     usual,
 )
 from evaluator.referee.room import Room, had_its_part, held_most
-from evaluator.roles import device_memory, runner
+from evaluator.roles import device_memory, protocol
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import Verdict, without_measurement
@@ -381,7 +381,7 @@ def test_a_pool_that_cannot_grow_beside_others_is_tried_again(driver: Driver, wo
     judging.control = SimpleNamespace(close=lambda: None)
     judging.session, judging.candidate = _compilers(False), SimpleNamespace(process=None)
     lock = SimpleNamespace(exclusive=nullcontext)
-    failure = RoleFailure("out_of_memory", runner.TOO_SMALL if word == "too small" else word, role=role)
+    failure = RoleFailure("out_of_memory", protocol.TOO_SMALL if word == "too small" else word, role=role)
     for referees, alone, at_fault in ((4, False, False), (4, True, True)):
         judging._alone = alone
         judging.fleet = SimpleNamespace(

@@ -11,7 +11,7 @@ from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.correctness import Rejected
 from evaluator.referee.side import Side
-from evaluator.roles.runner import TOO_SMALL
+from evaluator.roles.protocol import TOO_SMALL
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK
 

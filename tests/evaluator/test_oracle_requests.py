@@ -14,7 +14,7 @@ from evaluator.referee.evaluation import Request
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
 from evaluator.referee.task_session import TaskSession
-from evaluator.roles import exact, runner
+from evaluator.roles import exact, protocol
 from evaluator.roles.open_shape import Shape
 from evaluator.verdict import Finding
 from tests.evaluator.judging import replaced, task
@@ -104,17 +104,17 @@ def test_one_request_says_what_five_say(core: RefereeCore, monkeypatch: pytest.M
     shape.side.fill_from("task")
     contents = shape.side.contents(0)
     together, requests, findings = _case(session, shape, contents, monkeypatch)
-    assert requests == [runner.ORACLE] and not findings
+    assert requests == [protocol.ORACLE] and not findings
     assert len(together.expected[1].alternatives) == 3
     monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: 0)
     assert shape.side.most_kinds(shape.output_metas) == 1
     apart, requests, _ = _case(session, shape, contents, monkeypatch)
-    assert requests == [runner.ORACLE] * 5
+    assert requests == [protocol.ORACLE] * 5
     assert _same(together, apart)
     two_bytes = 2 * sum(8 * meta.elements + 512 for meta in shape.output_metas)
     monkeypatch.setattr(type(shape.side), "_oracle_room_bytes", lambda side: two_bytes)
     halves, requests, _ = _case(session, shape, contents, monkeypatch)
-    assert requests == [runner.ORACLE] * 3 and _same(together, halves)
+    assert requests == [protocol.ORACLE] * 3 and _same(together, halves)
 
 
 def test_a_kind_that_fails_takes_no_other_with_it(core: RefereeCore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_a_kind_that_fails_takes_no_other_with_it(core: RefereeCore, monkeypatch
     shape.side.fill_from("task")
     contents = shape.side.contents(0)
     case, requests, findings = _case(session, shape, contents, monkeypatch)
-    assert requests == [runner.ORACLE] * 3
+    assert requests == [protocol.ORACLE] * 3
     assert [finding.rule for finding in findings] == ["no_float64_oracle"]
     assert "these were moved" in findings[0].evidence
     wide = np.exp(_host(contents[0]).view(np.float32).astype(np.float64))
@@ -199,7 +199,7 @@ def test_a_second_pass_that_goes_well_asks_no_oracle(core: RefereeCore, dtype: s
     finally:
         del session.process.send
     assert verdict["verdict"] == "accepted", verdict["reason"]
-    assert counting.seen == [runner.BLOCK] * 3
+    assert counting.seen == [protocol.BLOCK] * 3
 
 
 # -- moved inputs ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 
 from evaluator.referee.core import RefereeCore
 from evaluator.referee.tool_run import run_tool
-from evaluator.roles import runner
+from evaluator.roles import protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.threads import Threads
 from evaluator.sandbox.limits import Limits
@@ -31,7 +31,7 @@ def test_time_used_while_stopped_is_seen(tmp_path: Path) -> None:
     try:
         process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
         text, sink = sealed_text(_SPINS), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
-        process.send(runner.TOOL, {}, (text, sink))
+        process.send(protocol.TOOL, {}, (text, sink))
         time.sleep(0.2)
         for _ in range(20):
             process.freeze()
@@ -151,7 +151,7 @@ def test_a_process_has_ended_when_everybody_in_its_namespace_has(tmp_path: Path)
             pytest.skip("only a namespace has a last process")
         process = core.fleet.server("candidate").fork(role="tool", limits=Limits())
         text, sink = sealed_text(_LEAVES_A_CHILD), os.open(tmp_path / "sink", os.O_RDWR | os.O_CREAT)
-        process.send(runner.TOOL, {}, (text, sink))
+        process.send(protocol.TOOL, {}, (text, sink))
         # The first of a new referee takes 0.2 s to begin two processes, and longer where others run.
         time.sleep(2.0)
         assert process.stop_others() >= 1
