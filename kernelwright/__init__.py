@@ -18,8 +18,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evaluator.capture.recording import ModuleCost, capture
-    from evaluator.capture.session import Recording
+    from evaluator.capture.recording import ModuleCost
+    from evaluator.capture.session import Recording, capture
     from evaluator.capture.signature import CaptureError
     from evaluator.capture.writing import WrittenTask
 
@@ -30,7 +30,7 @@ _PLACES = {
     "ModuleCost": "evaluator.capture.recording",
     "Recording": "evaluator.capture.session",
     "WrittenTask": "evaluator.capture.writing",
-    "capture": "evaluator.capture.recording",
+    "capture": "evaluator.capture.session",
 }
 
 

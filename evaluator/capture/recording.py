@@ -11,19 +11,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_hooks
 
 from evaluator.capture.signature import CaptureError, Signature, Values, signature_of, values_of
-
-if TYPE_CHECKING:
-    from evaluator.capture.session import Recording
 
 #: Different calls of one module whose values are looked at; further ones are noted by their shapes alone.
 _LOOKED_AT = 3
@@ -243,28 +238,3 @@ def _event(args: Any) -> torch.cuda.Event | None:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-@contextmanager
-def capture(model: nn.Module) -> Iterator[Recording]:
-    """Watches `model` while the block runs.
-
-    Args:
-        model: any module in eager mode; what torch.compile made of it runs without hooks and tells nothing.
-
-    Yields:
-        A recording: print it for the ranking, `write` one of its modules as a task file.
-
-    Raises:
-        CaptureError: the module cannot be watched.
-    """
-    from evaluator.capture.session import Recording
-
-    if not isinstance(model, nn.Module):
-        raise CaptureError(f"capture takes a torch.nn.Module, not {type(model).__name__}")
-    watch = Watch(model)
-    watch.install()
-    try:
-        yield Recording(watch)
-    finally:
-        watch.remove()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from torch import nn
 
 from evaluator.capture.recording import ModuleCost, Watch, Watched
 from evaluator.capture.signature import CaptureError
@@ -90,3 +94,26 @@ class Recording:
                 return watched
         known = ", ".join(cost.name for cost in self.modules if cost.name)
         raise CaptureError(f"the model has no submodule {name!r}; these were called: {known}")
+
+
+@contextmanager
+def capture(model: nn.Module) -> Iterator[Recording]:
+    """Watches `model` while the block runs.
+
+    Args:
+        model: any module in eager mode; what torch.compile made of it runs without hooks and tells nothing.
+
+    Yields:
+        A recording: print it for the ranking, `write` one of its modules as a task file.
+
+    Raises:
+        CaptureError: the module cannot be watched.
+    """
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"capture takes a torch.nn.Module, not {type(model).__name__}")
+    watch = Watch(model)
+    watch.install()
+    try:
+        yield Recording(watch)
+    finally:
+        watch.remove()

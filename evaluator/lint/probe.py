@@ -57,7 +57,7 @@ class Probe:
         """Draws contents, so many where one is enough, and calls the reference."""
         notes: list[Finding] = []
         count = count or (_CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE)
-        cases = [own_case(session, shape, notes) for _ in range(count)]
+        cases = [own_case(shape, notes) for _ in range(count)]
         results = [
             Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened
             for case in cases

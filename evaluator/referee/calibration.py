@@ -9,8 +9,8 @@ from evaluator.errors import RoleFailure
 from evaluator.referee import measure
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import twin
-from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.pairs import Pair, Timed
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.verify import LATE_STOP

@@ -11,10 +11,10 @@ import statistics
 
 from evaluator.errors import RoleReported
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import EFFORT_CAPTURED, EFFORT_WARM, Timing, measure
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Outcome
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.roles import protocol

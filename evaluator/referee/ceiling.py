@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from evaluator.referee.block import Block
-from evaluator.referee.correctness import Rejected
 from evaluator.referee.fleet import Fleet
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.side import Side
 from evaluator.referee.verify import Checker
 from evaluator.roles.frames import TensorMeta

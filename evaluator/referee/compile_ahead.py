@@ -16,16 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from evaluator.errors import RoleFailure
+from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
+from evaluator.referee.side import Side
 from evaluator.roles.process import RoleProcess
 from evaluator.shapes.space import Dims
-
-if TYPE_CHECKING:
-    from evaluator.referee.task_session import TaskSession
-    from evaluator.timing.exclusive import Hold
+from evaluator.timing.exclusive import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _STOP_SECONDS, _CLOSE_SECONDS = 0.05, 5.0, 1.0
@@ -59,6 +58,29 @@ class Work:
         return [(freeze_dims(self.dims), name) for name in self.baselines]
 
 
+class Compiles(Protocol):
+    """What opens shapes of a task in processes, and compiles baselines there."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The processes and their device."""
+
+    def start_process(self, server: str, begun: Callable[[RoleProcess], None]) -> RoleProcess:
+        """A process with the task loaded, which ``begun`` gets before that."""
+
+    def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
+        """Opens a shape in a process that only compiles for it."""
+
+    def close_lean(self, opened: OpenShape) -> None:
+        """Gives its memory back."""
+
+    def every_baseline(self, shape: OpenShape) -> list[Baseline]:
+        """Every way to run the reference at a shape."""
+
+    def prepare(self, side: Side, baseline: Baseline) -> str:
+        """Compiles a baseline."""
+
+
 class CompileAhead:
     """The compiling processes of one session.
 
@@ -67,7 +89,7 @@ class CompileAhead:
         budget_bytes: of the device's memory for all of them, now; 0 on a CPU, where memory is not looked at.
     """
 
-    def __init__(self, session: TaskSession, budget_bytes: Callable[[], int]) -> None:
+    def __init__(self, session: Compiles, budget_bytes: Callable[[], int]) -> None:
         self._session = session
         self._budget = budget_bytes
         self._guard = threading.Condition()

@@ -25,7 +25,7 @@ from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.description import describe
 from evaluator.referee.evaluation import Evaluation, Request
 from evaluator.referee.fleet import Fleet
-from evaluator.referee.room import MoreMemoryNeeded
+from evaluator.referee.task_memory import MoreMemoryNeeded
 from evaluator.referee.submission import Submission, Submissions, livelier
 from evaluator.referee.task_session import Progress, TaskSession
 from evaluator.referee.tool_run import ToolResult, run_tool

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -20,11 +20,12 @@ from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
 from evaluator.oracle.numbers import is_inexact
 from evaluator.oracle.places import Places, places
-from evaluator.oracle.tolerance import Bounds, Expected, as_rows
+from evaluator.oracle.tolerance import Expected, as_rows
 from evaluator.precision import TIERS
 from evaluator.referee.block import Block
 from evaluator.referee.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome, Rejected, where
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.verdict import Finding
@@ -40,39 +41,6 @@ _Result = TypeVar("_Result")
 _CACHED_BYTES = 256 << 20
 
 
-class Rejected(Exception):
-    """The candidate is rejected: word, sentence and findings."""
-
-    def __init__(self, word: str, sentence: str, findings: tuple[Finding, ...] = ()) -> None:
-        super().__init__(sentence)
-        self.word = word
-        self.sentence = sentence
-        self.findings = findings
-
-
-@dataclass
-class Outcome:
-    """What the checks at one shape saw.
-
-    Attributes:
-        max_ratio: largest error over its bound.
-        max_abs: largest absolute error.
-        bounds: per output what the task's own inputs need.
-        checks: calls that were compared.
-        first_call_s: seconds that the first call took.
-        strict_ratio: largest error over the bound of strict arithmetic; above 1 only in a lower precision tier.
-        unsteady: words about a content whose second result differed from its first, empty if none did.
-    """
-
-    max_ratio: float = 0.0
-    max_abs: float = 0.0
-    bounds: list[Bounds] = field(default_factory=list)
-    checks: int = 0
-    first_call_s: float = 0.0
-    strict_ratio: float = 0.0
-    unsteady: str = ""
-
-
 def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> list[Case]:
     """Contents and expectations for a shape. Small ones are kept for the next candidate, which has never seen them."""
     if "cases" in shape.checks:
@@ -82,12 +50,12 @@ def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> li
     if shape.inputs.input_bytes > _LARGE_BYTES:
         # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
         names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
-    made = [own_case(session, shape, findings)]
+    made = [own_case(shape, findings)]
     for name in names[1:]:
         if name == "task" and any(tensor.rollable for tensor in shape.inputs.tensors):
             # A few elements of the first one are others, which an answer that was looked up by the rest would not show.
-            made.append(case_of(session, shape, _nearly(shape, made[0]), findings))
-        elif case := make_case(session, shape, name, findings):
+            made.append(case_of(shape, _nearly(shape, made[0]), findings))
+        elif case := make_case(shape, name, findings):
             made.append(case)
     elements = sum(meta.elements for meta in made[0].metas) + sum(
         tensor.size for tensor in shape.inputs.tensors
@@ -105,13 +73,13 @@ def _bytes_of(case: Case) -> int:
     return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
 
 
-def make_case(session: TaskSession, shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
+def make_case(shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
     """Draws one content and asks the reference role for its own result and the float64 one; None where the reference refuses it."""
     result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
     if result is None:
         tell_left_out(name, findings)
         return None
-    return case_of(session, shape, result, findings)
+    return case_of(shape, result, findings)
 
 
 def tell_left_out(name: str, findings: list[Finding]) -> None:
@@ -132,9 +100,9 @@ def _nearly(shape: OpenShape, case: Case) -> OwnResult:
     return own_result(shape, "task", contents)
 
 
-def own_case(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> Case:
+def own_case(shape: OpenShape, findings: list[Finding]) -> Case:
     """The same for the task's own distribution."""
-    return case_of(session, shape, fresh(shape), findings)
+    return case_of(shape, fresh(shape), findings)
 
 
 def fresh(shape: OpenShape) -> OwnResult:
@@ -228,7 +196,6 @@ def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> N
 
 
 def check_again(
-    session: TaskSession,
     side: Side,
     shape: OpenShape,
     outcome: Outcome,
@@ -241,7 +208,6 @@ def check_again(
     bounds that :func:`check` found; only where they differ is the float64 oracle asked, and it has the last word.
 
     Args:
-        session: of the task.
         side: the candidate's.
         shape: where it has been checked.
         outcome: of that.
@@ -256,7 +222,7 @@ def check_again(
     if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
         outcome.checks += 1
     else:
-        _compare(shape, case_of(session, shape, result, findings), values_of(block, spans), outcome, earlier)
+        _compare(shape, case_of(shape, result, findings), values_of(block, spans), outcome, earlier)
     side.process.freeze()
 
 
@@ -457,11 +423,6 @@ def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
         )
         found.append(Finding("precision_change", "info", evidence))
     return found
-
-
-def where(shape: OpenShape) -> str:
-    """A shape in words."""
-    return ", ".join(f"{name}={value}" for name, value in shape.dims.items()) or "the task's shape"
 
 
 def _finding(rule: str, severity: str, shape: OpenShape) -> tuple[Finding, ...]:

@@ -27,12 +27,13 @@ from evaluator.referee import (
 )
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome, Rejected, cases, check, check_again, remarks
+from evaluator.referee.correctness import cases, check, check_again, remarks
 from evaluator.referee.drawn_shapes import Chosen
 from evaluator.referee.expectation import Case
 from evaluator.referee.fleet import Fleet
 from evaluator.referee.giving_way import GivingWay
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.room import had_its_part, held_most
 from evaluator.referee.run_state import RunState, Stages
 from evaluator.referee.shape_results import captured_fields, facts, summary_of, timed_result, untimed_result
@@ -323,7 +324,7 @@ class Evaluation:
             side = self.candidate.open(shape)
             outcome = self.run_state.outcomes.setdefault(shape.key, Outcome())
             if shape.large:
-                large.check(self.session, side, shape, outcome, self.run_state.findings)
+                large.check(side, shape, outcome, self.run_state.findings)
                 self.fleet.trim()
             else:
                 check(side, shape, cases(self.session, shape, self.run_state.findings), outcome)
@@ -333,11 +334,11 @@ class Evaluation:
             way.between()
             side, outcome = self.candidate.sides[shape.key], self.run_state.outcomes[shape.key]
             if shape.large:
-                large.check(self.session, side, shape, outcome, self.run_state.findings, ("task",))
+                large.check(side, shape, outcome, self.run_state.findings, ("task",))
                 continue
-            check_again(self.session, side, shape, outcome, self.run_state.findings, self._earlier(shape))
-        new_weights.check(self.session, self.candidate, unique, self.run_state)
-        micro_batches.check(self.session, self.candidate, unique, self.run_state)
+            check_again(side, shape, outcome, self.run_state.findings, self._earlier(shape))
+        new_weights.check(self.candidate, unique, self.run_state)
+        micro_batches.check(self.candidate, unique, self.run_state)
         self.run_state.findings += remarks(list(self.run_state.outcomes.values()), self.session.precision)
 
     def _earlier(self, shape: OpenShape) -> list[Case]:
@@ -380,7 +381,7 @@ class Evaluation:
             for checker in self._unseen:
                 way.between()
                 checker.compare_pending()
-            limits.look(self.session, self.candidate, list(self.session.shapes.values()), self.run_state)
+            limits.look(self.candidate, list(self.session.shapes.values()), self.run_state)
 
     def _time_in_pairs(self, timed: Sequence[tuple[str, OpenShape]]) -> None:
         """Several pairs of new processes."""

@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
@@ -18,9 +18,6 @@ from evaluator.referee.open_shape import OpenShape
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.protocol import OWN_IN_TIER
 from evaluator.verdict import Finding
-
-if TYPE_CHECKING:
-    from evaluator.referee.task_session import TaskSession
 
 #: First row, end, and the places of the tensors that are cut.
 Rows = tuple[int, int, list[int]]
@@ -80,7 +77,6 @@ def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
 
 
 def case_of(
-    session: TaskSession,
     shape: OpenShape,
     result: OwnResult,
     findings: list[Finding],
@@ -91,7 +87,6 @@ def case_of(
     """Expectations for a content for which the reference's own result is known.
 
     Args:
-        session: of the task.
         shape: where.
         result: the reference's own.
         findings: of the evaluation.
@@ -101,7 +96,7 @@ def case_of(
     name, metas = result.distribution, result.metas
     own = [widen(dense(span, meta), meta.dtype) for span, meta in zip(result.spans, metas, strict=True)]
     contents = None if in_slot else result.contents
-    oracle = _ask_oracle(session, shape, contents, metas, own, findings, rows)
+    oracle = _ask_oracle(shape, contents, metas, own, findings, rows)
     # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
     terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
     # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
@@ -123,7 +118,7 @@ def case_of(
             equal_terms=name == _EQUAL_TERMS,
             tiered=[values[i] for values in oracle.tiered],
             alternatives=[values[i] for values in oracle.alternatives],
-            judged=judged(session.precision, name, signs=result.signs),
+            judged=judged(shape.precision, name, signs=result.signs),
         )
         for i, meta in enumerate(metas)
     ]
@@ -153,7 +148,6 @@ class _Oracle:
 
 
 def _ask_oracle(
-    session: TaskSession,
     shape: OpenShape,
     contents: list[Array] | None,
     metas: tuple[TensorMeta, ...],
@@ -169,19 +163,19 @@ def _ask_oracle(
         kinds["moved"] = {"tier": "strict", "move": move}
     if any(steps) and rounded:
         kinds["opposite"] = {"tier": "strict", "move": {**move, "sign": -1}}
-    if rounds_operands(session.precision, gpu=session.fleet.gpu):
-        kinds["tiered"] = {"tier": session.precision, "move": None}
+    if rounds_operands(shape.precision, gpu=shape.side.gpu):
+        kinds["tiered"] = {"tier": shape.precision, "move": None}
         kinds["own_tiered"] = {"tier": OWN_IN_TIER, "move": None}
     known: dict[str, list[Array]] = {}
     try:
         for name, values in _answers(shape, contents, kinds, metas, rows):
             known[name] = values
     except RoleReported as failure:
-        what = "the task's oracle" if session.own_oracle else "the reference"
+        what = "the task's oracle" if shape.own_oracle else "the reference"
         # Figures of memory differ from time to time.
         why = "it does not fit on this device" if failure.word == "out_of_memory" else failure.sentence
         note = Finding("no_float64_oracle", "info", f"{what} does not run in float64: {why}")
-        if session.own_oracle:
+        if shape.own_oracle:
             raise RoleFailure(
                 "task_rejected", f"the task's own oracle() failed: {failure.sentence}", role="reference"
             ) from None

@@ -19,19 +19,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from evaluator.building import compiler
 from evaluator.building.artefacts import MAX_LIBRARY_BYTES, ArtefactStore, toolchain
 from evaluator.building.extension_call import ExtensionCall
+from evaluator.devices import Device
 from evaluator.errors import RoleFailure, RoleTimeout
 from evaluator.referee.tool_run import ToolResult, run_tool
-from evaluator.roles.spawn import make_accessible
+from evaluator.roles import confinement
+from evaluator.roles.spawn import ForkServer, make_accessible
 from evaluator.sandbox.limits import Limits
 from evaluator.timing.exclusive import file_lock
-
-if TYPE_CHECKING:
-    from evaluator.referee.fleet import Fleet
 
 _COMPILE_SECONDS = 240.0
 _PRECOMPILE_SECONDS = 120.0
@@ -56,6 +55,18 @@ _NOT_IN_HEADERS = ("-D", "-W")
 EXTENSION_HEADERS = "extension"
 
 
+class Host(Protocol):
+    """Where compilers run."""
+
+    device: Device
+    compile_workers: int
+    headers: Path
+    tier: str
+
+    def server(self, role: str) -> ForkServer:
+        """Forks processes of a role."""
+
+
 class ExtensionBuilder:
     """Builds and stores extensions for all candidates of one referee.
 
@@ -64,7 +75,7 @@ class ExtensionBuilder:
         folder: where libraries are kept; private to the referee.
     """
 
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
+    def __init__(self, fleet: Host, folder: Path) -> None:
         self._fleet = fleet
         self._store = ArtefactStore(folder)
         self._seen: Counter[str] = Counter()
@@ -156,8 +167,6 @@ class ExtensionBuilder:
             shutil.rmtree(other, ignore_errors=True)
 
     def _precompile(self, flags: list[str], folder: Path) -> None:
-        from evaluator.referee.fleet import process_headers
-
         inside = (
             f"{process_headers(self._fleet.tier, self._fleet.headers)}/{folder.parent.name}/{folder.name}"
         )
@@ -174,8 +183,6 @@ class ExtensionBuilder:
 
     def _precompiled(self, call: ExtensionCall) -> str:
         """Where the compiler's process finds the precompiled header for a call; empty if there is none."""
-        from evaluator.referee.fleet import process_headers
-
         folder = self._precompiled_folder(_header_flags(call))
         if not (folder / "complete").exists():
             return ""
@@ -216,3 +223,8 @@ def _take(result: ToolResult, name: str, deadline_s: float) -> bytes | str:
             f"{result.stderr}\n{result.stdout[-2000:]}",
         )
     return library
+
+
+def process_headers(tier: str, headers: Path) -> str:
+    """Where a child sees the folder of precompiled headers."""
+    return confinement.HEADERS if tier == "namespaces" else str(headers)

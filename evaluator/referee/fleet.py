@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluator.devices import Device
 from evaluator.devices.base import AUTOCAST_DTYPES
@@ -26,9 +26,11 @@ from evaluator.environment import measured_on, package_version, thread_count
 from evaluator.errors import RoleFailure, SandboxUnavailable
 from evaluator.precision import DEFAULT
 from evaluator.referee.baseline_store import BaselineStore
-from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder
+from evaluator.referee.extensions import EXTENSION_HEADERS, ExtensionBuilder, process_headers
+from evaluator.referee.keeper import Keeper
 from evaluator.referee.kept_files import KeptFiles, basics
 from evaluator.referee.memory_size import MemorySize
+from evaluator.referee.open_shape import Baseline
 from evaluator.referee.room import Room
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
@@ -40,10 +42,6 @@ from evaluator.sandbox.limits import Limits
 from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock, file_lock
 from evaluator.timing.memory_parts import MemoryParts
-
-if TYPE_CHECKING:
-    from evaluator.referee.keeper import Keeper
-    from evaluator.referee.open_shape import Baseline
 
 TIERS = ("namespaces", "landlock")
 _WAKE_SECONDS = 60.0
@@ -413,13 +411,6 @@ def headers_folder() -> Path:
     """Folder of Inductor's precompiled C++ headers for this torch."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "kernelwright" / f"headers-{package_version('torch') or 'none'}"
-
-
-def process_headers(tier: str, headers: Path) -> str:
-    """Where a child sees the folder of precompiled headers."""
-    from evaluator.roles import confinement
-
-    return confinement.HEADERS if tier == "namespaces" else str(headers)
 
 
 @contextmanager

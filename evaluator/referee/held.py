@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.referee.block import Block
-from evaluator.referee.correctness import Rejected, where
 from evaluator.referee.memory_size import MOST_HELD
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Rejected, where
 from evaluator.referee.side import Side
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding

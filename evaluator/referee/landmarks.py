@@ -16,7 +16,7 @@ import secrets
 import struct
 
 from evaluator.errors import ProtocolViolation, RoleFailure
-from evaluator.referee.correctness import Rejected
+from evaluator.referee.outcome import Rejected
 from evaluator.roles import protocol
 from evaluator.roles.process import RoleProcess
 from evaluator.sandbox import syscalls

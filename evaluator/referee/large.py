@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,26 +26,16 @@ from evaluator.errors import RoleReported
 from evaluator.oracle.compare import Comparison, compare
 from evaluator.oracle.glance import agree
 from evaluator.oracle.tolerance import Bounds, expect
-from evaluator.referee.correctness import (
-    Outcome,
-    Rejected,
-    check_form,
-    record,
-    tell_left_out,
-    try_signs,
-    where,
-    wrong,
-)
+from evaluator.referee.block import Block
+from evaluator.referee.correctness import check_form, record, tell_left_out, try_signs, wrong
 from evaluator.referee.device_side import DeviceSide
 from evaluator.referee.expectation import Case, Content, OwnResult, case_of, judged
+from evaluator.referee.fingerprint import fingerprint
+from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome, Rejected, where
+from evaluator.referee.side import Side
 from evaluator.roles.frames import TensorMeta
 from evaluator.verdict import Finding
-
-if TYPE_CHECKING:
-    from evaluator.referee.block import Block
-    from evaluator.referee.open_shape import OpenShape
-    from evaluator.referee.side import Side
-    from evaluator.referee.task_session import TaskSession
 
 _CALL_SECONDS, _FIRST_CALL_SECONDS = 60.0, 120.0
 #: Elements that are compared at a time, and elements of inputs and outputs of which the oracle computes rows at a time.
@@ -57,8 +46,6 @@ _LOOKS, _DOUBTS, _WORST = 2, 4, 2
 _MOST_WEIGHT = 1e3
 #: An output of more elements is not computed in float64 as a whole.
 _WHOLE = 1 << 26
-#: Words of 8 bytes that a fingerprint adds up at a time.
-_WORDS = 1 << 24
 #: Of so few rows one at a time is a part worth telling of.
 _FEW_ROWS = 16
 #: Pieces of an output of a timed call that are compared.
@@ -87,7 +74,6 @@ class Answer:
 
 
 def check(
-    session: TaskSession,
     side: Side,
     shape: OpenShape,
     outcome: Outcome,
@@ -120,11 +106,11 @@ def check(
             sentence = f"it changes its inputs (seen at {where(shape)})"
             raise Rejected("contract_violation", sentence, (Finding("input_mutated", "error", sentence),))
         answer = Answer(answered.report.metas, side.claimed(answered, 0))
-        _Comparison(session, shape, outcome, findings, name, signs=signs).run(answer, own, looks=_LOOKS)
+        _Comparison(shape, outcome, findings, name, signs=signs).run(answer, own, looks=_LOOKS)
         side.process.freeze()
 
 
-def verify(session: TaskSession, shape: OpenShape, side: Side, block: Block, outcome: Outcome) -> None:
+def verify(shape: OpenShape, side: Side, block: Block, outcome: Outcome) -> None:
     """Checks a timed block of one call, whose content is made once more in the reference's slot.
 
     Raises:
@@ -140,7 +126,7 @@ def verify(session: TaskSession, shape: OpenShape, side: Side, block: Block, out
         sentence = "in a timed block it changed its inputs or skipped their refresh"
         raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
     own, _ = _own(reference, rebuild)
-    _Comparison(session, shape, outcome, [], "timed").run(answer, own, looks=0)
+    _Comparison(shape, outcome, [], "timed").run(answer, own, looks=0)
     if [fingerprint(span, key) for span, (key, _) in zip(answer.spans, before, strict=True)] != before:
         sentence = "an output of a timed call changed after its clock had stopped"
         raise Rejected("cheating", sentence, (Finding("filled_late", "cheat", sentence),))
@@ -216,7 +202,6 @@ class _Comparison:
 
     def __init__(
         self,
-        session: TaskSession,
         shape: OpenShape,
         outcome: Outcome,
         findings: list[Finding],
@@ -224,13 +209,12 @@ class _Comparison:
         *,
         signs: bool = False,
     ) -> None:
-        self._session = session
         self._shape = shape
         self._outcome = outcome
         self._findings = findings
         self._name = name
         self._signs = signs
-        self._judged = judged(session.precision, name, signs=signs)
+        self._judged = judged(shape.precision, name, signs=signs)
         self._places = batched(shape)
         self._whole: Case | None = None
 
@@ -298,7 +282,7 @@ class _Comparison:
                 raise RoleReported("runtime_error", "rows are no rows of the output", role="reference")
         spans = [values.clone().view(torch.uint8).reshape(-1) for values in own]
         result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans, signs=self._signs)
-        return case_of(self._session, self._shape, result, self._findings, rows=cut, in_slot=True)
+        return case_of(self._shape, result, self._findings, rows=cut, in_slot=True)
 
     @staticmethod
     def _values(answer: Answer, rows: tuple[int, int] | None) -> list[torch.Tensor]:
@@ -469,21 +453,6 @@ def _chosen(doubtful: list[Doubt]) -> list[int]:
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether flat bytes are alike, piece by piece."""
     return all(torch.equal(a, b) for a, b in zip(one.split(4 * _PIECE), other.split(4 * _PIECE), strict=True))
-
-
-def fingerprint(span: torch.Tensor, key: int | None = None) -> tuple[int, int]:
-    """A key and a keyed sum over flat bytes: a change of any of them changes the sum, and without the key it cannot be put right."""
-    key = secrets.randbits(62) | 1 if key is None else key
-    # Products wrap around; odd factors lose nothing.
-    factors = torch.arange(_WORDS + 8, device=span.device, dtype=torch.int64).mul_(2).add_(1).mul_(key)
-    total = torch.zeros((), device=span.device, dtype=torch.int64)
-    for number, piece in enumerate(span.split(8 * _WORDS)):
-        part = piece.clone() if piece.storage_offset() % 8 else piece
-        count = len(part) // 8
-        words, rest = part[: 8 * count].view(torch.int64), part[8 * count :].to(torch.int64)
-        of_part = (words * factors[:count]).sum() + (rest * factors[count : count + len(rest)]).sum()
-        total += of_part * (2 * number + 1)
-    return key, int(total)
 
 
 def _contiguous(dtype: str, sizes: tuple[int, ...]) -> TensorMeta:

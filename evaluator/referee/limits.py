@@ -20,12 +20,12 @@ from evaluator.oracle.arrays import space
 from evaluator.oracle.compare import compare, widen
 from evaluator.oracle.numbers import is_inexact
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import Rejected, call, own_case, values_of, where
+from evaluator.referee.correctness import call, own_case, values_of
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Rejected, where
 from evaluator.referee.run_state import RunState
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import TaskSession
 from evaluator.roles import protocol
 from evaluator.roles.arena import carrier
 from evaluator.verdict import Finding
@@ -44,7 +44,7 @@ _HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are 
 _SPREADS = "from a NaN or Inf in an input, {} elements are no numbers here that are in the reference's result; the delivered module does not guard against that"
 
 
-def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
     """Adds limits to the findings; nothing is timed after it.
 
     Raises:
@@ -69,9 +69,9 @@ def look(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSha
     if constant:
         run.findings.append(_limit("constant_inputs", _CONSTANT.format(", ".join(constant)), shape))
     try:
-        _look_for_numbers(session, side, shape, run)
+        _look_for_numbers(side, shape, run)
         side.fill(1)
-        asked = [name for name in _WORDS if name != "train" or _changes_in_training(session, shape)]
+        asked = [name for name in _WORDS if name != "train" or _changes_in_training(shape)]
         found = _asked(side, asked)
     except RoleFailure as failure:
         if failure.role == "reference" and not isinstance(failure, RoleReported):
@@ -99,8 +99,8 @@ def _asked(side: Side, questions: list[str]) -> dict[str, str]:
     return {name: str(found.get(name, ""))[:200] for name in questions}
 
 
-def _changes_in_training(session: TaskSession, shape: OpenShape) -> bool:
-    if session.training:
+def _changes_in_training(shape: OpenShape) -> bool:
+    if shape.inputs.call.training:
         return False
     if "in_training" not in shape.checks:
         shape.side.fill(1)
@@ -108,10 +108,10 @@ def _changes_in_training(session: TaskSession, shape: OpenShape) -> bool:
     return bool(shape.checks["in_training"])
 
 
-def _look_for_numbers(session: TaskSession, side: Side, shape: OpenShape, run: RunState) -> None:
+def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
     """One call with a NaN and an Inf in an input, judged where these do not reach in the reference's result."""
     if "spoiled" not in shape.checks:
-        shape.checks["spoiled"] = _spoiled_case(session, shape, run.findings)
+        shape.checks["spoiled"] = _spoiled_case(shape, run.findings)
     if shape.checks["spoiled"] is None:
         return
     case, untouched = shape.checks["spoiled"]
@@ -123,9 +123,7 @@ def _look_for_numbers(session: TaskSession, side: Side, shape: OpenShape, run: R
         run.findings.append(_limit("nan_spreads", _SPREADS.format(spreads), shape))
 
 
-def _spoiled_case(
-    session: TaskSession, shape: OpenShape, findings: list[Finding]
-) -> tuple[Case, list[Any]] | None:
+def _spoiled_case(shape: OpenShape, findings: list[Finding]) -> tuple[Case, list[Any]] | None:
     """A content with NaN and Inf, what is expected, and per output which rows are as they are without these; None where it has none."""
     able = [
         place
@@ -135,14 +133,14 @@ def _spoiled_case(
     if not able:
         return None
     place = secrets.choice(able)
-    clean = own_case(session, shape, findings)
+    clean = own_case(shape, findings)
     contents = list(clean.contents)
     contents[place] = _spoiled(contents[place], shape.inputs.tensors[place])
     try:
         own = own_result(shape, "NaN and Inf", contents)
     except RoleReported:
         return None
-    case = case_of(session, shape, replace(own, signs=True), findings)
+    case = case_of(shape, replace(own, signs=True), findings)
     # Whole rows: a single element of a row that is touched may be the same by chance.
     pairs = zip(case.expected, clean.expected, strict=True)
     return case, [space(a.own).max_of_rows((a.own != b.own) * 1.0) == 0.0 for a, b in pairs]

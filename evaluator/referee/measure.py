@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from evaluator.referee.ceiling import check_written
-from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.expectation import Case
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.ranking import calls_to_guess_by, fewest_calls, guess_us
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession

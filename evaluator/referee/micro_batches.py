@@ -12,19 +12,19 @@ from evaluator.errors import RoleReported
 from evaluator.oracle.compare import compare
 from evaluator.referee.block import Block
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import Rejected, check_form, fresh, values_of, wrong
+from evaluator.referee.correctness import check_form, fresh, values_of, wrong
 from evaluator.referee.expectation import OwnResult, case_of
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.run_state import RunState
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import TaskSession
 from evaluator.verdict import Finding
 
 _CALLS, _SECONDS = 2, 60.0
 _HINT = "keep what backward needs with ctx.save_for_backward, not on the module"
 
 
-def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
     """Two forwards, then two backwards, at one of the shapes; each call must give what it gives alone.
 
     A reference that cannot do that itself is not held against a candidate.
@@ -50,7 +50,7 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
         outcome.checks += 1
         if _agrees(shape, side, block, number, results, run):
             continue
-        case = case_of(session, shape, result, run.findings)
+        case = case_of(shape, result, run.findings)
         values = values_of(block, side.outputs(block, number))
         for value, expected in zip(values, case.expected, strict=True):
             comparison = compare(value, expected)

@@ -13,12 +13,12 @@ from typing import Any
 from evaluator.errors import RoleReported
 from evaluator.oracle.compare import compare
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import Rejected, call, fresh, values_of, wrong
+from evaluator.referee.correctness import call, fresh, values_of, wrong
 from evaluator.referee.expectation import case_of
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.run_state import RunState
 from evaluator.referee.side import Side
-from evaluator.referee.task_session import TaskSession
 from evaluator.roles import protocol
 from evaluator.verdict import Finding
 
@@ -33,7 +33,7 @@ _MULTIPLIED = ("float16", "bfloat16", "float32", "float64", "complex64", "comple
 _HINT = "make what is derived from weights in from_reference, or at every call"
 
 
-def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
     """Calls at one of the shapes after weights have changed in place, statistics alone, then some in part below version counters.
 
     A candidate that watches a few values of a weight, or one weight of several, takes changes elsewhere for none. A delivered module is not
@@ -61,7 +61,7 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
         if _renew(side, change) != protocol.RENEWED:
             return  # from_reference made it
         try:
-            _look(session, side, shape, run, change)
+            _look(side, shape, run, change)
         finally:
             if not side.process.dead:
                 _renew(side, {**change, "seed": None})
@@ -69,7 +69,6 @@ def check(session: TaskSession, candidate: CandidateRun, shapes: Sequence[OpenSh
 
 
 def _look(
-    session: TaskSession,
     side: Side,
     shape: OpenShape,
     run: RunState,
@@ -86,7 +85,7 @@ def _look(
         if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
             outcome.checks += 1
             return
-        case = case_of(session, shape, result, run.findings)
+        case = case_of(shape, result, run.findings)
     finally:
         if not reference.process.dead:
             _renew(reference, {**change, "seed": None})

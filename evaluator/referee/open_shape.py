@@ -67,6 +67,9 @@ class OpenShape:
     checks: dict[str, Any] = field(default_factory=dict)
     #: Whether the modes that take long to compile are among its baselines.
     thorough: bool = False
+    #: Of the task: its precision tier, and whether it has an oracle of its own.
+    precision: str = "strict"
+    own_oracle: bool = False
     ranked: bool = False
     #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
     remembered: bool = False

@@ -25,10 +25,11 @@ from evaluator.referee import large
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.captured import measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome, cases, check, make_case, own_case
+from evaluator.referee.correctness import cases, check, make_case, own_case
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Outcome
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.warm import measure_warm
@@ -161,13 +162,13 @@ class Pair:
                 self._near(shape)
             side = self._run.open(shape)
             if shape.large:
-                large.check(self._session, side, shape, outcome, [], ("task",))
+                large.check(side, shape, outcome, [], ("task",))
                 continue
             # The bounds of timed outputs come from a case of the task's own.
             names = distributions.names(shape.inputs.tensors)
             name = secrets.choice(names) if outcome.bounds else names[0]
-            case = make_case(self._session, shape, name, [])
-            check(side, shape, [case or own_case(self._session, shape, [])], outcome)
+            case = make_case(shape, name, [])
+            check(side, shape, [case or own_case(shape, [])], outcome)
             self._near(shape)
             self._control.rivals(shape)
 

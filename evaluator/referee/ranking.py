@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from evaluator.referee.block import Block
+from evaluator.referee.fleet import Fleet
 from evaluator.referee.open_shape import Baseline, OpenShape
-
-if TYPE_CHECKING:
-    from evaluator.referee.task_session import TaskSession
+from evaluator.referee.side import Side
+from evaluator.roles.frames import TensorMeta
 
 #: Calls of the shortest block. Of calls that take very long, a block of two tells as much.
 _MIN_CALLS, _MIN_LONG_CALLS, _LONG_CALL_US = 4, 2, 20_000
@@ -24,7 +25,21 @@ _LEAST_PART = 0.05
 _PROBES, _REMEMBERED_WITHIN = 5, 0.03
 
 
-def still_holds(session: TaskSession, shape: OpenShape) -> bool:
+class Timing(Protocol):
+    """What times blocks of baselines."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The processes and their device."""
+
+    def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
+        """One block with fresh contents."""
+
+    def null_ns(self, side: Side, calls: int, metas: tuple[TensorMeta, ...]) -> int:
+        """What the harness itself takes of a block."""
+
+
+def still_holds(session: Timing, shape: OpenShape) -> bool:
     """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
     rivals, side = shape.contenders[:2], shape.side
     leader = rivals[0]
@@ -48,7 +63,7 @@ def still_holds(session: TaskSession, shape: OpenShape) -> bool:
     return max(off) <= _REMEMBERED_WITHIN
 
 
-def rank(session: TaskSession, shape: OpenShape) -> None:
+def rank(session: Timing, shape: OpenShape) -> None:
     """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.
 
     Choosing a baseline that is not the fastest would flatter every candidate, so this must not be left to noise:
@@ -97,7 +112,7 @@ def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> li
     return [b for b in rivals if min(taken[b.name]) <= most_ns]
 
 
-def _guess_us(session: TaskSession, shape: OpenShape, baseline: Baseline) -> float:
+def _guess_us(session: Timing, shape: OpenShape, baseline: Baseline) -> float:
     """A first idea of the time per call; warms the baseline up, too."""
     side = shape.side
     session.run(side, baseline, 1, chained=True)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from evaluator.errors import RoleFailure, RoleReported
 from evaluator.oracle.arrays import Array, space
 from evaluator.oracle.compare import dense, widen
 from evaluator.oracle.numbers import epsilon, is_inexact
+from evaluator.referee.device_side import DeviceSide
+from evaluator.referee.fingerprint import fingerprint
 from evaluator.referee.side import Side
 from evaluator.roles import protocol
 from evaluator.roles.frames import TensorMeta
-
-if TYPE_CHECKING:
-    from evaluator.referee.device_side import DeviceSide
 
 _CALL_SECONDS = 60.0
 #: A reference may differ from itself in this share of an output's elements.
@@ -46,7 +45,7 @@ def check_repeatable(side: Side) -> None:
             )
         # What the last call returned stays where it is: a copy of it may be gigabytes.
         in_place = last and large
-        spans = cast("DeviceSide", side).claimed(block, 0) if in_place else side.outputs(block, 0)
+        spans = cast(DeviceSide, side).claimed(block, 0) if in_place else side.outputs(block, 0)
         outputs.append((block.report.metas, spans))
     (metas, first), (_, second) = outputs
     for meta, before, after in zip(metas, first, second, strict=True):
@@ -86,17 +85,13 @@ def _marks(side: Side, *, large: bool) -> list[Any]:
     """What tells later whether the first slot's tensors are still what they are: copies or, of large ones, sums."""
     if not large:
         return side.contents(0)
-    from evaluator.referee.large import fingerprint
-
-    return [fingerprint(span) for span in cast("DeviceSide", side).slot(0)]
+    return [fingerprint(span) for span in cast(DeviceSide, side).slot(0)]
 
 
 def _changed(side: Side, given: list[Any], *, large: bool) -> str:
     """The inputs that are no longer what they were, in words; empty if all are."""
     if large:
-        from evaluator.referee.large import fingerprint
-
-        spans = cast("DeviceSide", side).slot(0)
+        spans = cast(DeviceSide, side).slot(0)
         kept = [fingerprint(span, key) == (key, sum_) for span, (key, sum_) in zip(spans, given, strict=True)]
     else:
         now = side.contents(0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.integrity.investigation import Explanation
-from evaluator.referee.correctness import Outcome
+from evaluator.referee.outcome import Outcome
 from evaluator.verdict import Finding, KernelShare, ShapeResult
 
 

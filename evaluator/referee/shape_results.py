@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from evaluator.referee import measure, pairs
-from evaluator.referee.correctness import Outcome
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome
 from evaluator.roles.protocol import NOTHING_COMPILED
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize, time_speedup

@@ -9,12 +9,10 @@ there. So there is much garbage in some parts and hardly any in others: to know 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from evaluator.referee.lent_memory import ProcessMemory
+from evaluator.referee.lent_memory import ProcessMemory
 
 #: Of so many words of 8 bytes, one part in so many is garbage; which of these, is drawn.
 _PART_WORDS, _ONE_IN = 1 << 13, (1, 2, 16, 128, 1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,15 +13,13 @@ from evaluator.content.structure import parse
 from evaluator.content.weights import redraw, redraw_on_device
 from evaluator.errors import ProtocolViolation
 from evaluator.oracle.numbers import from_float64, is_inexact
+from evaluator.referee.lent_memory import Lender
 from evaluator.referee.shape_inputs import CallPlan, PlainInput, ShapeInputs, StateEntry
 from evaluator.roles import device_memory, frames, protocol
 from evaluator.roles.arena import carrier
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.process import RoleProcess
 from evaluator.roles.values import is_encoded
-
-if TYPE_CHECKING:
-    from evaluator.referee.lent_memory import Lender
 
 #: Draws of the task's own get_inputs() per shape, over which contents are rolled.
 DRAWS = 3

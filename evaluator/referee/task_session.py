@@ -21,11 +21,11 @@ from evaluator.referee.kept_files import take
 from evaluator.referee.memory_size import MemorySize, of_compiler, of_reference, of_shapes
 from evaluator.referee.open_shape import Baseline, OpenShape, freeze_dims
 from evaluator.referee.repeatable import check_repeatable
-from evaluator.referee.room import TaskMemory
 from evaluator.referee.shape_caps import ShapeCaps
 from evaluator.referee.shape_inputs import ShapeInputs
 from evaluator.referee.side import Side
 from evaluator.referee.task_inputs import DRAWS, read_inputs
+from evaluator.referee.task_memory import TaskMemory
 from evaluator.roles import compiled_files, frames, protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.frames import TensorMeta
@@ -210,13 +210,14 @@ class TaskSession:
         inputs.renew_small(self.fleet.gpu)
         self.weights_bytes = max(self.weights_bytes, inputs.needs.weights_bytes)
         side = self.fleet.side(process, key, inputs, self._memory(inputs, dims, lean=lean))
+        of_task: dict[str, Any] = {"precision": self.precision, "own_oracle": self.own_oracle}
         try:
             side.open(_BUILD_SECONDS)
             side.fill(1)
             if lean:
-                return OpenShape(dims, key, inputs, side)
+                return OpenShape(dims, key, inputs, side, **of_task)
             block = side.block(1, _CALL_SECONDS)
-            return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block))
+            return OpenShape(dims, key, inputs, side, block.report.metas, side.aliased(block), **of_task)
         except BaseException:
             self.forget(inputs, side)
             raise
@@ -405,7 +406,7 @@ class TaskSession:
                 # Or one of these files is damaged.
                 baseline.failure = ""
                 self._prepare(shape, baseline, anew=True)
-        tier.drop_wrong(self, shape, wanted)
+        tier.drop_wrong(shape, wanted, self.fleet.device.autocast_modes)
         if not shape.remembered:  # there, contenders are loaded and nothing else may become one
             shape.find_same()
         for baseline in wanted:

@@ -7,23 +7,20 @@ products, and float16 overflows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container
 
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.open_shape import Baseline, OpenShape
-
-if TYPE_CHECKING:
-    from evaluator.referee.task_session import TaskSession
 
 _CALL_SECONDS = 60.0
 #: How the reason begins for which a working baseline does not count.
 BEYOND = "its results are not within what the task allows: "
 
 
-def drop_wrong(session: TaskSession, shape: OpenShape, baselines: list[Baseline]) -> None:
+def drop_wrong(shape: OpenShape, baselines: list[Baseline], autocast_modes: Container[str]) -> None:
     """Marks those of the loaded baselines as failed whose autocast results the task's tolerance does not allow."""
-    todo = [b for b in baselines if b.mode in session.fleet.device.autocast_modes and not b.failure]
+    todo = [b for b in baselines if b.mode in autocast_modes and not b.failure]
     if not todo:
         return
     if shape.large:
@@ -32,7 +29,7 @@ def drop_wrong(session: TaskSession, shape: OpenShape, baselines: list[Baseline]
         return
     side = shape.side
     side.fill(1)
-    case = case_of(session, shape, own_result(shape, "task", side.contents(0)), [])
+    case = case_of(shape, own_result(shape, "task", side.contents(0)), [])
     for baseline in todo:
         wrong = _wrong(shape, baseline, case)
         baseline.failure = f"{BEYOND}{wrong}" if wrong else ""

@@ -10,11 +10,12 @@ from evaluator.errors import RoleReported
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee import large
 from evaluator.referee.block import Block
-from evaluator.referee.correctness import Outcome, Rejected, wrong
+from evaluator.referee.correctness import wrong
 from evaluator.referee.expectation import Case, case_of, own_result
 from evaluator.referee.held import Holding, most_held
 from evaluator.referee.links import broken_links
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.side import Drawn, Side
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.watch import Watch
@@ -118,7 +119,7 @@ class Checker:
             self._checked_links(self.side, block)
             self.clocks.after_block(mine=True)
             self._inspect()
-            large.verify(self.session, self.shape, self.side, block, self.outcome)
+            large.verify(self.shape, self.side, block, self.outcome)
             return block
         taken = self._taken(self.side, block)
         self.clocks.after_block(mine=True)
@@ -336,7 +337,7 @@ class Checker:
 
     def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
         """The float64 oracle's word on an output that differs from the reference's."""
-        case = case_of(self.session, self.shape, own_result(self.shape, "timed", contents), [])
+        case = case_of(self.shape, own_result(self.shape, "timed", contents), [])
         values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
         for value, expected in zip(values, case.expected, strict=True):
             comparison = compare(value, expected, slack=2.0)

@@ -16,10 +16,10 @@ from typing import Any
 
 from evaluator.referee.captured import fastest, measure_captured
 from evaluator.referee.control import Control
-from evaluator.referee.correctness import Outcome
 from evaluator.referee.expectation import Case
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome
 from evaluator.referee.side import Side
 from evaluator.referee.task_session import TaskSession
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from typing import TYPE_CHECKING
 
 from evaluator.errors import RoleFailure
-from evaluator.referee.correctness import Rejected
+from evaluator.referee.block import Block
+from evaluator.referee.keeper import Keeper
+from evaluator.referee.outcome import Rejected
+from evaluator.referee.side import Side
 from evaluator.roles.process import RoleProcess
 from evaluator.verdict import Finding
-
-if TYPE_CHECKING:
-    from evaluator.referee.block import Block
-    from evaluator.referee.keeper import Keeper
-    from evaluator.referee.side import Side
 
 #: From so many looks after either side's blocks on, medians are compared.
 _ENOUGH = 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evaluator.referee import large
-from evaluator.referee.correctness import Outcome, Rejected
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.roles.frames import TensorMeta
 
 pytestmark = [pytest.mark.attacks, pytest.mark.shares]

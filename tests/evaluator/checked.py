@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import Outcome, check, own_case
+from evaluator.referee.correctness import check, own_case
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.sources import CandidateSource
@@ -22,7 +23,7 @@ def checked(
     try:
         run.start()
         side, outcome = run.open(shape), Outcome()
-        check(side, shape, [own_case(session, shape, []) for _ in range(calls)], outcome)
+        check(side, shape, [own_case(shape, []) for _ in range(calls)], outcome)
         checker = Checker(session, shape, side, outcome, [])
         yield checker
         checker.let_go()

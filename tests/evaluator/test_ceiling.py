@@ -11,7 +11,8 @@ from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.ceiling import check_written, faster_than_memory, write_rate, written_bytes
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected, cases, check
+from evaluator.referee.correctness import cases, check
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.side import Side
 from evaluator.referee.verify import Checker
 from evaluator.shapes.space import defaults

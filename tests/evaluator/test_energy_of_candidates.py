@@ -11,9 +11,9 @@ import pytest
 from evaluator.referee import measure, pairs
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.energy import measure_energy
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.ranking import rank
 from evaluator.referee.task_session import TaskSession
 from evaluator.sources import CandidateSource, TaskSource

@@ -10,9 +10,9 @@ import pytest
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control, twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected
 from evaluator.referee.measure import Effort
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.pairs import LEAST, Timed, figure, time_in_pairs
 from evaluator.referee.ranking import rank
 from evaluator.referee.task_session import TaskSession

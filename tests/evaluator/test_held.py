@@ -10,8 +10,8 @@ import pytest
 from evaluator.errors import RoleReported
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Rejected
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.verify import Checker
 from evaluator.sources import TaskSource

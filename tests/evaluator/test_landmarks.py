@@ -17,7 +17,7 @@ import torch
 
 from evaluator.errors import RoleFailure
 from evaluator.referee import landmarks as referee_landmarks
-from evaluator.referee.correctness import Rejected
+from evaluator.referee.outcome import Rejected
 from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, turns, wire
 from evaluator.sandbox.syscalls import Gatherer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Rejected
 from evaluator.referee.links import broken_links
+from evaluator.referee.outcome import Rejected
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK as WIDER

@@ -79,7 +79,7 @@ def test_a_look_at_equal_sizes_alone_takes_one_content(
 
     def counted(session: Any, shape: Any, *more: Any) -> Any:
         drawn[tuple(shape.dims.values())] += 1
-        return own_case(session, shape, *more)
+        return own_case(shape, *more)
 
     monkeypatch.setattr(probe, "own_case", counted)
     core = RefereeCore("cpu", tmp_path, "landlock")

@@ -9,7 +9,7 @@ import pytest
 from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Rejected
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.side import Side
 from evaluator.roles.protocol import TOO_SMALL
 from tests.evaluator.checked import checked

@@ -13,7 +13,8 @@ from evaluator.integrity.observation import read
 from evaluator.integrity.static import Analysis
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, cases, check
+from evaluator.referee.correctness import cases, check
+from evaluator.referee.outcome import Outcome
 from evaluator.roles import watch
 from evaluator.sources import CandidateSource, TaskSource
 

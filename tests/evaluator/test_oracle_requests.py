@@ -76,7 +76,7 @@ def _case(
     result = own_result(shape, "task", contents)
     counting = Counting(session.process)
     try:
-        case = case_of(session, shape, result, findings)
+        case = case_of(shape, result, findings)
     finally:
         del session.process.send
     return case, counting.seen, findings

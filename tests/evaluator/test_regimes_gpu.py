@@ -12,7 +12,7 @@ from evaluator.errors import RoleReported
 from evaluator.referee.ceiling import write_rate
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Rejected
+from evaluator.referee.outcome import Rejected
 from evaluator.shapes.space import defaults
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.judging import task

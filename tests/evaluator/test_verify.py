@@ -6,8 +6,8 @@ import pytest
 
 from evaluator.referee.control import twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Rejected
 from evaluator.referee.open_shape import Baseline, OpenShape
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.task_session import TaskSession
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.checked import checked

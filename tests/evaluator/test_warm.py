@@ -10,9 +10,10 @@ from evaluator.devices.base import Clock
 from evaluator.referee.candidate import CandidateRun
 from evaluator.referee.control import Control, twin
 from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected, cases, check
+from evaluator.referee.correctness import cases, check
 from evaluator.referee.measure import Effort, Timing, measure
 from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.outcome import Outcome, Rejected
 from evaluator.referee.ranking import rank
 from evaluator.referee.task_session import TaskSession
 from evaluator.referee.warm import measure_warm

@@ -10,8 +10,8 @@ import pytest
 from evaluator.errors import RoleFailure
 from evaluator.referee import watch
 from evaluator.referee.block import Block
-from evaluator.referee.correctness import Rejected
 from evaluator.referee.keeper import Look
+from evaluator.referee.outcome import Rejected
 from evaluator.referee.watch import Watch
 from evaluator.roles.frames import BlockReport
 

@@ -26,7 +26,7 @@ def test_neither_torch_nor_the_server_is_loaded(module: str) -> None:
 
 
 def test_names_are_there_when_they_are_used() -> None:
-    from evaluator.capture.recording import capture
+    from evaluator.capture.session import capture
 
     assert kernelwright.capture is capture
     assert set(kernelwright.__all__) <= set(dir(kernelwright))
