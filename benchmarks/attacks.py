@@ -20,8 +20,8 @@ from rich.console import Console
 
 from agent.compiler.cuda_graph import cuda_graph_source
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.attacks.test_candidates import HERE, SHAPES, TASK, expectation

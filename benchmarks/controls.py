@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shared import MEASUREMENTS, ROOT, environment, quiet, write_new
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
 from tests.corpus import controls, corpus
 
 

@@ -25,9 +25,9 @@ from agent.proposers.llm import opening
 from agent.stores.folder import FolderStore
 from benchmarks.kernelbench_sample import sample
 from evaluator.client import Referee
-from evaluator.referee.submission import Submissions
 from evaluator.shapes.space import IntegerDim, Space, as_fields, defaults, parse_space
 from evaluator.sources import TaskSource
+from evaluator.submission import Submissions
 
 app = typer.Typer(add_completion=False, help=__doc__)
 

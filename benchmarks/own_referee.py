@@ -9,9 +9,9 @@ from typing import Any
 
 from evaluator.client import ProgressCallback
 from evaluator.errors import EvaluatorError
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
-from evaluator.referee.tool_run import ToolResult
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from agent.compiler.cuda_graph import cuda_graph_source
 from benchmarks.kernelbench_sample import Module
 from benchmarks.shared import environment, write_whole
-from evaluator.referee.control import twin
+from evaluator.referee.session.control import twin
 from evaluator.sources import TaskSource
 
 

@@ -44,8 +44,8 @@ from benchmarks.real_module_work import OutOfTime, Report, Work, candidate_sourc
 from benchmarks.shared import ROOT
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
-from evaluator.referee import calibration, measure
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring import calibration, measure
 from evaluator.shapes.space import defaults
 from evaluator.sources import CandidateSource, TaskSource
 

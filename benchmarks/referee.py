@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shared import MEASUREMENTS, environment, library_candidate, quiet, write_new
-from evaluator.referee import calibration, measure
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.measuring import calibration, measure
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.statistics import median_interval, pair_estimate
 from kernelbench_tasks import catalog

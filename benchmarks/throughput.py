@@ -36,8 +36,8 @@ from rich.table import Table
 from benchmarks import mixed, row_kernels
 from benchmarks.shared import ROOT, environment, library_candidate, quiet
 from evaluator.devices import open_device
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict_store import VerdictStore
 from kernelbench_tasks import catalog

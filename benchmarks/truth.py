@@ -33,15 +33,15 @@ from rich.table import Table
 
 from benchmarks.shared import MEASUREMENTS, environment, nth_visible, unused, write_new, write_whole
 from evaluator.errors import EvaluatorError
-from evaluator.referee import measure
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.control import twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import Outcome, Rejected
-from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.pairs import Timed, figure, time_in_pairs
-from evaluator.referee.ranking import rank
-from evaluator.referee.task_session import TaskSession
+from evaluator.referee.checking.correctness import Outcome, Rejected
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring import measure
+from evaluator.referee.measuring.pairs import Timed, figure, time_in_pairs
+from evaluator.referee.session.baseline_ranking import rank
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 from evaluator.timing.statistics import median_interval

@@ -113,8 +113,9 @@ def _verdict(
     energy: bool,
 ) -> dict[str, Any]:
     """The kept verdict if there is one: it is found without starting a referee, which takes seconds."""
-    from evaluator.client import Referee, default_work_dir, verdicts_folder
+    from evaluator.client import Referee
     from evaluator.devices import open_device
+    from evaluator.folders import default_work_dir, verdicts_folder
     from evaluator.verdict_store import VerdictStore
 
     work_dir = work_dir or default_work_dir()

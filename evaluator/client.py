@@ -17,7 +17,8 @@ from typing import Any
 from evaluator import errors
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError, RefereeLost
-from evaluator.referee.tool_run import ToolResult
+from evaluator.folders import default_work_dir, verdicts_folder
+from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict_store import VerdictStore
 
@@ -28,17 +29,6 @@ _PASSED = (
 )  # fmt: skip
 
 ProgressCallback = Callable[[dict[str, Any]], None]
-
-
-def default_work_dir() -> Path:
-    """Folder for compile caches: ``$XDG_CACHE_HOME/kernelwright/referee`` or below ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kernelwright" / "referee"
-
-
-def verdicts_folder(work_dir: Path) -> Path:
-    """Where a referee with this work folder keeps its verdicts."""
-    return work_dir / "verdicts"
 
 
 class Referee:
@@ -189,7 +179,7 @@ class Referee:
         return answer
 
     def lint(self, task: TaskSource, *, fresh: bool = False, deadline_s: float = 120.0) -> dict[str, Any]:
-        """What makes the task worthless or doubtful, see :class:`evaluator.lint.findings.Report`; runs once for a task.
+        """What makes the task worthless or doubtful, see :class:`evaluator.referee.lint.findings.Report`; runs once for a task.
 
         ``inferred`` and ``source`` are as in :meth:`describe`.
 
@@ -300,7 +290,7 @@ class Referee:
         return ToolResult(**answer, outputs=outputs)
 
     def build(self, task: TaskSource, candidate: CandidateSource, *, deadline_s: float = 900.0) -> None:
-        """Builds a candidate's extensions ahead of its evaluation, see :meth:`evaluator.referee.core.RefereeCore.build`.
+        """Builds a candidate's extensions ahead of its evaluation, see :meth:`evaluator.referee.judging.core.RefereeCore.build`.
 
         Raises:
             RefereeLost: the referee died or was killed meanwhile.

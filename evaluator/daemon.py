@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from evaluator.devices import open_device
 from evaluator.errors import EvaluatorError
 from evaluator.faults import told
-from evaluator.referee.fleet import Fleet
+from evaluator.referee.processes.fleet import Fleet
 from evaluator.sandbox import syscalls
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import keep_to
 
 if TYPE_CHECKING:
-    from evaluator.referee.core import RefereeCore
+    from evaluator.referee.judging.core import RefereeCore
 
 _log = logging.getLogger(__name__)
 #: So often a referee without work looks whether another one needs memory.
@@ -52,7 +52,7 @@ def serve(
         # The fleet first, since its fork servers take seconds to import torch: it imports what we need of it meanwhile.
         stores = Path(verdicts_dir).parent
         fleet = Fleet(open_device(device), Path(work_dir), minimum_tier, stores=stores, referees=referees)
-        from evaluator.referee.core import RefereeCore
+        from evaluator.referee.judging.core import RefereeCore
 
         core = RefereeCore(device, Path(work_dir), minimum_tier, Path(verdicts_dir), referees, fleet=fleet)
         # While it times, the referee moves to the device's core; until then it has no business there.
@@ -135,7 +135,7 @@ def _handle(core: RefereeCore, request: dict[str, Any], answer: Any) -> Any:
         )
         return {}
     if call == "evaluate":
-        from evaluator.referee.evaluation import Request
+        from evaluator.referee.judging.evaluation import Request
 
         def progress(stage: str, done: int, total: int, text: str) -> None:
             answer({"progress": {"stage": stage, "done": done, "total": total, "text": text}})

@@ -47,7 +47,7 @@ def guarded(command_line: Callable[[], object]) -> None:
     try:
         command_line()
     except Exception as error:  # noqa: BLE001 - that is the purpose
-        from evaluator.client import default_work_dir
+        from evaluator.folders import default_work_dir
 
         sys.stderr.write(told(error, default_work_dir()) + "\n")
         raise SystemExit(EXIT_FAULT) from None

@@ -49,7 +49,7 @@ class ShapeResult:
     correct: bool
     error: dict[str, float]
     timed: bool = False
-    #: By name: ``median_us``, and of a compiled one what :attr:`evaluator.referee.open_shape.Baseline.made` says.
+    #: By name: ``median_us``, and of a compiled one what :attr:`evaluator.referee.sides.open_shape.Baseline.made` says.
     baselines: dict[str, dict[str, Any]] = field(default_factory=dict)
     best_baseline: str | None = None
     baseline_us: float | None = None

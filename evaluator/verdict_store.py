@@ -19,8 +19,8 @@ from typing import Any
 
 from evaluator.devices import Device
 from evaluator.environment import harness_digest, measured_on
-from evaluator.referee.submission import declares_space
 from evaluator.sources import CandidateSource, TaskSource
+from evaluator.submission import declares_space
 from evaluator.verdict import SCHEMA
 
 #: Faults of ours and of the task, and a deadline that was set for one run: not facts about the candidate.

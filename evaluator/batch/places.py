@@ -15,7 +15,7 @@ _BYTES_PER_REFEREE = 12 << 30
 #: One that judges nothing: no candidates beside the task, and no compilers.
 _BYTES_PER_UNTIMED_REFEREE = 4 << 30
 _MOST_PER_DEVICE = {"cpu": 4, "cuda": 6}
-#: What a referee's processes take of a GPU beside what they share with it (:mod:`evaluator.referee.memory_size`), of which they get
+#: What a referee's processes take of a GPU beside what they share with it (:mod:`evaluator.referee.memory.sizes`), of which they get
 #: less the more referees there are: five contexts of half a GiB, and what modules allocate themselves. With a third of a referee's part
 #: left for these, a card of 140 GiB has room for seven, one of 80 GiB for four.
 _OWN_GPU_BYTES = 13 << 29

@@ -19,9 +19,10 @@ from evaluator.batch.manifest import BadLine, Entry
 from evaluator.batch.places import Place
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.schedule import Schedule
-from evaluator.client import Referee, verdicts_folder
+from evaluator.client import Referee
 from evaluator.devices import Device, open_device
 from evaluator.errors import EvaluatorError, RefereeLost
+from evaluator.folders import verdicts_folder
 from evaluator.sources import sha256_of, task_folder
 from evaluator.verdict import NO_ROOM, as_json, without_measurement
 from evaluator.verdict_store import VerdictStore

@@ -33,7 +33,7 @@ def ceilings(
     work_dir: Annotated[Path | None, typer.Option(help="Folder for caches.")] = None,
 ) -> None:
     """Measure what this device reaches at best: memory, caches, arithmetic by dtype, launches. Exit status: 0, or 2 if it cannot."""
-    from evaluator.client import default_work_dir
+    from evaluator.folders import default_work_dir
 
     try:
         found = measuring.ceilings(work_dir or default_work_dir(), pick(device), fresh=fresh)

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluator.client import default_work_dir
 from evaluator.devices import open_device
 from evaluator.doctor import isolation, machine, toolchain
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Section
 from evaluator.errors import EvaluatorError
-from evaluator.referee.fleet import TIERS
+from evaluator.folders import default_work_dir
+from evaluator.referee.processes.fleet import TIERS
 
 _MARKS = {GOOD: "[green]ok[/]", DOUBTFUL: "[yellow]![/]", BAD: "[red]no[/]"}
 

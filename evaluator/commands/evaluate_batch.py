@@ -17,8 +17,8 @@ from evaluator.batch.manifest import ManifestUnreadable, read_manifest
 from evaluator.batch.places import Place, places
 from evaluator.batch.results import Results, ResultsUnusable
 from evaluator.batch.run import UNJUDGED, Batch, Options
-from evaluator.client import default_work_dir
 from evaluator.errors import EvaluatorError
+from evaluator.folders import default_work_dir
 
 _LINE_EVERY_S = 15.0
 

@@ -47,7 +47,8 @@ def profile(
 
     Exit status: 0, or 2 if it could not be profiled. A program runs as it would without us: outside the sandbox.
     """
-    from evaluator.client import Referee, default_work_dir
+    from evaluator.client import Referee
+    from evaluator.folders import default_work_dir
 
     if len(task) > 1:
         _program(task, as_json=as_json)

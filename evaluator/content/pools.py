@@ -3,7 +3,7 @@
 Drawing millions of random numbers per call would take longer than the calls. A tensor is rolled by a secret offset
 that is no multiple of its rows, so that rows, tiles and sums differ from call to call while the distribution and the
 legal range stay the task's own. Tensors whose order means something (sorted indices, masks) are never rolled, and those
-with a structure keep it (:mod:`evaluator.content.structure`).
+with a structure keep it (:mod:`evaluator.input_structure`).
 
 A tensor is carried as its span of memory, so a channels_last one is rolled in memory order and an expanded one has as
 many values as it has memory.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluator.content.structure import FEW_VALUES, FREE, PLACED, TURNED, Structure
+from evaluator.input_structure import FEW_VALUES, FREE, PLACED, TURNED, Structure
 from evaluator.oracle.numbers import is_inexact, to_float64
 from evaluator.roles.arena import carrier
 from evaluator.roles.chain import Chain, Windows, mask_words

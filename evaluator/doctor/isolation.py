@@ -10,7 +10,7 @@ from typing import Any
 from evaluator.devices import Device
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Line, Section
 from evaluator.errors import EvaluatorError, SandboxUnavailable
-from evaluator.referee.fleet import TIERS, Fleet
+from evaluator.referee.processes.fleet import TIERS, Fleet
 from evaluator.sandbox import landlock
 
 _SYSCTLS = (

@@ -20,7 +20,7 @@ from evaluator.integrity.static import clean
 from evaluator.profiling.counted_call import PROGRAM
 from evaluator.profiling.counter_sentences import sentences, short_name
 from evaluator.profiling.counter_table import Counted, curate, parse
-from evaluator.referee.tool_run import ToolResult
+from evaluator.roles.tool_run import ToolResult
 
 #: The device is nobody else's meanwhile.
 DEADLINE_S = 60.0

@@ -34,7 +34,8 @@ def main(path: str, target: str, request: dict[str, Any]) -> None:
 
 
 def _breaks(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    from evaluator.profiling import breaks, subject
+    from evaluator.profiling import subject
+    from evaluator.roles import graph_breaks as breaks
 
     one = subject.build(subject.load(path), request["dims"], request["device"])
     return breaks.graph_breaks(one.model, one.inputs, path, _BREAKS_S)

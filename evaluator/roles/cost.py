@@ -1,6 +1,6 @@
 """What a call of a task would take at a shape, told by fake tensors: nothing is computed and nothing is allocated.
 
-Runs in the reference's process and describes; what the sampler makes of it is in :mod:`evaluator.referee.shape_caps`.
+Runs in the reference's process and describes; what the sampler makes of it is in :mod:`evaluator.referee.session.shape_caps`.
 """
 
 from __future__ import annotations

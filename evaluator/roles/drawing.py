@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_map
 
-from evaluator.content.structure import DOMAINS
+from evaluator.input_structure import DOMAINS
 from evaluator.roles import structures
 from evaluator.roles.blocks import tensors_in
 from evaluator.roles.exchange import span_elements

@@ -6,7 +6,7 @@ requests and answers of the role a block took 0.3 to 1.3 ms more than its work, 
 that outputs of 100 MB keep as short as 0.8 ms. Both ends call this file.
 
 A role can write the second word too early or begin too early, as it could answer too early: the referee sees work that
-goes on off turn (:mod:`evaluator.referee.watch`), and that outputs follow from the state that comes with the opening.
+goes on off turn (:mod:`evaluator.referee.checking.watch`), and that outputs follow from the state that comes with the opening.
 Source: CUDA driver API, "Stream Memory Operations".
 """
 

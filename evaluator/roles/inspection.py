@@ -1,6 +1,6 @@
 """What a reference's own operations say about it: values that no result depends on, and operands that were spread silently.
 
-Runs in the reference's process and decides nothing there: the task lint (:mod:`evaluator.lint`) reads it as a description.
+Runs in the reference's process and decides nothing there: the task lint (:mod:`evaluator.referee.lint`) reads it as a description.
 
 Values are disturbed on the host alone. Disturbed numbers become places, too (a count that is gathered at, a table's row), and a
 place that does not exist is an exception there; on a GPU it is an assertion that ends all that the process would do afterwards.

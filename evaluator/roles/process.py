@@ -73,18 +73,18 @@ class RoleProcess:
         self.ran_while_stopped_ns = 0
         #: How often it has been stopped.
         self.stops = 0
-        #: What must not change in it, see :class:`evaluator.referee.landmarks.Landmarks`; None where nobody looks.
+        #: What must not change in it, see :class:`evaluator.referee.session.landmarks.Landmarks`; None where nobody looks.
         self.landmarks: Any = None
         #: Monotonic time after which no answer is waited for: the end of the evaluation that this process serves.
         self.expires_at = math.inf
-        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.lent_memory.ProcessMemory`.
+        #: On a GPU: what it shares with the referee, an :class:`evaluator.referee.memory.lending.ProcessMemory`.
         self.memory: Any = None
         #: Called now and then while an answer is waited for; returns for how many seconds it stopped the process. And their sum.
         self.meanwhile: Callable[[RoleProcess], float] | None = None
         self.paused_s = 0.0
         #: Whether its threads share one core with the referee, see :mod:`evaluator.timing.cores`.
         self.pinned = False
-        #: By number of the shapes that are open in it: their :class:`evaluator.referee.shape_inputs.ShapeInputs`.
+        #: By number of the shapes that are open in it: their :class:`evaluator.referee.sides.shape_inputs.ShapeInputs`.
         self.modules: dict[int, Any] = {}
         self._threads = Threads(0)
         self.drain = OutputDrain(output, self.kill)

@@ -1,4 +1,4 @@
-"""Finds structure that all draws of an input share, see :mod:`evaluator.content.structure`. Runs in the reference's process."""
+"""Finds structure that all draws of an input share, see :mod:`evaluator.input_structure`. Runs in the reference's process."""
 
 from __future__ import annotations
 

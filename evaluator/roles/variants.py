@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from evaluator.precision import TIERS
-from evaluator.profiling.breaks import rows_of
 from evaluator.roles import calls
 from evaluator.roles.blocks import tensors_in
+from evaluator.roles.graph_breaks import rows_of
 from evaluator.roles.protocol import NOTHING_COMPILED
 
 #: Compiled variants by mode name: what `torch.compile` gets. Thread counts are set per variant (CPU only).

@@ -14,7 +14,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON on standard output.")] = False,
 ) -> None:
     """Say what this machine can judge. Exit status: 0 something, and all is well; 1 the database is not; 2 nothing."""
-    from evaluator.client import default_work_dir
+    from evaluator.folders import default_work_dir
     from services.settings import get_settings
 
     settings = get_settings()

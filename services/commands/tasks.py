@@ -75,8 +75,9 @@ def import_tasks(
     looked at, while the others go on. Stopped, it goes on with the same command. Exit status: 0 done, 2 nothing could be done.
     """
     from evaluator.batch.places import Place, places, untimed_jobs
-    from evaluator.client import Referee, default_work_dir, verdicts_folder
+    from evaluator.client import Referee
     from evaluator.errors import EvaluatorError
+    from evaluator.folders import default_work_dir, verdicts_folder
     from services.catalogue import checkout, importing
     from services.settings import get_settings
 

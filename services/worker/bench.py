@@ -20,8 +20,9 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evaluator.client import Referee, default_work_dir
+from evaluator.client import Referee
 from evaluator.errors import RefereeLost
+from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
 from evaluator.profiling.profile import ProfileFailed, profile_task
 from evaluator.sources import CandidateSource, TaskSource

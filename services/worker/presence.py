@@ -16,9 +16,9 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from evaluator.client import default_work_dir
 from evaluator.errors import EvaluatorError
 from evaluator.fingerprint import type_of
+from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
 from evaluator.profiling.claims import doubt
 from services.db.models import Worker

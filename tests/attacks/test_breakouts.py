@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from evaluator.client import Referee, verdicts_folder
+from evaluator.client import Referee
+from evaluator.folders import verdicts_folder
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import HERE, TASK, expectation
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
-from evaluator.referee.fleet import headers_folder
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.processes.fleet import headers_folder
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import HERE, SHAPES, TASK, xfail_if_voided
 from tests.evaluator.few_baselines import without_autotune

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
-from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.side import Side
-from evaluator.referee.task_session import TaskSession
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
+from evaluator.referee.sides.side import Side
 from evaluator.sources import CandidateSource, TaskSource, task_folder
 from tests.attacks.test_candidates import SHAPES, TASK, xfail_if_voided
 from tests.evaluator.few_baselines import without_autotune

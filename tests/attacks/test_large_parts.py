@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from evaluator.referee import large
-from evaluator.referee.outcome import Outcome, Rejected
+from evaluator.referee.checking import large
+from evaluator.referee.session.outcome import Outcome, Rejected
 from evaluator.roles.frames import TensorMeta
 
 pytestmark = [pytest.mark.attacks, pytest.mark.shares]

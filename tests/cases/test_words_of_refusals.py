@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from evaluator.client import Referee
 from evaluator.errors import RoleReported
-from evaluator.lint.refusals import finding_of
+from evaluator.referee.lint.refusals import finding_of
 from evaluator.sources import TaskSource
 from services.cli import app
 

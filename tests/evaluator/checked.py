@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.correctness import check, own_case
-from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.outcome import Outcome
-from evaluator.referee.task_session import TaskSession
-from evaluator.referee.verify import Checker
+from evaluator.referee.checking.correctness import check, own_case
+from evaluator.referee.measuring.verify import Checker
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.outcome import Outcome
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.sources import CandidateSource
 
 

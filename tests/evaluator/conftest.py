@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging.core import RefereeCore
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import Baseline
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.sides.open_shape import Baseline
 
 
 def without_autotune(core: RefereeCore) -> None:

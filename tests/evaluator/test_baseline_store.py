@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from evaluator.keeping import keep_sealed, read_sealed
-from evaluator.referee import ranking
-from evaluator.referee.baseline_store import BaselineStore
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.processes.baseline_store import BaselineStore
+from evaluator.referee.session import baseline_ranking as ranking
+from evaluator.referee.sides.open_shape import OpenShape
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.few_baselines import without_autotune
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.referee.compile_ahead import CompileAhead, Work
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
-from evaluator.referee.open_shape import freeze_dims
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.session.compile_ahead import CompileAhead, Work
+from evaluator.referee.sides.open_shape import freeze_dims
 from tests.evaluator.judging import replaced, task
 
 pytestmark = [pytest.mark.shares, pytest.mark.timeout(300)]

@@ -13,9 +13,9 @@ import pytest
 from evaluator.building.artefacts import ArtefactStore
 from evaluator.building.extension_call import ExtensionCall
 from evaluator.errors import RoleFailure
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.sources import CandidateSource
 from tests.attacks.test_candidates import TASK
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.referee import verify
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.measuring import verify
 from tests.corpus import controls, corpus
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.ceiling import check_written, faster_than_memory, write_rate, written_bytes
-from evaluator.referee.control import twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import cases, check
-from evaluator.referee.outcome import Outcome, Rejected
-from evaluator.referee.side import Side
-from evaluator.referee.verify import Checker
+from evaluator.referee.checking.correctness import cases, check
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring.ceiling import check_written, faster_than_memory, write_rate, written_bytes
+from evaluator.referee.measuring.verify import Checker
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.sides.side import Side
 from evaluator.shapes.space import defaults
 from evaluator.sources import TaskSource
 from tests.evaluator.judging import candidate, task

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evaluator.content.pools import TensorInput
-from evaluator.referee.shape_inputs import ShapeInputs, StateEntry
+from evaluator.referee.sides.shape_inputs import ShapeInputs, StateEntry
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from evaluator.errors import RoleFailure
-from evaluator.referee import compile_ahead
-from evaluator.referee.compile_ahead import CompileAhead, Work
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Evaluation, Request
-from evaluator.referee.open_shape import Baseline
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Evaluation, Request
+from evaluator.referee.session import compile_ahead
+from evaluator.referee.session.compile_ahead import CompileAhead, Work
+from evaluator.referee.sides.open_shape import Baseline
 from tests.evaluator.judging import replaced, task
 
 pytestmark = pytest.mark.shares

@@ -10,9 +10,9 @@ import pytest
 
 from evaluator.content import distributions
 from evaluator.content.pools import TensorInput
-from evaluator.content.structure import Structure
 from evaluator.content.weights import redraw
-from evaluator.referee.shape_inputs import PlainInput, ShapeInputs, StateEntry
+from evaluator.input_structure import Structure
+from evaluator.referee.sides.shape_inputs import PlainInput, ShapeInputs, StateEntry
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 

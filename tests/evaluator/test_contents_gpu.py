@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evaluator.content.pools import TensorInput
-from evaluator.content.structure import Structure
+from evaluator.input_structure import Structure
 from evaluator.roles import chain, device_chain
 from evaluator.roles.frames import TensorMeta
 from tests.evaluator.test_device_link import expected
@@ -63,7 +63,7 @@ def test_a_link_replaces_all_of_a_small_input() -> None:
 
 
 def test_bits_are_even_and_never_the_same() -> None:
-    from evaluator.referee.keeper import Keeper
+    from evaluator.referee.memory.device_work import Keeper
 
     keeper = Keeper(None)
     words = keeper.draw_bits(4, 4096)
@@ -85,7 +85,7 @@ def _bytes(*lengths: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("count", [1, 3, 8, 9, 20])
 def test_a_link_is_that_of_the_hosts_words_and_the_referee_can_repeat_it(count: int) -> None:
     """More than eight outputs take several kernels, which began at one time."""
-    from evaluator.referee.keeper import Keeper
+    from evaluator.referee.memory.device_work import Keeper
 
     keeper, states = Keeper(None), device_chain.States(1)
     outputs = _bytes(*[(70_001, 1 << 20, 12)[place % 3] for place in range(count)])
@@ -105,7 +105,7 @@ def test_a_link_is_that_of_the_hosts_words_and_the_referee_can_repeat_it(count: 
 
 def test_all_blocks_of_a_link_refresh_by_one_time_and_replays_by_others() -> None:
     """The same graph with the same outputs: what differs is the first state, and when each link began."""
-    from evaluator.referee.keeper import Keeper
+    from evaluator.referee.memory.device_work import Keeper
 
     calls = 64
     keeper, states = Keeper(None), device_chain.States(calls)
@@ -157,7 +157,7 @@ def test_zeros_that_stay_are_left_by_a_link_and_others_replaced() -> None:
 
 
 def test_turned_contents_can_be_made_again_and_keep_their_structure() -> None:
-    from evaluator.referee.keeper import Keeper
+    from evaluator.referee.memory.device_work import Keeper
 
     half = torch.randn(64, 64, dtype=torch.float64)
     matrix = (half @ half.mT).float()

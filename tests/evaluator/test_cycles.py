@@ -10,8 +10,8 @@ import pytest
 
 from evaluator.devices.base import Clock
 from evaluator.devices.cpu import CpuDevice
-from evaluator.referee.measure import Timing, _estimate, _Quad
-from evaluator.referee.pairs import figure
+from evaluator.referee.measuring.measure import Timing, _estimate, _Quad
+from evaluator.referee.measuring.pairs import figure
 from evaluator.timing.cycles import Clocks, QuadClock, confirmed, in_cycles
 from evaluator.timing.statistics import decide, median_interval
 

@@ -19,12 +19,13 @@ import torch
 from evaluator.batch import places as places_module
 from evaluator.batch.places import Place, crowded, referees_in, sensible_jobs
 from evaluator.errors import DeviceFull, RoleFailure
-from evaluator.referee import core as core_module
-from evaluator.referee import lent_memory
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Evaluation, Request
-from evaluator.referee.lent_memory import Lender, ProcessMemory
-from evaluator.referee.memory_size import (
+from evaluator.referee.judging import core as core_module
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Evaluation, Request
+from evaluator.referee.memory import lending as lent_memory
+from evaluator.referee.memory.budget import Room, had_its_part, held_most
+from evaluator.referee.memory.lending import Lender, ProcessMemory
+from evaluator.referee.memory.sizes import (
     MOST_SLOTS,
     MemorySize,
     ShapeNeeds,
@@ -34,7 +35,6 @@ from evaluator.referee.memory_size import (
     split,
     usual,
 )
-from evaluator.referee.room import Room, had_its_part, held_most
 from evaluator.roles import device_memory, protocol
 from evaluator.roles.turns import Turns
 from evaluator.sources import CandidateSource, TaskSource

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import NO_ROOM
 from kernelbench_tasks import catalog

@@ -12,7 +12,7 @@ import pytest
 
 from evaluator.doctor import machine
 from evaluator.doctor.findings import BAD, DOUBTFUL, GOOD, Line
-from evaluator.referee.fleet import TIERS
+from evaluator.referee.processes.fleet import TIERS
 from evaluator.sandbox.attacks import ATTACKS
 
 pytestmark = pytest.mark.timeout(180)

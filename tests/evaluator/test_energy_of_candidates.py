@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee import measure, pairs
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.energy import measure_energy
-from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.outcome import Outcome, Rejected
-from evaluator.referee.ranking import rank
-from evaluator.referee.task_session import TaskSession
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring import measure, pairs
+from evaluator.referee.measuring.energy import measure_energy
+from evaluator.referee.session.baseline_ranking import rank
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from evaluator.referee import measure
-from evaluator.referee.measure import SharedClock, _estimate, _Quad, effort_for, quicker_than_nothing
-from evaluator.referee.open_shape import Baseline
-from evaluator.referee.ranking import guess_us
+from evaluator.referee.measuring import measure
+from evaluator.referee.measuring.measure import (
+    SharedClock,
+    _estimate,
+    _Quad,
+    effort_for,
+    quicker_than_nothing,
+)
+from evaluator.referee.session.baseline_ranking import guess_us
+from evaluator.referee.sides.open_shape import Baseline
 
 pytestmark = pytest.mark.shares
 

@@ -10,8 +10,8 @@ import torch
 
 from evaluator import cli, daemon, faults
 from evaluator.errors import EvaluatorError, RoleFailure
-from evaluator.referee import core as core_module
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging import core as core_module
+from evaluator.referee.judging.core import RefereeCore
 from tests.evaluator.judging import task
 
 pytestmark = pytest.mark.shares

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.control import Control, twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.measure import Effort
-from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.outcome import Outcome, Rejected
-from evaluator.referee.pairs import LEAST, Timed, figure, time_in_pairs
-from evaluator.referee.ranking import rank
-from evaluator.referee.task_session import TaskSession
-from evaluator.referee.tool_run import run_tool
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring.measure import Effort
+from evaluator.referee.measuring.pairs import LEAST, Timed, figure, time_in_pairs
+from evaluator.referee.session.baseline_ranking import rank
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import Control, twin
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.roles.process import RoleProcess
+from evaluator.roles.tool_run import run_tool
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.timing.cores import on_core
 

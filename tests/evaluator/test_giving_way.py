@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
 from evaluator.sources import CandidateSource
 from evaluator.timing.exclusive import DeviceLock
 from tests.evaluator import judging

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evaluator.referee.shape_results import summary_of
+from evaluator.referee.judging.shape_results import summary_of
 from evaluator.shapes.traffic import Traffic
 from evaluator.timing.statistics import summarize
 from evaluator.verdict import ShapeResult, by_size

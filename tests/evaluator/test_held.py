@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from evaluator.errors import RoleReported
-from evaluator.referee.control import twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.outcome import Rejected
-from evaluator.referee.task_session import TaskSession
-from evaluator.referee.verify import Checker
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring.verify import Checker
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.sources import TaskSource
 from evaluator.timing.cores import on_core
 from tests.evaluator.checked import checked

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging.core import RefereeCore
 from evaluator.shapes.inference import knobs
 from evaluator.shapes.inference.probing import TooSlow, broken_off
 from evaluator.shapes.inference.result import Inferred, from_json, infer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.referee import correctness
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import cases
+from evaluator.referee.checking import correctness
+from evaluator.referee.checking.correctness import cases
+from evaluator.referee.judging.core import RefereeCore
 from evaluator.sources import TaskSource
 from kernelbench_tasks import catalog
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
-from evaluator.referee.kept_files import KeptFiles
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.processes.compiled_for_candidates import KeptFiles
 from evaluator.roles import compiled_files
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator import judging
@@ -100,7 +100,7 @@ def test_a_verdict_says_that_its_first_call_found_compiled_files(core: RefereeCo
 
 
 def test_a_process_that_is_watched_gets_the_files_and_leaves_nothing(core: RefereeCore) -> None:
-    from evaluator.referee.candidate import CandidateRun
+    from evaluator.referee.session.candidate import CandidateRun
 
     task, candidate = judging.task(MODEL), source(LEAVES_ONE, "\n    # watched\n")
     assert judge(core, task, candidate)["verdict"] == "accepted"

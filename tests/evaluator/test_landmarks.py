@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from evaluator.errors import RoleFailure
-from evaluator.referee import landmarks as referee_landmarks
-from evaluator.referee.outcome import Rejected
+from evaluator.referee.session import landmarks as referee_landmarks
+from evaluator.referee.session.outcome import Rejected
 from evaluator.roles import blocks, chain, device_chain, gate, landmarks, module_host, turns, wire
 from evaluator.sandbox.syscalls import Gatherer
 

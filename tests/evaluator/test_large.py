@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from evaluator.referee import large
+from evaluator.referee.checking import large
 
 pytestmark = pytest.mark.shares
 

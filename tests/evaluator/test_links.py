@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.links import broken_links
-from evaluator.referee.outcome import Rejected
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.sides.chain_links import broken_links
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK as WIDER

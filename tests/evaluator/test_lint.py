@@ -17,12 +17,12 @@ from evaluator.cli import app
 from evaluator.client import Referee
 from evaluator.commands.lint import print_report
 from evaluator.errors import RoleFailure
-from evaluator.lint import probe
-from evaluator.lint.findings import LintFinding, Report, read_report, report_json
-from evaluator.lint.refusals import finding_of
-from evaluator.lint.report_store import ReportStore
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import own_case
+from evaluator.referee.checking.correctness import own_case
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.lint import probe
+from evaluator.referee.lint.findings import LintFinding, Report, read_report, report_json
+from evaluator.referee.lint.refusals import finding_of
+from evaluator.referee.lint.report_store import ReportStore
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.evaluator.defective_tasks import DEFECTS, SOUND
@@ -77,7 +77,7 @@ def test_a_look_at_equal_sizes_alone_takes_one_content(
     )
     drawn: Counter[tuple[object, ...]] = Counter()
 
-    def counted(session: Any, shape: Any, *more: Any) -> Any:
+    def counted(shape: Any, *more: Any) -> Any:
         drawn[tuple(shape.dims.values())] += 1
         return own_case(shape, *more)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
-from evaluator.referee.control import twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.outcome import Rejected
-from evaluator.referee.side import Side
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.sides.side import Side
 from evaluator.roles.protocol import TOO_SMALL
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from evaluator.errors import DeviceFull
-from evaluator.referee import room as room_module
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.memory_size import ShapeNeeds
-from evaluator.referee.room import MoreMemoryNeeded, Room, TaskMemory
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.memory.budget import Room
+from evaluator.referee.memory.sizes import ShapeNeeds
+from evaluator.referee.session import task_memory
+from evaluator.referee.session.task_memory import MoreMemoryNeeded, TaskMemory
 from evaluator.timing.memory_parts import PARTS, Held, MemoryParts
 
 pytestmark = pytest.mark.shares
@@ -94,7 +95,7 @@ def test_parts_of_a_killed_process_are_free_again(parts: MemoryParts, tmp_path: 
 def test_a_wait_that_takes_too_long_ends(parts: MemoryParts, monkeypatch: pytest.MonkeyPatch) -> None:
     held = taken(parts, 10)
     assert parts.take(8, 0.05) is None and not parts.wanted()
-    monkeypatch.setattr(room_module, "_MOST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(task_memory, "_MOST_WAIT_SECONDS", 0.05)
     memory = TaskMemory(SimpleNamespace(gpu=True, room=room(1), memory_parts=parts, keeper=None))  # type: ignore[arg-type]
     with pytest.raises(DeviceFull, match="try again later"):
         memory.take(8, lambda: None)

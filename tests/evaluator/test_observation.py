@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.integrity.investigation import Explanation, Investigation
 from evaluator.integrity.observation import read
 from evaluator.integrity.static import Analysis
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import cases, check
-from evaluator.referee.outcome import Outcome
+from evaluator.referee.checking.correctness import cases, check
+from evaluator.referee.checking.investigation import Explanation, Investigation
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.outcome import Outcome
 from evaluator.roles import watch
 from evaluator.sources import CandidateSource, TaskSource
 

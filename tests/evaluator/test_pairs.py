@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluator.referee.measure import Timing
-from evaluator.referee.pairs import HALF_WIDTH, LEAST, MOST, estimate, figure, is_settled
+from evaluator.referee.measuring.measure import Timing
+from evaluator.referee.measuring.pairs import HALF_WIDTH, LEAST, MOST, estimate, figure, is_settled
 from evaluator.timing.statistics import decide, median_interval, pair_estimate, summarize, t975
 
 #: What quads of one pair differ by (log), and how many a pair has; measured pairs have 6 to 12.

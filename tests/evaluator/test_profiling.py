@@ -20,7 +20,7 @@ from evaluator.profiling.diagnosis import diagnose, fixed_share
 from evaluator.profiling.measured import Measured, OtherSize, Row, parse
 from evaluator.profiling.profile import ProfileFailed, least_times, profile_task
 from evaluator.profiling.sizes import Tried
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging.core import RefereeCore
 
 HEAD = "import torch\nfrom torch import nn\n\n\nclass Inner(nn.Module):\n    def forward(self, x):\n        return torch.exp(x)\n\n\n"
 TAIL = "\n\ndef get_inputs(rows=64):\n    return [torch.randn(rows, 32)]\n\n\ndef get_init_inputs():\n    return []\n"

@@ -27,8 +27,8 @@ from evaluator.profiling.counter_table import (
 )
 from evaluator.profiling.counters import Counters, count, find_ncu, read, refusal
 from evaluator.profiling.diagnosis import diagnose
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.tool_run import ToolResult
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.roles.tool_run import ToolResult
 from tests.evaluator.test_profiling import GPU, measured
 
 pytestmark = pytest.mark.shares

@@ -12,7 +12,7 @@ from evaluator.profiling import ceilings
 from evaluator.profiling.counter_table import MOST_COUNTERS
 from evaluator.profiling.counters import find_ncu
 from evaluator.profiling.profile import profile_task
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging.core import RefereeCore
 from kernelbench_tasks import catalog
 
 pytestmark = pytest.mark.gpu

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.ranking import without_hopeless
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.baseline_ranking import without_hopeless
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from tests.attacks.test_candidates import TASK
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from evaluator.errors import RoleReported
-from evaluator.referee.ceiling import write_rate
-from evaluator.referee.control import twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.outcome import Rejected
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring.ceiling import write_rate
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.outcome import Rejected
 from evaluator.shapes.space import defaults
 from tests.attacks.test_candidates import TASK
 from tests.evaluator.judging import task

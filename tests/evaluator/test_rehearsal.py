@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from evaluator.errors import RoleReported
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import OpenShape
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.roles.spawn import ForkServer
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.tool_run import run_tool
+from evaluator.referee.judging.core import RefereeCore
 from evaluator.roles import protocol
 from evaluator.roles.arena import sealed_text
 from evaluator.roles.threads import Threads
+from evaluator.roles.tool_run import run_tool
 from evaluator.sandbox.limits import Limits
 
 _SPINS = b'{"program": "while True:\\n    pass", "files": {}}'

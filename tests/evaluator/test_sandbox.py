@@ -10,8 +10,8 @@ import pytest
 from evaluator.client import Referee
 from evaluator.devices import CpuDevice
 from evaluator.errors import SandboxUnavailable
-from evaluator.referee import fleet as fleet_module
-from evaluator.referee.fleet import Fleet
+from evaluator.referee.processes import fleet as fleet_module
+from evaluator.referee.processes.fleet import Fleet
 from evaluator.sandbox import landlock, layout, seccomp
 from evaluator.sandbox.attacks import ATTACKS
 

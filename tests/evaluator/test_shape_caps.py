@@ -11,8 +11,8 @@ from torch import nn
 
 from evaluator.devices.base import Caps
 from evaluator.devices.cpu import CpuDevice
-from evaluator.referee import task_session
-from evaluator.referee.core import RefereeCore
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session import task_session
 from evaluator.roles.cost import of_call
 from evaluator.shapes.drawing import Drawn
 from evaluator.shapes.sampler import COUNTS

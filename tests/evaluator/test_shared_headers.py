@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from evaluator.client import Referee
-from evaluator.referee import fleet as fleet_module
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.fleet import headers_folder, process_headers
-from evaluator.referee.tool_run import ToolResult, run_tool
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.processes import fleet as fleet_module
+from evaluator.referee.processes.fleet import headers_folder, process_headers
+from evaluator.roles.tool_run import ToolResult, run_tool
 from tests.evaluator.judging import task
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from evaluator.referee import spoiling
+from evaluator.referee.memory import poisoning as spoiling
 
 pytestmark = pytest.mark.shares
 

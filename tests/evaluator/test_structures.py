@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.content import distributions, structure
+from evaluator import input_structure as structure
+from evaluator.content import distributions
 from evaluator.content.pools import TensorInput
-from evaluator.content.structure import Structure, parse
+from evaluator.input_structure import Structure, parse
 from evaluator.roles import chain
 from evaluator.roles.frames import TensorMeta
 from evaluator.roles.structures import find

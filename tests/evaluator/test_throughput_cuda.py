@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks import row_kernels
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
+from evaluator.referee.session.candidate import CandidateRun
 from evaluator.sources import CandidateSource, TaskSource
 from kernelbench_tasks import catalog
 from tests.corpus import controls

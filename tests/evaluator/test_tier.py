@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evaluator.referee import tier
-from evaluator.referee.control import Control
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.task_session import TaskSession
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session import autocast_baselines as tier
+from evaluator.referee.session.control import Control
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.shapes.space import defaults
 from evaluator.sources import TaskSource
 from tests.evaluator.judging import task

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.client import Referee
 from evaluator.errors import RoleFailure
-from evaluator.referee.shape_results import summary_of
+from evaluator.referee.judging.shape_results import summary_of
 from evaluator.shapes.space import IntegerDim, Space
 from evaluator.shapes.traffic import Traffic, parse_traffic
 from evaluator.timing.statistics import PairEstimate, summarize

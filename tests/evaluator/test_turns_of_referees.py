@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.evaluation import Request
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.judging.evaluation import Request
 from evaluator.timing import cores
 from evaluator.timing.exclusive import DeviceLock
 from tests.evaluator import judging

@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluator.cli import app
-from evaluator.client import Referee, verdicts_folder
+from evaluator.client import Referee
 from evaluator.devices import CpuDevice
 from evaluator.environment import measured_on
+from evaluator.folders import verdicts_folder
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.verdict import as_json, without_measurement
 from evaluator.verdict_store import Question, VerdictStore

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.referee.control import twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.open_shape import Baseline, OpenShape
-from evaluator.referee.outcome import Rejected
-from evaluator.referee.task_session import TaskSession
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
 from evaluator.sources import CandidateSource, TaskSource
 from tests.evaluator.checked import checked
 from tests.evaluator.test_fresh_processes import TASK, candidate

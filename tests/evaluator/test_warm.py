@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from evaluator.devices.base import Clock
-from evaluator.referee.candidate import CandidateRun
-from evaluator.referee.control import Control, twin
-from evaluator.referee.core import RefereeCore
-from evaluator.referee.correctness import cases, check
-from evaluator.referee.measure import Effort, Timing, measure
-from evaluator.referee.open_shape import OpenShape
-from evaluator.referee.outcome import Outcome, Rejected
-from evaluator.referee.ranking import rank
-from evaluator.referee.task_session import TaskSession
-from evaluator.referee.warm import measure_warm
+from evaluator.referee.checking.correctness import cases, check
+from evaluator.referee.judging.core import RefereeCore
+from evaluator.referee.measuring.measure import Effort, Timing, measure
+from evaluator.referee.measuring.warm import measure_warm
+from evaluator.referee.session.baseline_ranking import rank
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import Control, twin
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
 from evaluator.shapes.space import defaults
 from evaluator.sources import CandidateSource, TaskSource
 from tests.attacks.test_candidates import TASK

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from evaluator.errors import RoleFailure
-from evaluator.referee import watch
-from evaluator.referee.block import Block
-from evaluator.referee.keeper import Look
-from evaluator.referee.outcome import Rejected
-from evaluator.referee.watch import Watch
+from evaluator.referee.checking import watch
+from evaluator.referee.checking.watch import Watch
+from evaluator.referee.memory.device_work import Look
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.sides.block import Block
 from evaluator.roles.frames import BlockReport
 
 QUIET, BUSY = Look(160.0, busy=False), Look(2400.0, busy=True)

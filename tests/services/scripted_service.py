@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evaluator.errors import RefereeLost
-from evaluator.referee.tool_run import ToolResult
+from evaluator.roles.tool_run import ToolResult
 from evaluator.sources import CandidateSource, TaskSource
 from tests.services.model_server import model_server
 from tests.services.service import FEW_SHAPES, ONCE, TWICE_TASK, WRONG, candidate

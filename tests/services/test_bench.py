@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.client import default_work_dir
 from evaluator.devices import open_device
+from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
 from evaluator.profiling.profile import ProfileFailed
 from evaluator.sources import CandidateSource, TaskSource

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evaluator.client import default_work_dir
 from evaluator.devices import open_device
 from evaluator.environment import measured_on
+from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
 from services.dashboard.ranking import leaderboard
 from services.db.models import Worker

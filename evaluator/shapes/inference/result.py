@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from evaluator.errors import RoleFailure
 from evaluator.integrity.static import clean
-from evaluator.referee.tool_run import ToolResult
+from evaluator.roles.tool_run import ToolResult
 from evaluator.shapes.inference.program import PROGRAM
 from evaluator.shapes.space import Space, as_fields, parse_space
 

@@ -1,0 +1,1 @@
+"""Whether a candidate's results are right, and stay right."""

@@ -1,0 +1,429 @@
+"""Correctness at one shape: the same fresh contents on both sides, compared with the float64 oracle.
+
+Contents go to the same addresses every time, allocations are poisoned, outputs must survive two later calls, inputs
+must come back unchanged, and a wrong answer that is right for an *earlier* content is called what it is. One content comes
+a second time, to see whether the module agrees with itself.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from evaluator.content import distributions
+from evaluator.errors import RoleExited, RoleFailure, RoleReported, RoleTimeout
+from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.compare import Comparison, compare, contract, dense, widen
+from evaluator.oracle.numbers import is_inexact
+from evaluator.oracle.places import Places, places
+from evaluator.oracle.tolerance import Expected, as_rows
+from evaluator.precision import TIERS
+from evaluator.referee.session.expectation import OWN_INPUTS, Case, Content, OwnResult, case_of, own_result
+from evaluator.referee.session.outcome import Outcome, Rejected, where
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.block import Block
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.verdict import Finding
+
+_CALL_SECONDS = 60.0
+_FIRST_CALL_SECONDS = 120.0
+_LARGE_BYTES = 2 << 20
+_CACHED_ELEMENTS = 1 << 18
+#: Contents of both signs must leave the reference so many numbers, as a share.
+_LEAST_NUMBERS = 0.5
+_Result = TypeVar("_Result")
+#: Of all shapes of a task together: one at the limit above takes some 30 MB, and up to 160 of them are open at a time.
+_CACHED_BYTES = 256 << 20
+
+
+def cases(session: TaskSession, shape: OpenShape, findings: list[Finding]) -> list[Case]:
+    """Contents and expectations for a shape. Small ones are kept for the next candidate, which has never seen them."""
+    if "cases" in shape.checks:
+        kept: list[Case] = shape.checks["cases"]
+        return kept
+    names = distributions.names(shape.inputs.tensors)
+    if shape.inputs.input_bytes > _LARGE_BYTES:
+        # Two of them, drawn anew for every candidate: a float64 oracle of a large shape takes a while.
+        names = ["task", names[1 + secrets.randbelow(len(names) - 1)]]
+    made = [own_case(shape, findings)]
+    for name in names[1:]:
+        if name == "task" and any(tensor.rollable for tensor in shape.inputs.tensors):
+            # A few elements of the first one are others, which an answer that was looked up by the rest would not show.
+            made.append(case_of(shape, _nearly(shape, made[0]), findings))
+        elif case := make_case(shape, name, findings):
+            made.append(case)
+    elements = sum(meta.elements for meta in made[0].metas) + sum(
+        tensor.size for tensor in shape.inputs.tensors
+    )
+    made_bytes = sum(map(_bytes_of, made))
+    kept_bytes = sum(one.checks.get("kept_bytes", 0) for one in session.shapes.values())
+    if elements <= _CACHED_ELEMENTS and kept_bytes + made_bytes <= _CACHED_BYTES:
+        shape.checks |= {"cases": made, "kept_bytes": made_bytes}
+    return made
+
+
+def _bytes_of(case: Case) -> int:
+    """Of its contents and of what is expected for them."""
+    arrays = [*case.contents, *(value for one in case.expected for value in vars(one).values())]
+    return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
+
+
+def make_case(shape: OpenShape, name: str, findings: list[Finding]) -> Case | None:
+    """Draws one content and asks the reference role for its own result and the float64 one; None where the reference refuses it."""
+    result = try_signs(shape, name, partial(_drawn, shape, name), _share_of_numbers)
+    if result is None:
+        tell_left_out(name, findings)
+        return None
+    return case_of(shape, result, findings)
+
+
+def tell_left_out(name: str, findings: list[Finding]) -> None:
+    """Says, once, that a candidate is not asked for a distribution."""
+    words = (
+        f"the reference raises for {name.replace('_', ' ')} inputs, so the candidate was not asked for them"
+    )
+    note = Finding("inputs_left_out", "info", words)
+    if note not in findings:
+        findings.append(note)
+
+
+def _nearly(shape: OpenShape, case: Case) -> OwnResult:
+    contents = [
+        tensor.slightly_changed(content)
+        for tensor, content in zip(shape.inputs.tensors, case.contents, strict=True)
+    ]
+    return own_result(shape, "task", contents)
+
+
+def own_case(shape: OpenShape, findings: list[Finding]) -> Case:
+    """The same for the task's own distribution."""
+    return case_of(shape, fresh(shape), findings)
+
+
+def fresh(shape: OpenShape) -> OwnResult:
+    """Draws one content of the task's own distribution and asks the reference role for its own result."""
+    return _drawn(shape, "task", signs=False)
+
+
+def _drawn(shape: OpenShape, name: str, *, signs: bool) -> OwnResult:
+    shape.side.fill_from(name, signs=signs)
+    return replace(own_result(shape, name, shape.side.contents(0)), signs=signs)
+
+
+def try_signs(
+    shape: OpenShape, name: str, draw: Callable[..., _Result], numbers: Callable[[_Result], float]
+) -> _Result | None:
+    """A result for contents of both signs or, where these are no inputs of the module's, for contents like the task's own.
+
+    Args:
+        shape: where; it remembers that negative inputs are none.
+        name: of the distribution.
+        draw: makes a result, of contents of both signs with ``signs=True``.
+        numbers: which share of a result's values are numbers.
+
+    Returns:
+        None where the reference raises for the distribution.
+
+    Raises:
+        RoleFailure: it fails on the task's own inputs, or cannot go on.
+    """
+    if name == "task":
+        return draw(signs=False)
+    tries = (True, False) if shape.checks.get("signs", True) and _may_be_negative(shape) else (False,)
+    for signs in tries:
+        try:
+            result = draw(signs=signs)
+        except RoleReported as failure:
+            if "device-side assert" in failure.sentence:
+                sentence = (
+                    f"it does not survive {_in_words(name, signs=signs)} inputs on this device: if it never gets any, declare "
+                    'DOMAIN = {"name of the input": "as_drawn"} in the task'
+                )
+                raise RoleFailure("task_rejected", sentence, role="reference") from None
+            if failure.word == "out_of_memory":
+                raise
+        else:
+            if not signs or numbers(result) >= _LEAST_NUMBERS:
+                return result
+        if signs:
+            shape.checks["signs"] = False
+    return None
+
+
+def _may_be_negative(shape: OpenShape) -> bool:
+    return any(tensor.may_be_negative for tensor in shape.inputs.tensors)
+
+
+def _share_of_numbers(result: OwnResult) -> float:
+    """Of the output with fewest of them."""
+    shares = [1.0]
+    for span, meta in zip(result.spans, result.metas, strict=True):
+        values = widen(dense(span, meta), meta.dtype)
+        if is_inexact(meta.dtype) and meta.elements:
+            shares.append(float(space(values).isfinite(values).sum()) / meta.elements)
+    return min(shares)
+
+
+def _in_words(name: str, *, signs: bool) -> str:
+    return name.replace("_", " ") + (", partly negative" if signs else "")
+
+
+def check(side: Side, shape: OpenShape, todo: list[Case], outcome: Outcome) -> None:
+    """Runs the candidate on each case and compares.
+
+    Raises:
+        Rejected: with the first thing that is wrong.
+    """
+    earlier: list[tuple[Block, list[Array], Case]] = []
+    todo, repeated = _with_repeat(todo)
+    first: list[Array] = []
+    for case in todo:
+        block, spans = call(side, shape, case, outcome)
+        values = values_of(block, spans)
+        _compare(shape, case, values, outcome, [entry[2] for entry in earlier])
+        if case is repeated:
+            if first:
+                outcome.unsteady = outcome.unsteady or _difference(first, values, shape)
+            first = values
+        _check_survival(side, earlier, shape)
+        earlier.append((block, spans, case))
+    side.process.freeze()
+
+
+def check_again(
+    side: Side,
+    shape: OpenShape,
+    outcome: Outcome,
+    findings: list[Finding],
+    earlier: list[Case],
+) -> None:
+    """One more call, after those at other shapes, on a fresh content of the task's own distribution.
+
+    What is asked of a call is the same as in :func:`check`. Its values are compared with the reference's own within the
+    bounds that :func:`check` found; only where they differ is the float64 oracle asked, and it has the last word.
+
+    Args:
+        side: the candidate's.
+        shape: where it has been checked.
+        outcome: of that.
+        findings: of the evaluation.
+        earlier: cases of that, so that an old answer is recognized.
+
+    Raises:
+        Rejected: with the first thing that is wrong.
+    """
+    result = fresh(shape)
+    block, spans = call(side, shape, result, outcome)
+    if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
+        outcome.checks += 1
+    else:
+        _compare(shape, case_of(shape, result, findings), values_of(block, spans), outcome, earlier)
+    side.process.freeze()
+
+
+def call(side: Side, shape: OpenShape, content: Content, outcome: Outcome) -> tuple[Block, list[Array]]:
+    """The candidate's call on a content, and its outputs, which have the right form."""
+    # The first call of a process may load libraries or compile.
+    deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
+    paused_s = side.process.paused_s
+    block = side.call([content.contents], deadline_s, poison=1 + secrets.randbelow(254), keep=True)
+    paused_s = side.process.paused_s - paused_s
+    outcome.first_call_s = outcome.first_call_s or block.elapsed_ns / 1e9 - paused_s
+    check_form(side, block, content)
+    spans = side.outputs(block, 0)
+    if not side.holds(0, content.contents):
+        raise Rejected(
+            "contract_violation",
+            "it changes its inputs: write results into new tensors",
+            _finding("input_mutated", "error", shape),
+        )
+    return block, spans
+
+
+def values_of(block: Block, spans: list[Array]) -> list[Array]:
+    """The values of outputs, flat."""
+    return [dense(span, meta) for span, meta in zip(spans, block.report.metas, strict=True)]
+
+
+def _compare(
+    shape: OpenShape, case: Case, values: list[Array], outcome: Outcome, earlier: list[Case]
+) -> None:
+    """Raises Rejected where values are not what the oracle expects."""
+    comparisons = [compare(v, e) for v, e in zip(values, case.expected, strict=True)]
+    record(outcome, comparisons, case)
+    for comparison in comparisons:
+        if not comparison.ok:
+            raise wrong(shape, case, comparison, values, earlier)
+
+
+def _with_repeat(todo: list[Case]) -> tuple[list[Case], Case | None]:
+    """The cases with one of them a second time, somewhere later."""
+    if len(todo) < 2:
+        return todo, None
+    place = secrets.randbelow(len(todo))
+    again = place + 1 + secrets.randbelow(len(todo) - place)
+    return [*todo[:again], todo[place], *todo[again:]], todo[place]
+
+
+def _difference(first: list[Array], second: list[Array], shape: OpenShape) -> str:
+    """In words, how two results for the same content differ bit by bit; empty when they do not."""
+    unequal = [space(a).count_different(a, b) for a, b in zip(first, second, strict=True)]
+    if not any(unequal):
+        return ""
+    return (
+        f"at {where(shape)} the same inputs gave {sum(unequal)} elements that differ from the first time, all of them "
+        "within the tolerance"
+    )
+
+
+def record(outcome: Outcome, comparisons: list[Comparison], case: Case) -> None:
+    """Adds comparisons to what was seen at a shape."""
+    outcome.checks += 1
+    outcome.max_ratio = max([outcome.max_ratio, *(c.ratio for c in comparisons)])
+    outcome.strict_ratio = max([outcome.strict_ratio, *(c.strict_ratio for c in comparisons)])
+    outcome.max_abs = max([outcome.max_abs, *(c.max_abs for c in comparisons if math.isfinite(c.max_abs))])
+    if case.distribution not in OWN_INPUTS:
+        return  # timed blocks get the task's own inputs, and no more room than those need
+    bounds = [expected.bounds for expected in case.expected]
+    outcome.bounds = [
+        mine.or_wider(known) for mine, known in zip(bounds, outcome.bounds or bounds, strict=True)
+    ]
+
+
+def wrong(
+    shape: OpenShape, case: Case, comparison: Comparison, values: list[Array], earlier: list[Case]
+) -> Rejected:
+    """The rejection for a wrong output: stale when it is right for an earlier content, else incorrect."""
+    at = where(shape)
+    for old in reversed(earlier):
+        if _says_much(old) and all(compare(v, e).ok for v, e in zip(values, old.expected, strict=True)):
+            evidence = (
+                f"at {at} it returned the answer for inputs it had seen before, although the inputs at the same "
+                "addresses had changed: the result was cached, not computed"
+            )
+            return Rejected("cheating", evidence, (Finding("stale_output", "cheat", evidence),))
+    if all(_constant(v) for v in values) and not all(_constant(e.own) for e in case.expected):
+        evidence = f"at {at} on {inputs_in_words(shape, case)} every element of its output is the same value: {comparison.words}"
+        return Rejected("incorrect", evidence, (Finding("constant_output", "error", evidence),))
+    index = _index(case, values, comparison)
+    name = (index is not None and shape.inputs.name_of(index, len(values))) or "result"
+    sentence = f"wrong {name} at {at} on {inputs_in_words(shape, case)}: {comparison.words}"
+    seen = None if index is None else _places(case.expected[index], values[index], comparison)
+    return Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence, seen),))
+
+
+def _says_much(case: Case) -> bool:
+    """Whether an answer to a content is one that hardly any wrong answer to another would be."""
+    return not any(e.judged == "finiteness" or _constant(e.own) for e in case.expected)
+
+
+def inputs_in_words(shape: OpenShape, content: Content) -> str:
+    """What a content is: the task's own inputs mixed anew, or others and how to say that the module never gets them."""
+    if content.distribution in OWN_INPUTS:
+        mixed = any(tensor.rollable or tensor.turned for tensor in shape.inputs.given)
+        return "inputs mixed from draws of get_inputs()" if mixed else "inputs as get_inputs() draws them"
+    words = f"{content.distribution.replace('_', ' ')} inputs"
+    if not content.signs:
+        return words
+    return (
+        f"{words} of both signs (get_inputs() draws none below zero, which the task does not promise: a task that never gets any "
+        'declares DOMAIN = {"input": "non_negative"})'
+    )
+
+
+def _index(case: Case, values: list[Array], comparison: Comparison) -> int | None:
+    """Which output a comparison was about; None where that cannot be told."""
+    if len(values) == 1:
+        return 0
+    for index, (value, expected) in enumerate(zip(values, case.expected, strict=True)):
+        if compare(value, expected).words == comparison.words:
+            return index
+    return None
+
+
+def _places(expected: Expected, values: Array, comparison: Comparison) -> Places | None:
+    """Where and how it is wrong; None where no single element is, or nothing can be said."""
+    if comparison.wrong is None:
+        return None
+    got = as_rows(widen(values, expected.dtype), expected.shape)
+    return places(comparison.wrong, got, expected.exact) or None
+
+
+def _constant(values: Array) -> bool:
+    return bool(space(values).size(values) > 1 and (values == values.reshape(-1)[0]).all())
+
+
+def check_form(side: Side, block: Block, case: Content) -> None:
+    """Whether the outputs of a call have the number, containers, dtypes, shapes, strides and memory that they must have.
+
+    Raises:
+        Rejected: they do not.
+    """
+    metas, expected = block.report.metas, case.metas
+    if len(metas) != len(expected):
+        sentence = f"it returns {len(metas)} tensors, the reference returns {len(expected)}: return as many"
+        raise Rejected("contract_violation", sentence, (Finding("output_count", "error", sentence),))
+    if block.report.structure != case.structure:
+        sentence = (
+            "its outputs stand in other containers (or beside other plain values) than the reference's: return the same types of "
+            "containers (a list is no tuple, a tuple no named tuple; name and fields count), the same keys and plain values"
+        )
+        raise Rejected("contract_violation", sentence, (Finding("output_structure", "error", sentence),))
+    for meta, wanted in zip(metas, expected, strict=True):
+        broken = contract(meta, wanted)
+        if broken:
+            raise Rejected("contract_violation", broken, (Finding("output_contract", "error", broken),))
+    if side.aliased(block) - case.aliased:
+        sentence = (
+            "it returns a view of its input's memory instead of a fresh tensor: return a copy (.clone())"
+        )
+        raise Rejected("contract_violation", sentence, (Finding("output_aliases_input", "error", sentence),))
+
+
+def _check_survival(side: Side, earlier: list[tuple[Block, list[Array], Case]], shape: OpenShape) -> None:
+    """The outputs of the last two calls must still hold what they held."""
+    last = earlier[:-3:-1]
+    try:
+        later = side.outputs_later([block for block, _, _ in last], _CALL_SECONDS)
+    except RoleFailure as failure:
+        # Copies that do not fit are no overwritten outputs: whose fault that is, or what is tried next, is decided elsewhere.
+        if isinstance(failure, RoleTimeout | RoleExited) or failure.word == "out_of_memory":
+            raise
+        later = [[]] * len(last)
+    for now, (_, spans, case) in zip(later, last, strict=True):
+        if len(now) != len(spans) or any(
+            index not in case.aliased and space(a).count_different(a, b)
+            for index, (a, b) in enumerate(zip(now, spans, strict=True))
+        ):
+            sentence = (
+                f"at {where(shape)} an output was overwritten by a later call: results must be fresh tensors, "
+                "allocated in each call"
+            )
+            raise Rejected(
+                "contract_violation", sentence, (Finding("output_overwritten", "error", sentence),)
+            )
+
+
+def remarks(outcomes: list[Outcome], tier: str) -> list[Finding]:
+    """What is no fault of a correct candidate, yet worth knowing."""
+    found = []
+    unsteady = [outcome.unsteady for outcome in outcomes if outcome.unsteady]
+    if unsteady:
+        found.append(Finding("nondeterministic", "info", unsteady[0]))
+    strict = max((outcome.strict_ratio for outcome in outcomes), default=0.0)
+    if strict > 1.0:
+        evidence = (
+            f"its largest error is {strict:.3g} times what strict float32 arithmetic allows, and within what the precision "
+            f"{tier} allows ({TIERS[tier].words}): it computes in lower precision"
+        )
+        found.append(Finding("precision_change", "info", evidence))
+    return found
+
+
+def _finding(rule: str, severity: str, shape: OpenShape) -> tuple[Finding, ...]:
+    return (Finding(rule, severity, f"seen at {where(shape)}"),)

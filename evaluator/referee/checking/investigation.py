@@ -1,0 +1,240 @@
+"""Explains a correct candidate, beside the evaluation and off its clock: static analysis, observation, no-op replay.
+
+Nothing here decides: it adds findings of severity ``info`` or ``warning``, labels and the list of kernels. Whatever goes
+wrong (a candidate that dies when it is watched, that hangs, or that lies) is one more finding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from evaluator.errors import RoleFailure, SandboxUnavailable
+from evaluator.integrity import observation, static
+from evaluator.integrity.observation import Observation
+from evaluator.integrity.static import Analysis
+from evaluator.referee.checking import replay
+from evaluator.referee.processes.fleet import Fleet
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.expectation import Case
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.roles import protocol
+from evaluator.roles.arena import sealed_text
+from evaluator.roles.process import RoleProcess
+from evaluator.verdict import Finding, KernelShare
+
+_STATIC_SECONDS = 20.0
+#: Far more than a text of the allowed size takes; torch's own data counts, too.
+_STATIC_MEMORY_BYTES = 2 << 30
+_MAX_ANALYSIS_BYTES = 1 << 20
+_CALL_SECONDS = 30.0
+#: All of it may take so long, at most; an evaluation that is nearly out of time gives it less.
+_BUDGET_SECONDS = {"screen": 10.0, "confirm": 60.0}
+#: Shapes that are looked at, by effort, and how many of them are replayed without the candidate's kernels.
+_SHAPES = {"screen": 1, "confirm": 4}
+_REPLAYS = {"screen": 0, "confirm": 2}
+_SHOWN_KERNELS = 12
+_REFERENCE = "reference_observation"
+
+
+@dataclass
+class Explanation:
+    """What is added to the verdict."""
+
+    findings: list[Finding] = field(default_factory=list)
+    labels: tuple[str, ...] = ()
+    kernels: tuple[KernelShare, ...] = ()
+    elapsed_s: float = 0.0
+
+
+class Investigation:
+    """See the module; runs in a thread of its own while the evaluation does something else.
+
+    Args:
+        fleet: starts its processes.
+        session: of the task.
+        judged: the candidate, built and found correct.
+        shapes: where it was checked, those that will be timed first.
+        effort: ``screen`` or ``confirm``.
+        expires_at: monotonic time at which the evaluation ends.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        session: TaskSession,
+        judged: CandidateRun,
+        shapes: list[OpenShape],
+        effort: str,
+        expires_at: float = math.inf,
+    ) -> None:
+        self._fleet = fleet
+        self._session = session
+        self._judged = judged
+        self._candidate = judged.candidate
+        # To start a second process with the device and its profiler takes seconds, more than all of a screen.
+        unseen = fleet.gpu and effort == "screen"
+        self._shapes = [] if unseen else _spread(shapes, _SHAPES[effort])
+        self._replays = _REPLAYS[effort]
+        self._expires_at = min(expires_at, time.monotonic() + _BUDGET_SECONDS[effort])
+        self.explanation = Explanation()
+
+    @property
+    def watches(self) -> bool:
+        """Whether a process of the candidate runs for it."""
+        return bool(self._shapes)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Investigates while the body runs; both are finished when it is left."""
+        # A fork server dies with the thread that started it, so make sure here that they run.
+        for role in ("compile", "candidate"):
+            self._fleet.server(role)
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(self.run)
+            yield
+        future.result()
+
+    def run(self) -> Explanation:
+        """The explanation; never raises for what a candidate does."""
+        started = time.monotonic()
+        found = self.explanation
+        analysis = self._analyze()
+        found.findings += [Finding(*one) for one in analysis.findings]
+        seen: list[tuple[OpenShape, Observation]] = []
+        decoys: list[OpenShape] = []
+        process = self._judged.watched_twin(self._expires_at)
+        try:
+            if self._shapes:
+                process.start()
+            for shape in self._shapes:
+                seen.append((shape, self._observe(process, shape, analysis)))
+            decoys = self._replay(process, seen)
+        except (RoleFailure, SandboxUnavailable, OSError, ValueError) as failure:
+            words = static.clean(str(failure), 300)
+            found.findings.append(
+                Finding("not_observed", "info", f"which kernels run could not be seen: {words}")
+            )
+        finally:
+            process.close()
+        if decoys:
+            evidence = (
+                f"at {_where(decoys)} the outputs stay right when its own kernels are replaced by nothing: "
+                "they do not compute the answer"
+            )
+            found.findings.append(Finding("decoy_kernel", "warning", evidence))
+        idle = [shape for shape, one in seen if not one.own_calls]
+        if analysis.has_kernels and idle:
+            evidence = f"it brings kernels of its own, but none of them was seen to run at {_where(idle)}"
+            found.findings.append(Finding("fallback_ran", "warning", evidence))
+        observed = [one for _, one in seen]
+        rewritten = bool(seen) and not any(one.own_calls or one.compiled or one.graphs for one in observed)
+        reference = self._reference(seen[0][0]) if rewritten else None
+        found.labels = observation.labels(observed, bool(decoys), reference)
+        found.kernels = _merged(observed)
+        found.elapsed_s = time.monotonic() - started
+        return found
+
+    # -- the three looks ---------------------------------------------------------------------------------------
+
+    def _analyze(self) -> Analysis:
+        """Static analysis in a disposable process: parsing a hostile text can end an interpreter."""
+        process: RoleProcess | None = None
+        source = self._candidate.source[: static.MAX_READ].encode("utf-8", "replace").decode()
+        files = {"candidate.py": source}
+        text = sealed_text(json.dumps({"program": static.PROGRAM, "files": files}).encode())
+        try:
+            process = self._fleet.tool(_STATIC_MEMORY_BYTES, device=False)
+            process.expires_at = self._expires_at
+            with tempfile.TemporaryFile() as sink:
+                process.request_json(protocol.TOOL, {}, _STATIC_SECONDS, (text, sink.fileno()))
+                sink.seek(0)
+                return static.from_json(json.loads(sink.read(_MAX_ANALYSIS_BYTES)))
+        except (RoleFailure, SandboxUnavailable, OSError, ValueError, RecursionError) as failure:
+            words = static.clean(str(failure), 300)
+            return Analysis(((static.NOT_ANALYZED, "info", f"its text could not be analyzed: {words}"),))
+        finally:
+            os.close(text)
+            if process is not None:
+                process.close()
+
+    def _observe(self, run: CandidateRun, shape: OpenShape, analysis: Analysis) -> Observation:
+        side = run.open(shape)
+        side.fill(1)
+        answer = side.process.request_json(protocol.KERNELS, {"shape": side.key}, _CALL_SECONDS)
+        return observation.read(answer, analysis, gpu=self._fleet.gpu)
+
+    def _replay(self, run: CandidateRun, seen: list[tuple[OpenShape, Observation]]) -> list[OpenShape]:
+        """Shapes at which the candidate is right without its own kernels."""
+        decoys = []
+        for shape, one in sorted(seen, key=lambda pair: pair[0].inputs.input_bytes):
+            cases: list[Case] = shape.checks.get("cases", [])[:2]
+            if not one.own_calls or not cases or self._replays <= 0:
+                continue
+            self._replays -= 1
+            # What it returns is learnt from one true call at this very shape.
+            side = run.open(shape)
+            side.process.request_json(protocol.KERNELS, {"shape": side.key}, _CALL_SECONDS)
+            try:
+                if replay.still_right(side, cases):
+                    decoys.append(shape)
+            except RoleFailure:
+                break  # it cannot do without them
+        return decoys
+
+    def _reference(self, shape: OpenShape) -> Observation | None:
+        """What the reference itself runs at a shape; looked at once a session."""
+        if _REFERENCE not in shape.checks:
+            run = CandidateRun(
+                self._fleet,
+                self._session,
+                twin(self._session.task),
+                self._expires_at,
+                "control",
+                watched=True,
+            )
+            try:
+                run.start()
+                shape.checks[_REFERENCE] = self._observe(run, shape, Analysis())
+            except (RoleFailure, SandboxUnavailable, OSError, ValueError):
+                shape.checks[_REFERENCE] = None
+            finally:
+                run.close()
+        kept: Observation | None = shape.checks[_REFERENCE]
+        return kept
+
+
+def _spread(shapes: list[OpenShape], count: int) -> list[OpenShape]:
+    """Some of the shapes, from the largest to the smallest."""
+    unique = list({shape.key: shape for shape in shapes}.values())
+    unique.sort(key=lambda shape: -shape.inputs.input_bytes)
+    if len(unique) <= count:
+        return unique
+    steps = [round(index * (len(unique) - 1) / max(count - 1, 1)) for index in range(count)]
+    return [unique[step] for step in steps]
+
+
+def _merged(seen: list[Observation]) -> tuple[KernelShare, ...]:
+    """One list over all shapes: mean shares, most calls."""
+    kernels: dict[tuple[str, str], KernelShare] = {}
+    for one in seen:
+        for kernel in one.kernels:
+            key = (kernel.kind, kernel.name)
+            before = kernels.get(key, replace(kernel, share=0.0, calls=0))
+            share = round(before.share + kernel.share / len(seen), 4)
+            kernels[key] = replace(before, share=share, calls=max(before.calls, kernel.calls))
+    return tuple(sorted(kernels.values(), key=lambda kernel: -kernel.share)[:_SHOWN_KERNELS])
+
+
+def _where(shapes: list[OpenShape]) -> str:
+    words = [", ".join(f"{name}={value}" for name, value in shape.dims.items()) for shape in shapes]
+    return "; ".join(word or "the task's shape" for word in words)

@@ -1,0 +1,463 @@
+"""Checks at shapes whose tensors are too large to be copied, or compared at once.
+
+A content lies in a slot of each process, and outputs stay where the process made them: nothing is copied but pieces. Every value of the
+candidate's is compared with the reference's own, piece by piece. The float64 oracle looks at some rows of the batch, drawn after the
+candidate has answered, and at the rows where both differ most. Rows stand for the whole only where the module treats them one by one:
+what the reference returns for these rows alone must be what it returns for them among all others. Where it does not (a norm over
+everything), the oracle computes the whole if it fits, and else the reference's own result counts, with the tolerance for its rounding.
+
+An output that is filled late would be seen to change: its fingerprint is taken when the clock has stopped, and again at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from evaluator.content import distributions
+from evaluator.errors import RoleReported
+from evaluator.oracle.compare import Comparison, compare
+from evaluator.oracle.glance import agree
+from evaluator.oracle.tolerance import Bounds, expect
+from evaluator.referee.checking.correctness import check_form, record, tell_left_out, try_signs, wrong
+from evaluator.referee.session.expectation import Case, Content, OwnResult, case_of, judged
+from evaluator.referee.session.outcome import Outcome, Rejected, where
+from evaluator.referee.sides.block import Block
+from evaluator.referee.sides.device_side import DeviceSide
+from evaluator.referee.sides.fingerprint import fingerprint
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.roles.frames import TensorMeta
+from evaluator.verdict import Finding
+
+_CALL_SECONDS, _FIRST_CALL_SECONDS = 60.0, 120.0
+#: Elements that are compared at a time, and elements of inputs and outputs of which the oracle computes rows at a time.
+_PIECE, _PART = 1 << 25, 1 << 25
+#: Places at which the oracle looks for each content, and how many more where values differ from the reference's own.
+_LOOKS, _DOUBTS, _WORST = 2, 4, 2
+#: Of a row in a draw, where one that differs by its own size has 1.
+_MOST_WEIGHT = 1e3
+#: An output of more elements is not computed in float64 as a whole.
+_WHOLE = 1 << 26
+#: Of so few rows one at a time is a part worth telling of.
+_FEW_ROWS = 16
+#: Pieces of an output of a timed call that are compared.
+_TIMED_PIECES = 4
+#: For :func:`mimic`, which wants the work of a comparison and not its answer.
+_ANY = Bounds(math.inf, math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call of a process returned, where it lies.
+
+    Attributes:
+        metas: of the outputs.
+        spans: their memory, flat bytes; it changes with the next call of that process.
+    """
+
+    metas: tuple[TensorMeta, ...]
+    spans: list[torch.Tensor]
+
+    def tensor(self, index: int) -> torch.Tensor:
+        """An output as a tensor over that memory."""
+        meta = self.metas[index]
+        flat = self.spans[index].view(getattr(torch, meta.dtype))
+        return flat.as_strided(meta.shape, meta.strides)
+
+
+def check(
+    side: Side,
+    shape: OpenShape,
+    outcome: Outcome,
+    findings: list[Finding],
+    names: Sequence[str] = (),
+) -> None:
+    """Runs the candidate on fresh contents and compares; by default on the task's own and on one of another distribution.
+
+    Raises:
+        Rejected: with the first thing that is wrong.
+    """
+    reference = shape.side
+    assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
+    for name in names or _names(shape):
+        drawn = try_signs(shape, name, partial(_own_of, reference, name), _share_of_numbers)
+        if drawn is None:
+            tell_left_out(name, findings)
+            continue
+        own, block, signs = drawn
+        deadline_s = _CALL_SECONDS if outcome.checks else _FIRST_CALL_SECONDS
+        paused_s = side.process.paused_s
+        answered = _called(side, partial(_give, side, reference), deadline_s)
+        paused_s = side.process.paused_s - paused_s
+        outcome.first_call_s = outcome.first_call_s or answered.elapsed_ns / 1e9 - paused_s
+        report = block.report
+        check_form(
+            side, answered, Content(name, [], report.metas, report.structure, reference.aliased(block))
+        )
+        if not all(same_bytes(a, b) for a, b in zip(side.slot(0), reference.slot(0), strict=True)):
+            sentence = f"it changes its inputs (seen at {where(shape)})"
+            raise Rejected("contract_violation", sentence, (Finding("input_mutated", "error", sentence),))
+        answer = Answer(answered.report.metas, side.claimed(answered, 0))
+        _Comparison(shape, outcome, findings, name, signs=signs).run(answer, own, looks=_LOOKS)
+        side.process.freeze()
+
+
+def verify(shape: OpenShape, side: Side, block: Block, outcome: Outcome) -> None:
+    """Checks a timed block of one call, whose content is made once more in the reference's slot.
+
+    Raises:
+        Rejected: the output, or what the slot holds, is not what it must be.
+    """
+    reference = shape.side
+    assert isinstance(side, DeviceSide) and isinstance(reference, DeviceSide)
+    answer = Answer(block.report.metas, side.claimed(block, 0))
+    before = [fingerprint(span) for span in answer.spans]
+    rebuild = partial(reference.rebuild, side.drawn, [block.first_state] if side.chained else [])
+    rebuild()
+    if not all(same_bytes(a, b) for a, b in zip(side.slot(0), reference.slot(0), strict=True)):
+        sentence = "in a timed block it changed its inputs or skipped their refresh"
+        raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
+    own, _ = _own(reference, rebuild)
+    _Comparison(shape, outcome, [], "timed").run(answer, own, looks=0)
+    if [fingerprint(span, key) for span, (key, _) in zip(answer.spans, before, strict=True)] != before:
+        sentence = "an output of a timed call changed after its clock had stopped"
+        raise Rejected("cheating", sentence, (Finding("filled_late", "cheat", sentence),))
+
+
+def spoil_outputs(side: Side) -> None:
+    """Before a timed call of the candidate's: what its last outputs held is gone."""
+    assert isinstance(side, DeviceSide)
+    side.poison()
+
+
+def mimic(shape: OpenShape) -> None:
+    """The work of :func:`verify` after a block of a baseline, so that both sides' next blocks begin in the same state."""
+    assert isinstance(shape.side, DeviceSide)
+    own, _ = _own(shape.side, shape.side.own)
+    for index in range(len(own.metas)):
+        for _, mine, _ in list(pieces(own.tensor(index), own.tensor(index)))[:_TIMED_PIECES]:
+            agree(
+                mine.reshape(-1),
+                mine.reshape(-1),
+                own.metas[index].dtype,
+                _ANY,
+                tuple(mine.shape),
+                thorough=True,
+            )
+
+
+def _names(shape: OpenShape) -> list[str]:
+    names = distributions.names(shape.inputs.tensors)
+    return ["task", names[1 + secrets.randbelow(len(names) - 1)]]
+
+
+def _own_of(reference: DeviceSide, name: str, *, signs: bool) -> tuple[Answer, Block, bool]:
+    return *_own(reference, partial(reference.fill_from, name, signs=signs)), signs
+
+
+def _share_of_numbers(drawn: tuple[Answer, Block, bool]) -> float:
+    """Of the output with fewest of them."""
+    shares = [1.0]
+    for index, meta in enumerate(drawn[0].metas):
+        values = drawn[0].tensor(index)
+        if values.is_floating_point() and meta.elements:
+            finite = sum(int(torch.isfinite(part).sum()) for _, part, _ in pieces(values, values))
+            shares.append(finite / meta.elements)
+    return min(shares)
+
+
+def _give(side: DeviceSide, reference: DeviceSide) -> None:
+    """Gives the candidate what the reference's slot holds, and nothing of what was there before."""
+    side.take_slot(reference)
+    side.poison(at_first=True)
+
+
+def _called(side: DeviceSide, fill: Callable[[], None], deadline_s: float, *, strict: bool = False) -> Block:
+    """A call of a process, when ``fill`` has written what it computes on; with more memory where its outputs find no room."""
+    while True:
+        fill()
+        try:
+            return side.call_slot(deadline_s, strict=strict)
+        except RoleReported as failure:
+            if not side.grows_for(failure):
+                raise
+
+
+def _own(reference: DeviceSide, fill: Callable[[], None]) -> tuple[Answer, Block]:
+    """The reference's own result for what ``fill`` writes to its slot."""
+    block = _called(reference, fill, _CALL_SECONDS, strict=True)
+    return Answer(block.report.metas, reference.claimed(block, 0)), block
+
+
+class _Comparison:
+    """Of one answer of the candidate's with the reference's own and with the oracle."""
+
+    def __init__(
+        self,
+        shape: OpenShape,
+        outcome: Outcome,
+        findings: list[Finding],
+        name: str,
+        *,
+        signs: bool = False,
+    ) -> None:
+        self._shape = shape
+        self._outcome = outcome
+        self._findings = findings
+        self._name = name
+        self._signs = signs
+        self._judged = judged(shape.precision, name, signs=signs)
+        self._places = batched(shape)
+        self._whole: Case | None = None
+
+    def run(self, answer: Answer, own: Answer, *, looks: int) -> None:
+        """Raises Rejected where a value is wrong."""
+        if looks and self._places is not None and not self._is_by_rows(own):
+            self._places = self._shape.checks["batched"] = None
+        if looks and self._places is None:
+            self._look_at_all(answer, own)
+        for _ in range(looks if self._places is not None else 0):
+            self._look(answer, own, self._drawn_rows())
+        self._compare_all(answer, own)
+        self._outcome.checks += 1
+
+    # -- the oracle ----------------------------------------------------------------------------------------------
+
+    def _is_by_rows(self, own: Answer) -> bool:
+        """Whether the reference returns for some rows alone what it returns for them among all others; asked once for a shape."""
+        if "batched" in self._shape.checks:
+            return self._shape.checks["batched"] is not None
+        rows = self._drawn_rows()
+        try:
+            case = self._case(rows)
+        except RoleReported:
+            return False
+        fits = [meta.shape[1:] for meta in case.metas] == [meta.shape[1:] for meta in own.metas]
+        if not fits or not all(c.ok for c in self._compared(case, own, rows)):
+            return False
+        self._shape.checks["batched"] = self._places
+        return True
+
+    def _look(self, answer: Answer, own: Answer, rows: tuple[int, int]) -> None:
+        """The oracle's word on some rows."""
+        case = self._case(rows)
+        if rows[1] - rows[0] > 1 or self._batch <= _FEW_ROWS:
+            self._told(f"{rows[1] - rows[0]} of {self._batch} rows at a time")
+        self._judge(case, answer, rows)
+
+    def _look_at_all(self, answer: Answer, own: Answer) -> None:
+        """The oracle's word on the whole, where it can be computed."""
+        if sum(meta.elements for meta in own.metas) <= _WHOLE:
+            self._whole = self._case(None)
+            self._judge(self._whole, answer, None)
+        else:
+            self._told("nothing, since its rows depend on each other and float64 does not fit as a whole")
+
+    def _judge(self, case: Case, answer: Answer, rows: tuple[int, int] | None) -> None:
+        comparisons = self._compared(case, answer, rows)
+        record(self._outcome, comparisons, case)
+        self._outcome.checks -= 1
+        for comparison in comparisons:
+            if not comparison.ok:
+                raise wrong(self._shape, case, comparison, self._values(answer, rows), [])
+
+    def _case(self, rows: tuple[int, int] | None) -> Case:
+        """What the outputs of some rows must be, or of all of them."""
+        reference = self._shape.side
+        cut = None if rows is None else (*rows, self._places or [])
+        (own,) = reference.oracle(0, [{"tier": "own", "move": None}], _CALL_SECONDS, cut)
+        metas = []
+        for values, meta in zip(own, self._shape.output_metas, strict=True):
+            sizes = meta.shape if rows is None else (rows[1] - rows[0], *meta.shape[1:])
+            metas.append(_contiguous(meta.dtype, sizes))
+            if values.numel() != metas[-1].elements:
+                raise RoleReported("runtime_error", "rows are no rows of the output", role="reference")
+        spans = [values.clone().view(torch.uint8).reshape(-1) for values in own]
+        result = OwnResult(self._name, [], tuple(metas), 0, frozenset(), spans, signs=self._signs)
+        return case_of(self._shape, result, self._findings, rows=cut, in_slot=True)
+
+    @staticmethod
+    def _values(answer: Answer, rows: tuple[int, int] | None) -> list[torch.Tensor]:
+        """Some rows of every output, flat."""
+        outputs = [answer.tensor(index) for index in range(len(answer.metas))]
+        return [(output if rows is None else output[rows[0] : rows[1]]).reshape(-1) for output in outputs]
+
+    def _compared(self, case: Case, answer: Answer, rows: tuple[int, int] | None) -> list[Comparison]:
+        return [compare(v, e) for v, e in zip(self._values(answer, rows), case.expected, strict=True)]
+
+    @property
+    def _batch(self) -> int:
+        return self._shape.output_metas[0].shape[0]
+
+    def _drawn_rows(self) -> tuple[int, int]:
+        """Some consecutive rows, as many as the oracle looks at."""
+        each = sum(t.size for t in self._shape.inputs.given) + sum(
+            m.elements for m in self._shape.output_metas
+        )
+        count = max(1, min(self._batch, _PART * self._batch // max(each, 1)))
+        first = secrets.randbelow(self._batch - count + 1)
+        return first, first + count
+
+    def _told(self, what: str) -> None:
+        note = Finding(
+            "oracle_on_part",
+            "info",
+            f"at {where(self._shape)} the float64 oracle looked at {what}; all values were compared with the reference's own",
+        )
+        if note not in self._findings:
+            self._findings.append(note)
+
+    # -- the reference's own -------------------------------------------------------------------------------------
+
+    def _compare_all(self, answer: Answer, own: Answer) -> None:
+        """Every value beside the reference's own. What differs by rows is not wrong until the oracle says so."""
+        doubtful: list[Doubt] = []
+        for index, meta in enumerate(own.metas):
+            found = list(pieces(answer.tensor(index), own.tensor(index)))
+            if self._name == "timed" and len(found) > _TIMED_PIECES:
+                # Drawn when the clock has stopped; there are as many draws as blocks.
+                found = random.SystemRandom().sample(found, _TIMED_PIECES)
+            for first, mine, theirs in found:
+                if self._agrees(index, meta, mine, theirs):
+                    continue
+                if self._places is None:
+                    self._reject(index, meta, mine, theirs)
+                    continue
+                doubtful.append(_doubt(first, mine, theirs))
+        for row in _chosen(doubtful):
+            self._look(answer, own, (row, row + 1))
+
+    def _agrees(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+        if (
+            self._judged == "finiteness"
+        ):  # how far rounding in the tier may move a value, the reference's own result does not say
+            return not bool((torch.isfinite(theirs) & ~torch.isfinite(mine)).any())
+        if self._outcome.bounds and self._places is not None and self._judged == "everywhere":
+            bounds = self._outcome.bounds[index]
+            shape = tuple(mine.shape)
+            return agree(mine.reshape(-1), theirs.reshape(-1), meta.dtype, bounds, shape, thorough=True)
+        return self._beside_own(meta, mine, theirs).ok
+
+    def _beside_own(self, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> Comparison:
+        """Within the tolerance for rounding, the reference's own result taken for exact."""
+        exact = theirs.reshape(-1)
+        if theirs.is_floating_point() or theirs.is_complex():
+            exact = exact.to(torch.complex128 if theirs.is_complex() else torch.float64)
+        terms = max((size for t in self._shape.inputs.given for size in t.meta.shape), default=1)
+        expected = expect(meta.dtype, tuple(mine.shape), exact, exact, None, terms, judged=self._judged)
+        return compare(mine.reshape(-1), expected)
+
+    def _reject(self, index: int, meta: TensorMeta, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+        if self._whole is not None:
+            return  # the oracle has looked at all of it
+        words = (
+            self._beside_own(meta, mine, theirs).words
+            or "it differs from the reference's own result in many places"
+        )
+        name = self._shape.inputs.name_of(index, len(self._shape.output_metas)) or "result"
+        sentence = f"wrong {name} at {where(self._shape)} on {self._name} inputs: {words}"
+        raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
+
+
+def batched(shape: OpenShape) -> list[int] | None:
+    """Places of the tensors that may be cut into rows: all that begin with the outputs' first dimension; None where there are none."""
+    if shape.checks.get("batched", ...) is None or not shape.inputs.call.plain:
+        return None
+    firsts = {meta.shape[0] if meta.shape else 0 for meta in shape.output_metas}
+    if len(firsts) != 1 or min(firsts) < 2:
+        return None
+    places = [
+        place
+        for place, tensor in enumerate(shape.inputs.given)
+        if tensor.meta.shape and tensor.meta.shape[0] in firsts
+    ]
+    return places or None
+
+
+def pieces(mine: torch.Tensor, theirs: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Pairs of parts of two tensors of one shape, of limited size each, with the first of their rows of the first dimension."""
+    if mine.numel() <= _PIECE or mine.dim() == 0:
+        yield 0, mine, theirs
+        return
+    rows = max(1, len(mine) * _PIECE // mine.numel())
+    for first in range(0, len(mine), rows):
+        one, other = mine[first : first + rows], theirs[first : first + rows]
+        if len(one) == 1 and one.numel() > _PIECE and one.dim() > 1:
+            yield from ((first, a[None], b[None]) for _, a, b in pieces(one[0], other[0]))
+        else:
+            yield first, one, other
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Of a piece that differs from the reference's own: where the oracle is to look.
+
+    Attributes:
+        gap: by how much the worst row differs.
+        worst: the row (of the first dimension of the output) that differs most.
+        drawn: another one, drawn by how much each differs.
+    """
+
+    gap: float
+    worst: int
+    drawn: int
+
+
+def _doubt(first: int, mine: torch.Tensor, theirs: torch.Tensor) -> Doubt:
+    """Rows of a piece that begins with row ``first``.
+
+    The row that differs most may be right, as one is where a value lies between two that are as right as each other, and would hide
+    all others: one more is drawn.
+    """
+    gaps = _gaps_of_rows(mine, theirs)
+    worst = int(gaps.argmax())
+    # A row without values that are numbers outweighs others, not all of them together.
+    weights = gaps.clamp(max=_MOST_WEIGHT).cumsum(0)
+    at = float(weights[-1]) * secrets.randbelow(1 << 53) / (1 << 53)
+    drawn = int(
+        torch.searchsorted(
+            weights, torch.full((1,), at, dtype=weights.dtype, device=weights.device), right=True
+        )
+    )
+    return Doubt(float(gaps[worst]), first + worst, first + min(drawn, len(gaps) - 1))
+
+
+def _gaps_of_rows(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """By how much each row (of the first dimension) differs: the most of its values beside their size in the last dimension; of integers
+    how many do."""
+    if not (mine.is_floating_point() or mine.is_complex()):
+        return (mine != theirs).reshape(len(mine), -1).to(torch.float64).mean(dim=1)
+    wide = torch.complex128 if mine.is_complex() else torch.float64
+    magnitude = theirs.to(wide).abs()
+    scale = magnitude + magnitude.square().mean(dim=-1, keepdim=True).sqrt() + sys.float_info.min
+    gaps = torch.nan_to_num((mine.to(wide) - theirs).abs() / scale, nan=torch.inf)
+    return gaps.reshape(len(mine), -1).amax(dim=1)
+
+
+def _chosen(doubtful: list[Doubt]) -> list[int]:
+    """Rows at which the oracle looks: those that differ most, and some others, drawn."""
+    ordered = sorted(doubtful, key=lambda doubt: doubt.gap, reverse=True)
+    worst, others = [doubt.worst for doubt in ordered[:_WORST]], [doubt.drawn for doubt in ordered]
+    drawn = random.SystemRandom().sample(others, min(len(others), _DOUBTS - _WORST))
+    return list(dict.fromkeys([*worst, *drawn]))
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether flat bytes are alike, piece by piece."""
+    return all(torch.equal(a, b) for a, b in zip(one.split(4 * _PIECE), other.split(4 * _PIECE), strict=True))
+
+
+def _contiguous(dtype: str, sizes: tuple[int, ...]) -> TensorMeta:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return TensorMeta(dtype, tuple(sizes), tuple(reversed(strides)))

@@ -1,0 +1,190 @@
+"""What a verdict does not cover, found after timing: strides that inputs do not have, train mode, NaN and Inf, threads.
+
+Of these a candidate is asked nothing but to be right where it answers with numbers. What it does not do is said in the verdict, as a limit,
+with whether the delivered module guards against it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evaluator.content.pools import TensorInput
+from evaluator.errors import RoleFailure, RoleReported
+from evaluator.input_structure import DRAWN
+from evaluator.oracle.arrays import space
+from evaluator.oracle.compare import compare, widen
+from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.checking.correctness import call, own_case, values_of
+from evaluator.referee.checking.run_state import RunState
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.expectation import Case, case_of, own_result
+from evaluator.referee.session.outcome import Rejected, where
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.roles import protocol
+from evaluator.roles.arena import carrier
+from evaluator.verdict import Finding
+
+_SECONDS, _SMALL_BYTES = 60.0, 1 << 20
+_WORDS = {
+    "strides": "inputs with other strides give {}; the delivered module hands such inputs to the reference",
+    "train": "in train mode the reference gives another result and this gives the same; the delivered module uses the reference there",
+    "threads": "two threads that call it at one time get {}; the delivered module does not guard against that: a module for each thread",
+}
+_FAILS = "inputs with NaN and Inf: it fails there ({}), and was asked nothing more; a delivered module goes back to the reference when a member fails"
+_CONSTANT = (
+    "other values of input {} than get_inputs() draws; the delivered module does not guard against that"
+)
+_HIDES = "where the reference gives NaN or Inf for such inputs, {} elements are numbers here; the delivered module does not guard against that"
+_SPREADS = "from a NaN or Inf in an input, {} elements are no numbers here that are in the reference's result; the delivered module does not guard against that"
+
+
+def look(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+    """Adds limits to the findings; nothing is timed after it.
+
+    Raises:
+        Rejected: with NaN or Inf in an input it returns wrong numbers elsewhere.
+    """
+    able = [
+        shape
+        for shape in shapes
+        if not shape.large and shape.inputs.call.plain and shape.key in candidate.sides
+    ]
+    if not able or candidate.process is None or candidate.process.dead:
+        return
+    # Of the smaller ones the largest: at a size of 1 neither strides nor threads show.
+    small = [one for one in able if one.inputs.input_bytes <= _SMALL_BYTES]
+    shape = max(small, key=_size) if small else min(able, key=_size)
+    side = candidate.sides[shape.key]
+    constant = [
+        str(number)
+        for number, tensor in enumerate(shape.inputs.given, 1)
+        if tensor.structure.way == DRAWN and is_inexact(tensor.meta.dtype)
+    ]
+    if constant:
+        run.findings.append(_limit("constant_inputs", _CONSTANT.format(", ".join(constant)), shape))
+    try:
+        _look_for_numbers(side, shape, run)
+        side.fill(1)
+        asked = [name for name in _WORDS if name != "train" or _changes_in_training(shape)]
+        found = _asked(side, asked)
+    except RoleFailure as failure:
+        if failure.role == "reference" and not isinstance(failure, RoleReported):
+            raise
+        if failure.role != "reference":
+            words = _FAILS.format(failure.sentence.partition("\n")[0][:200])
+            run.findings.append(_limit("raises", words, shape))
+        return
+    for name, words in _WORDS.items():
+        said = found.get(name, "")
+        # In train mode it is the same result that is wrong.
+        if (name == "train" and name in found and not said) or (name != "train" and said):
+            run.findings.append(_limit(name, words.format(said), shape))
+
+
+def _size(shape: OpenShape) -> int:
+    return shape.inputs.input_bytes
+
+
+def _asked(side: Side, questions: list[str]) -> dict[str, str]:
+    found: dict[str, Any] = side.process.request_json(
+        protocol.LIMITS, {"shape": side.key, "questions": questions}, _SECONDS
+    )
+    side.process.freeze()
+    return {name: str(found.get(name, ""))[:200] for name in questions}
+
+
+def _changes_in_training(shape: OpenShape) -> bool:
+    if shape.inputs.call.training:
+        return False
+    if "in_training" not in shape.checks:
+        shape.side.fill(1)
+        shape.checks["in_training"] = bool(_asked(shape.side, ["train"])["train"])
+    return bool(shape.checks["in_training"])
+
+
+def _look_for_numbers(side: Side, shape: OpenShape, run: RunState) -> None:
+    """One call with a NaN and an Inf in an input, judged where these do not reach in the reference's result."""
+    if "spoiled" not in shape.checks:
+        shape.checks["spoiled"] = _spoiled_case(shape, run.findings)
+    if shape.checks["spoiled"] is None:
+        return
+    case, untouched = shape.checks["spoiled"]
+    block, spans = call(side, shape, case, run.outcomes[shape.key])
+    hides, spreads = _compared(shape, case, untouched, values_of(block, spans))
+    if hides:
+        run.findings.append(_limit("nan_hidden", _HIDES.format(hides), shape))
+    if spreads:
+        run.findings.append(_limit("nan_spreads", _SPREADS.format(spreads), shape))
+
+
+def _spoiled_case(shape: OpenShape, findings: list[Finding]) -> tuple[Case, list[Any]] | None:
+    """A content with NaN and Inf, what is expected, and per output which rows are as they are without these; None where it has none."""
+    able = [
+        place
+        for place, tensor in enumerate(shape.inputs.tensors)
+        if tensor.transformable and tensor.structure.domain != "in_range"
+    ]
+    if not able:
+        return None
+    place = secrets.choice(able)
+    clean = own_case(shape, findings)
+    contents = list(clean.contents)
+    contents[place] = _spoiled(contents[place], shape.inputs.tensors[place])
+    try:
+        own = own_result(shape, "NaN and Inf", contents)
+    except RoleReported:
+        return None
+    case = case_of(shape, replace(own, signs=True), findings)
+    # Whole rows: a single element of a row that is touched may be the same by chance.
+    pairs = zip(case.expected, clean.expected, strict=True)
+    return case, [space(a.own).max_of_rows((a.own != b.own) * 1.0) == 0.0 for a, b in pairs]
+
+
+def _compared(shape: OpenShape, case: Case, untouched: list[Any], values: list[Any]) -> tuple[int, int]:
+    """How many elements are numbers that should not be, and the other way round."""
+    hides = spreads = 0
+    for value, expected, same in zip(values, case.expected, untouched, strict=True):
+        if not is_inexact(expected.dtype):
+            continue
+        got = widen(value, expected.dtype).reshape(expected.own.shape)
+        xp = space(got)
+        finite = xp.isfinite(got)
+        hides += int((finite & ~xp.isfinite(expected.own) & ~xp.isfinite(expected.exact)).sum())
+        spreads += int((same & ~finite).sum())
+        comparison = compare(
+            value, replace(expected, own=xp.where(same & finite, expected.own, float("nan")))
+        )
+        if not comparison.ok:
+            sentence = (
+                f"with NaN and Inf in an input it gives wrong numbers at {where(shape)} where these do not reach in the reference's result: "
+                f"{comparison.words}"
+            )
+            raise Rejected("incorrect", sentence, (Finding("wrong_result", "error", sentence),))
+    return hides, spreads
+
+
+def _spoiled(content: Any, tensor: TensorInput) -> Any:
+    """A content with a NaN and an Inf at places of its own (not at zeros that stay)."""
+    import torch
+
+    on_device = not isinstance(content, np.ndarray)
+    raw = content.cpu().numpy() if on_device else content.copy()
+    flat = torch.from_numpy(raw.view(np.uint8).reshape(-1)).view(getattr(torch, tensor.meta.dtype))
+    places = (flat != 0).nonzero().flatten()
+    for number in (float("nan"), float("inf")):
+        if len(places):
+            flat[places[secrets.randbelow(len(places))]] = number
+    spoiled = flat.view(torch.uint8)
+    return spoiled.to(content.device) if on_device else spoiled.numpy().view(carrier(tensor.meta.dtype))
+
+
+def _limit(name: str, sentence: str, shape: OpenShape) -> Finding:
+    return Finding(
+        f"limit_{name}", "info", f"not covered by this verdict (seen at {where(shape)}): {sentence}"
+    )

@@ -1,0 +1,73 @@
+"""Whether gradients are right when two forwards come before the first backward, as in gradient accumulation and checkpointing.
+
+A module that keeps what backward needs on itself, instead of in autograd's context, then computes the first gradient from the second input.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from evaluator.errors import RoleReported
+from evaluator.oracle.compare import compare
+from evaluator.referee.checking.correctness import check_form, fresh, values_of, wrong
+from evaluator.referee.checking.run_state import RunState
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.expectation import OwnResult, case_of
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.sides.block import Block
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.verdict import Finding
+
+_CALLS, _SECONDS = 2, 60.0
+_HINT = "keep what backward needs with ctx.save_for_backward, not on the module"
+
+
+def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+    """Two forwards, then two backwards, at one of the shapes; each call must give what it gives alone.
+
+    A reference that cannot do that itself is not held against a candidate.
+
+    Raises:
+        Rejected: a result differs.
+    """
+    able = [shape for shape in shapes if not shape.large and shape.side.slot_count >= _CALLS]
+    if not able or not shapes[0].inputs.call.backward:
+        return
+    shape = secrets.choice(able)
+    side, outcome = candidate.sides[shape.key], run.outcomes[shape.key]
+    results = [fresh(shape) for _ in range(_CALLS)]
+    try:
+        block = _together(shape.side, results)
+    except RoleReported:
+        return
+    if not all(_agrees(shape, shape.side, block, number, results, run) for number in range(_CALLS)):
+        return
+    block = _together(side, results)
+    for number, result in enumerate(results):
+        check_form(side, block, result)
+        outcome.checks += 1
+        if _agrees(shape, side, block, number, results, run):
+            continue
+        case = case_of(shape, result, run.findings)
+        values = values_of(block, side.outputs(block, number))
+        for value, expected in zip(values, case.expected, strict=True):
+            comparison = compare(value, expected)
+            if not comparison.ok:
+                rejected = wrong(shape, case, comparison, values, [])
+                sentence = f"with two forwards before the first backward, {rejected.sentence}; {_HINT}"
+                raise Rejected("incorrect", sentence, (Finding("shared_context", "error", sentence),))
+    side.process.freeze()
+
+
+def _together(side: Side, results: list[OwnResult]) -> Block:
+    return side.call([result.contents for result in results], _SECONDS, interleaved=True)
+
+
+def _agrees(
+    shape: OpenShape, side: Side, block: Block, number: int, results: list[OwnResult], run: RunState
+) -> bool:
+    result, bounds = results[number], run.outcomes[shape.key].bounds
+    spans = side.outputs(block, number)
+    return side.agree(spans, block.report.metas, result.spans, result.metas, bounds, thorough=True)

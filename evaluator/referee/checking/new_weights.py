@@ -1,0 +1,138 @@
+"""Whether a candidate sees weights that change after its first call: a training step, `load_state_dict`, an update in place.
+
+A candidate may derive weights in `from_reference`, which a delivered module calls again when weights change, or at every call. Merged or packed weights that are made once, at the first call, are wrong for ever after.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from evaluator.errors import RoleReported
+from evaluator.oracle.compare import compare
+from evaluator.referee.checking.correctness import call, fresh, values_of, wrong
+from evaluator.referee.checking.run_state import RunState
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.expectation import case_of
+from evaluator.referee.session.outcome import Rejected
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.roles import protocol
+from evaluator.verdict import Finding
+
+_SECONDS = 60.0
+#: Each of a part of the weights, drawn anew; together all of them.
+_QUIET_CHANGES = 3
+_STATISTICS = ("running_mean", "running_var")
+#: Of weights that are changed, drawn from all; each process keeps what they were.
+_MOST_BYTES = 256 << 20
+#: What every device multiplies in place.
+_MULTIPLIED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+_HINT = "make what is derived from weights in from_reference, or at every call"
+
+
+def check(candidate: CandidateRun, shapes: Sequence[OpenShape], run: RunState) -> None:
+    """Calls at one of the shapes after weights have changed in place, statistics alone, then some in part below version counters.
+
+    A candidate that watches a few values of a weight, or one weight of several, takes changes elsewhere for none. A delivered module is not
+    asked for the latter: it makes derived weights again when version counters say so, and its documentation says that.
+
+    Both processes have their weights back when this returns.
+
+    Raises:
+        Rejected: the result is not that of the new weights.
+    """
+    able = [(shape, names) for shape in shapes if not shape.large and (names := _drawn(shape))]
+    if not able:
+        return
+    shape, names = secrets.choice(able)
+    side = candidate.sides[shape.key]
+    statistics = [name for name in names if name.endswith(_STATISTICS)]
+    quiet = (
+        [] if candidate.candidate.delivered else [names[at::_QUIET_CHANGES] for at in range(_QUIET_CHANGES)]
+    )
+    for some in filter(None, [names, statistics, *quiet]):
+        quietly = any(some is part for part in quiet)
+        if some is not names:  # let it see the weights that are back, which version counters have told of
+            call(side, shape, fresh(shape), run.outcomes[shape.key])
+        change = {"names": some, "seed": secrets.randbits(62), "quietly": quietly, "one_row": quietly}
+        if _renew(side, change) != protocol.RENEWED:
+            return  # from_reference made it
+        try:
+            _look(side, shape, run, change)
+        finally:
+            if not side.process.dead:
+                _renew(side, {**change, "seed": None})
+                side.process.freeze()
+
+
+def _look(
+    side: Side,
+    shape: OpenShape,
+    run: RunState,
+    change: dict[str, Any],
+) -> None:
+    reference, outcome = shape.side, run.outcomes[shape.key]
+    _renew(reference, change)
+    try:
+        try:
+            result = fresh(shape)
+        except RoleReported:
+            return  # the reference itself fails with such weights
+        block, spans = call(side, shape, result, outcome)
+        if side.agree(spans, block.report.metas, result.spans, result.metas, outcome.bounds, thorough=True):
+            outcome.checks += 1
+            return
+        case = case_of(shape, result, run.findings)
+    finally:
+        if not reference.process.dead:
+            _renew(reference, {**change, "seed": None})
+    values = values_of(block, spans)
+    for value, expected in zip(values, case.expected, strict=True):
+        comparison = compare(value, expected)
+        if not comparison.ok:
+            how = "below autograd's version counters" if change["quietly"] else "in place"
+            rejected = wrong(shape, case, comparison, values, [])
+            sentence = f"after its weights changed {how}, {rejected.sentence}; {_HINT}"
+            raise Rejected("incorrect", sentence, (Finding("stale_weights", "error", sentence),))
+    outcome.checks += 1
+
+
+def _drawn(shape: OpenShape) -> list[str]:
+    """Names of weights that were drawn anew (running statistics, too), in random order as far as they fit.
+
+    Not of buffers that were not (tables, masks), whose values a candidate may know, nor of tied ones, which it may have once or twice.
+    """
+    every = shape.inputs.state
+    tied = Counter(id(one.values) for one in every)
+    updated = _updated(shape)
+    entries = [
+        one
+        for one in every
+        if (one.parameter or one.name.endswith(_STATISTICS) or one.name in updated)
+        and (not one.kept or one.name in updated)
+        and one.meta.dtype in _MULTIPLIED
+        and tied[id(one.values)] == 1
+    ]
+    names, left_bytes = [], _MOST_BYTES
+    for entry in secrets.SystemRandom().sample(entries, len(entries)):
+        left_bytes -= entry.meta.span_bytes
+        if left_bytes >= 0 and entry.meta.elements:
+            names.append(entry.name)
+    return names
+
+
+def _updated(shape: OpenShape) -> set[str]:
+    """Names of the buffers that forward changes in train mode: they hold other values whenever a call begins."""
+    plan = shape.inputs.call
+    if not plan.buffers:
+        return set()
+    result, initial = fresh(shape), {one.name: one for one in shape.inputs.state}
+    after = zip(plan.buffers, result.spans[-len(plan.buffers) :], strict=True)
+    return {name for name, span in after if not shape.side.same([span], [initial[name].values])}
+
+
+def _renew(side: Side, change: dict[str, Any]) -> bytes:
+    return side.process.request(protocol.RENEW, {"shape": side.key, **change}, _SECONDS)

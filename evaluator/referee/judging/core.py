@@ -1,0 +1,413 @@
+"""The referee of one machine and device: keeps task sessions warm and answers describe, evaluate and run_tool."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evaluator.devices import open_device
+from evaluator.errors import DeviceFull, RoleFailure, SandboxUnavailable
+from evaluator.referee.judging.evaluation import Evaluation, Request
+from evaluator.referee.lint.findings import LintFinding, Report, report_json
+from evaluator.referee.lint.refusals import finding_of
+from evaluator.referee.lint.report_store import ReportStore
+from evaluator.referee.lint.rules.answers import HARDLY
+from evaluator.referee.lint.run import lint, refusal
+from evaluator.referee.processes.fleet import Fleet
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.description import describe
+from evaluator.referee.session.task_memory import MoreMemoryNeeded
+from evaluator.referee.session.task_session import Progress, TaskSession
+from evaluator.roles.tool_run import ToolResult, run_tool
+from evaluator.sources import CandidateSource, TaskSource
+from evaluator.submission import Submission, Submissions, livelier
+from evaluator.timing.memory_parts import PARTS
+from evaluator.verdict import Verdict, as_json, without_measurement
+from evaluator.verdict_store import Question, VerdictStore, given_shapes
+
+_MAX_SESSIONS = 2
+#: More referees than so many on a device keep one task open each: its memory is needed for those that are being judged.
+_MANY_REFEREES = 2
+_log = logging.getLogger(__name__)
+#: What lint says where memory ran out, which others may have had.
+_MAYBE_MEMORY = ("out_of_memory", "not_judged")
+#: After so long a task gives its memory back between two candidates, if others wait for some.
+_LONG_SECONDS = 60.0
+_LIVELY = LintFinding(
+    "weights_scaled",
+    "warning",
+    "with weights at the scale of the file, the output hardly depends on the inputs, so it is judged with larger ones",
+    "to say which weights your module has, define redraw(model, generator) in the file",
+)
+#: Of the time for a task: what looking for its sizes may take; and what lint may take before a candidate is judged.
+_INFERENCE_SHARE, _LINT_SECONDS = 0.3, 120.0
+_MOST_OPEN_SHAPES = 160
+_TASK_WORDS = ("timeout", "out_of_memory", "not_judged")
+
+
+class RefereeCore:
+    """See the module. Runs in its own process, behind :class:`evaluator.client.Referee`.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        work_dir: folder for caches.
+        minimum_tier: the weakest sandbox tier to accept.
+        verdicts_dir: where verdicts are kept for later; None keeps none.
+        referees: how many share the device, this one among them.
+        fleet: one that was opened with all that already.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        work_dir: Path,
+        minimum_tier: str,
+        verdicts_dir: Path | None = None,
+        referees: int = 1,
+        fleet: Fleet | None = None,
+    ) -> None:
+        # Referees of a batch have work folders of their own and their verdicts in one place: what else they share is beside it.
+        stores = verdicts_dir.parent if verdicts_dir else work_dir
+        self.fleet = fleet or Fleet(
+            open_device(device), work_dir, minimum_tier, stores=stores, referees=referees
+        )
+        if self.fleet.keeper is not None:
+            self.fleet.keeper.make_room = self._make_room
+        self._most_sessions = _MAX_SESSIONS if referees <= _MANY_REFEREES else 1
+        self._verdicts = VerdictStore(verdicts_dir) if verdicts_dir else None
+        self._lint_reports = ReportStore(stores / "lint")
+        #: Of a GPU's memory, by task, where it is more than usual.
+        self._needs_parts: dict[str, int] = {}
+        #: For a GPU's memory, so far.
+        self._waited_s = 0.0
+        #: Tasks whose output depends on their inputs no more with larger weights.
+        self._no_livelier: set[str] = set()
+        self._submissions = Submissions(stores / "spaces")
+        self._sessions: OrderedDict[str, TaskSession] = OrderedDict()
+
+    def self_check(self) -> dict[str, Any]:
+        """Tier in force, the attacks it withstood, and the device."""
+        return {"tier": self.fleet.tier, "attacks": self.fleet.attacks, "device": self.fleet.environment()}
+
+    def session(self, task: TaskSource, expires_at: float = math.inf) -> TaskSession:
+        """The warm session of a task, opened if there is none; raises RoleFailure when the task is refused."""
+        session = self._sessions.pop(task.sha256, None)
+        if session is None or session.process.dead:
+            if session is not None:
+                session.close()
+            while len(self._sessions) >= self._most_sessions:
+                self._sessions.popitem(last=False)[1].close()
+            with _not_full():
+                session = TaskSession(self.fleet, task, expires_at)
+        self._sessions[task.sha256] = session
+        return session
+
+    def lint(self, task: TaskSource, deadline_s: float = 120.0, *, fresh: bool = False) -> dict[str, Any]:
+        """What lint says of the task, from what is kept if it has run here before, and the file that would be judged."""
+        given, report = self._submitted(task, {}, time.monotonic() + deadline_s, fresh=fresh)
+        return {**report_json(report), "inferred": given.inferred, "source": given.task.source}
+
+    def _submitted(
+        self, task: TaskSource, space: Mapping[str, Any], expires_at: float, *, fresh: bool = False
+    ) -> tuple[Submission, Report]:
+        """The task as it is judged, and what lint says of it."""
+        try:
+            given = self._submissions.read(
+                task, space, self, _INFERENCE_SHARE * (expires_at - time.monotonic())
+            )
+        except RoleFailure as failure:
+            return Submission(task), refusal(task, str(self.fleet.environment()["device"]), failure)
+        found = given.inferred is not None and given.inferred["ok"]
+        report = self._lint(given.task, expires_at, fresh=fresh, inferred=found)
+        lies = [finding for finding in report.findings if finding.rule == "dims_lie"]
+        if lies and given.inferred is not None and not space:
+            # Nobody declared this space; the task is sound at the sizes of its file, or lint says why not.
+            given = self._submissions.give_up(task, given.inferred, lies[0].sentence)
+            report = self._lint(task, expires_at, fresh=fresh)
+        lively = livelier(given) if report.varies_by < HARDLY else None
+        if lively is not None and lively.task.sha256 not in self._no_livelier:
+            again = self._lint(lively.task, expires_at, fresh=fresh, inferred=found)
+            if again.ok and again.varies_by >= HARDLY:
+                return lively, replace(again, findings=(*again.findings, _LIVELY))
+            self._no_livelier.add(lively.task.sha256)
+        return given, report
+
+    def _lint(
+        self, task: TaskSource, expires_at: float, *, fresh: bool = False, inferred: bool = False
+    ) -> Report:
+        environment = self.fleet.environment()
+        device = str(environment["device"])
+        report = None if fresh else self._lint_reports.get(task, environment)
+        if report is not None:
+            return replace(report, task={"name": task.name, "sha256": task.sha256})
+        report = self._looked_at(task, device, expires_at, inferred=inferred)
+        if report.verdict in _MAYBE_MEMORY and self.fleet.gpu:
+            # Others may have had it.
+            report = self._looked_at(task, device, expires_at, inferred=inferred, all_of_it=True)
+        self._lint_reports.put(task, environment, report)
+        return report
+
+    def _looked_at(
+        self, task: TaskSource, device: str, expires_at: float, *, inferred: bool, all_of_it: bool = False
+    ) -> Report:
+        try:
+            session = self.session(task, expires_at)
+            session.process.expires_at = expires_at + self._take_memory(session, all_of_it=all_of_it)
+            with _not_full():
+                report = lint(session, device, inferred=inferred)
+            session.process.expires_at = math.inf
+        except RoleFailure as failure:
+            report = refusal(task, device, failure)
+        except SandboxUnavailable as failure:
+            report = refusal(task, device, RoleFailure("not_judged", str(failure)))
+        if not report.ok or session.process.dead:
+            self._drop(task)
+        return report
+
+    def _take_memory(
+        self, session: TaskSession, progress: Progress = lambda *_: None, *, all_of_it: bool = False
+    ) -> float:
+        """Gets a session the parts of a GPU's memory that it is known to need, or ``all_of_it``; returns for how many seconds it waited.
+
+        Raises:
+            MoreMemoryNeeded: it has shapes open in too few.
+            DeviceFull: others kept theirs for too long.
+        """
+        if not self.fleet.gpu:
+            return 0.0
+        usual = max(self._needs_parts.get(session.task.sha256, 0), self.fleet.room.parts)
+        count = PARTS if all_of_it else usual
+        if session.shapes and session.memory.parts < count:
+            raise MoreMemoryNeeded(count)
+
+        def make_room() -> None:
+            self._close_idle()
+            progress("correctness", 0, 1, "waiting for the GPU's memory")
+
+        began = time.monotonic()
+        try:
+            session.memory.take(count, make_room)
+        finally:
+            waited_s = time.monotonic() - began
+            self._waited_s += waited_s
+        return waited_s
+
+    def _give_way(self) -> None:
+        """Before another request: tasks that have had their memory for long give it back if others wait for some."""
+        if self.fleet.gpu and self.fleet.memory_parts.wanted():
+            held = [session for session in self._sessions.values() if session.memory.held_s > _LONG_SECONDS]
+            for session in held:
+                self._drop(session.task)
+
+    def describe(
+        self,
+        task: TaskSource,
+        deadline_s: float = 120.0,
+        traffic: list[Any] | None = None,
+        space: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The task's space of shapes and what lint says of it, or why it is refused."""
+        given, report = self._submitted(task, space or {}, time.monotonic() + deadline_s)
+        found = {"lint": report_json(report), "inferred": given.inferred, "source": given.task.source}
+        if not report.ok:
+            return {
+                "ok": False,
+                "verdict": report.verdict,
+                "reason": report.reason,
+                "detail": report.detail,
+                **found,
+            }
+        return {**self._describe(given.task, deadline_s, traffic), **found}
+
+    def _describe(self, task: TaskSource, deadline_s: float, traffic: list[Any] | None) -> dict[str, Any]:
+        expires_at = time.monotonic() + deadline_s
+        self._give_way()
+        try:
+            session = self.session(task, expires_at)
+            session.process.expires_at = expires_at + self._take_memory(session)
+            with _not_full():
+                description = describe(session, traffic)
+            session.process.expires_at = math.inf
+            session.compile_in_background(description["shapes"])
+            return description
+        except RoleFailure as failure:
+            self._drop(task)
+            word = failure.word if failure.word in _TASK_WORDS else "task_rejected"
+            return {"ok": False, "verdict": word, "reason": failure.sentence, "detail": failure.detail}
+        except SandboxUnavailable as failure:
+            return {"ok": False, "verdict": "not_judged", "reason": str(failure), "detail": ""}
+
+    def build(self, task: TaskSource, candidate: CandidateSource, deadline_s: float) -> None:
+        """Builds a candidate's extensions on a GPU machine before its task takes any of the GPU's memory; its evaluation finds them.
+
+        What goes wrong is told by the evaluation, in which it goes wrong again.
+        """
+        expires_at = time.monotonic() + deadline_s
+        with suppress(RoleFailure, SandboxUnavailable):
+            session = self.session(task, expires_at)
+            CandidateRun(self.fleet, session, candidate, expires_at).build_ahead()
+
+    def evaluate(self, request: Request, progress: Progress) -> dict[str, Any]:
+        """The verdict as JSON-able dictionaries; kept for the next time that the same is asked."""
+        verdict = (
+            self._judge_submitted(request, progress) if request.submitted else self._judge(request, progress)
+        )
+        if self._verdicts is not None:
+            question = Question.of(
+                request.task.sha256,
+                request.candidate.sha256,
+                request.effort,
+                request.splits,
+                given_shapes(
+                    request.task, request.shapes, request.traffic, request.space, submitted=request.submitted
+                ),
+            )
+            try:
+                self._verdicts.keep(question, verdict)
+            except OSError as error:
+                # A full disk costs the next submission its time, never this one its verdict.
+                _log.warning("a verdict could not be kept: %s", error)
+        return verdict
+
+    def _judge_submitted(self, request: Request, progress: Progress) -> dict[str, Any]:
+        """Lint comes first, so that a task which measures nothing costs nothing; the verdict names the file that was sent."""
+        started, waited_s = time.monotonic(), self._waited_s
+        given, report = self._submitted(
+            request.task, request.space or {}, started + min(_LINT_SECONDS, request.deadline_s)
+        )
+        if not report.ok:
+            word = "not_judged" if report.verdict == "not_judged" else "task_rejected"
+            return as_json(self._no_session(request, word, report.reason, report.detail))
+        left_s = request.deadline_s - (time.monotonic() - started) + self._waited_s - waited_s
+        verdict = self._judge(replace(request, task=given.task, deadline_s=left_s), progress)
+        return {**verdict, "task": {"name": request.task.name, "sha256": request.task.sha256}}
+
+    def _judge(self, request: Request, progress: Progress, *, alone: bool = False) -> dict[str, Any]:
+        known = self._lint_reports.get(request.task, self.fleet.environment())
+        if known is not None and known.verdict == "task_rejected":
+            return as_json(self._no_session(request, known.verdict, known.reason, known.detail))
+        self._give_way()
+        try:
+            session = self.session(request.task, time.monotonic() + request.deadline_s)
+            session.process.expires_at = math.inf
+        except RoleFailure as failure:
+            self._drop(request.task)
+            word = "not_judged" if failure.word == "not_judged" else "task_rejected"
+            reason = f"{failure.sentence}; {finding_of(failure).mending}"
+            return as_json(self._no_session(request, word, reason, failure.detail))
+        except SandboxUnavailable as failure:
+            return as_json(self._no_session(request, "not_judged", str(failure), ""))
+        evaluation = Evaluation(
+            self.fleet,
+            session,
+            request,
+            progress,
+            alone=alone,
+            take_memory=lambda: self._take_memory(session, progress, all_of_it=alone),
+        )
+        try:
+            verdict = evaluation.judge()
+        except MoreMemoryNeeded as more:
+            self._needs_parts[request.task.sha256] = more.parts
+            self._drop(request.task)
+            return self._judge(request, progress, alone=alone)
+        parts = session.memory.parts
+        unusable = verdict.verdict in ("task_rejected", "not_judged") or evaluation.again
+        # On a CPU every open shape keeps up to 96 MiB of address space in a process that has a limit of it, for whoever comes next.
+        if unusable or (not self.fleet.gpu and len(session.shapes) > _MOST_OPEN_SHAPES):
+            self._drop(request.task)
+        # Without any time left a second look would only say timeout, which would be the candidate's fault.
+        took_s = verdict.elapsed_s - evaluation.waited_s
+        if evaluation.again and not alone and took_s < request.deadline_s:
+            if 0 < 2 * parts < PARTS:
+                # All parts come free only when every other evaluation has ended.
+                self._needs_parts[request.task.sha256] = 2 * parts
+                self._drop(request.task)
+                return self._judge(_rest(request, took_s), progress)
+            self._close_idle(in_use=0)
+            return self._judge(_rest(request, took_s), progress, alone=True)
+        return as_json(verdict)
+
+    def while_idle(self) -> None:
+        """Called now and then between requests: gives a GPU's memory back that another referee's evaluation waits for."""
+        if self.fleet.keeper is not None and self._sessions and self.fleet.memory_parts.wanted():
+            self._close_idle(in_use=0)
+            self.fleet.keeper.give_back()
+
+    def _close_idle(self, in_use: int = 1) -> None:
+        """Closes every task but the one in use, which is the last, for the memory of their references."""
+        while len(self._sessions) > in_use:
+            self._sessions.popitem(last=False)[1].close()
+
+    def _make_room(self) -> None:
+        """The device is full: tasks that are not in use go, and what is only compiled ahead."""
+        self._close_idle()
+        for session in self._sessions.values():
+            session.ahead.give_memory_back()
+
+    def _drop(self, task: TaskSource) -> None:
+        session = self._sessions.pop(task.sha256, None)
+        if session is not None:
+            session.close()
+
+    def _no_session(self, request: Request, word: str, reason: str, detail: str) -> Verdict:
+        candidate = request.candidate
+        return without_measurement(
+            word,
+            reason,
+            task={"name": request.task.name, "sha256": request.task.sha256},
+            candidate={"sha256": candidate.sha256, "origin": candidate.origin, "label": candidate.label},
+            effort=request.effort,
+            splits=request.splits,
+            environment=self.fleet.environment(),
+            detail=detail,
+        )
+
+    def run_tool(
+        self,
+        program: str,
+        files: Mapping[str, str],
+        *,
+        deadline_s: float,
+        memory_bytes: int | None = None,
+        device: bool = False,
+        timed: bool = False,
+    ) -> ToolResult:
+        """Runs a trusted program beside untrusted files in a disposable process; if ``timed``, nobody else times meanwhile."""
+        with self.fleet.device_lock.exclusive() if timed else nullcontext():
+            return run_tool(self.fleet.tool(memory_bytes, device=device), program, files, deadline_s)
+
+    def close(self) -> None:
+        """Ends every process."""
+        for session in list(self._sessions.values()):
+            session.close()
+        self.fleet.close()
+
+
+@contextmanager
+def _not_full() -> Iterator[None]:
+    """While the referee's own GPU process works: that others take all of the memory is no error of ours.
+
+    Raises:
+        DeviceFull: in place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition("\n")[0][:300]
+        sentence = f"the GPU's memory was taken by others: {first}; try again when they are done, or with fewer side by side"
+        raise DeviceFull("not_judged", sentence) from None
+
+
+def _rest(request: Request, took_s: float) -> Request:
+    """The same request, with what is left of its time."""
+    return replace(request, deadline_s=request.deadline_s - took_s)

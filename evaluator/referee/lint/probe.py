@@ -1,0 +1,192 @@
+"""One shape of a task under the eye of lint: contents, results and what the oracle allows, in numpy whatever the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from evaluator.content.pools import TensorInput, logical
+from evaluator.errors import RoleReported
+from evaluator.oracle.arrays import Array
+from evaluator.oracle.compare import compare, dense, widen
+from evaluator.oracle.numbers import from_float64, is_inexact, to_float64
+from evaluator.oracle.tolerance import Expected
+from evaluator.referee.checking.correctness import own_case
+from evaluator.referee.session.expectation import Case, own_result
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.roles import protocol
+from evaluator.roles.arena import carrier
+from evaluator.shapes.space import Dims
+from evaluator.verdict import Finding
+
+_INSPECT_SECONDS = 1.5
+#: Contents that are drawn per shape; of a large one fewer, since each takes a float64 oracle.
+_CASES, _CASES_IF_LARGE, _LARGE_BYTES = 3, 2, 16 << 20
+
+
+@dataclass
+class Result:
+    """Outputs of one call: per output its values (float64, complex128 or integers) in the shape of the output."""
+
+    values: list[Array]
+
+
+@dataclass
+class Probe:
+    """A shape that is open, with some contents of the task's own distribution and their results.
+
+    Attributes:
+        session: of the task.
+        shape: as it is open.
+        cases: what outputs must be for each content.
+        results: the reference's own.
+    """
+
+    session: TaskSession
+    shape: OpenShape
+    cases: list[Case]
+    results: list[Result]
+
+    @classmethod
+    def of(cls, session: TaskSession, shape: OpenShape, count: int | None = None) -> Probe:
+        """Draws contents, so many where one is enough, and calls the reference."""
+        notes: list[Finding] = []
+        count = count or (_CASES if shape.inputs.input_bytes <= _LARGE_BYTES else _CASES_IF_LARGE)
+        cases = [own_case(shape, notes) for _ in range(count)]
+        results = [
+            Result([_on_host(e.own).reshape(e.shape) for e in case.expected])  # as rows, widened
+            for case in cases
+        ]
+        return cls(session, shape, cases, results)
+
+    @property
+    def where(self) -> str:
+        """The shape in words."""
+        return words(self.shape.dims)
+
+    @property
+    def dims(self) -> Dims:
+        return self.shape.dims
+
+    @property
+    def inputs(self) -> list[TensorInput]:
+        """The tensors that forward gets."""
+        return self.shape.inputs.given
+
+    def is_result(self, output: int) -> bool:
+        """Whether an output is the module's own result: neither a gradient nor a buffer after the call."""
+        name = self.shape.inputs.name_of(output, len(self.cases[0].metas))
+        return not name.startswith(("gradient", "buffer"))
+
+    # -- what others would return ------------------------------------------------------------------------------
+
+    def accepts(self, expected: Expected, values: Array) -> bool:
+        """Whether an output of these values (as :class:`Result` has them) would be called right."""
+        flat = np.asarray(values).reshape(-1)
+        dtype = expected.dtype
+        carried = from_float64(flat, dtype) if is_inexact(dtype) else flat.astype(carrier(dtype))
+        return compare(_like(carried, expected), expected).ok
+
+    def accepts_all(self, case: Case, result: Result) -> bool:
+        """Whether all of these outputs would be called right for a content."""
+        return all(
+            self.accepts(expected, values)
+            for expected, values in zip(case.expected, result.values, strict=True)
+        )
+
+    # -- other contents ----------------------------------------------------------------------------------------
+
+    def contents(self, case: Case) -> list[Array]:
+        """Copies of a content's tensors in their carriers, on the host."""
+        return [
+            _carried(content, tensor).copy()
+            for content, tensor in zip(case.contents, self.shape.inputs.tensors, strict=True)
+        ]
+
+    def call(self, contents: list[Array]) -> Result | None:
+        """What the reference makes of contents of the host; None where it refuses them.
+
+        Raises:
+            RoleFailure: its process did not survive.
+        """
+        try:
+            found = own_result(self.shape, "task", contents)
+        except RoleReported:
+            return None
+        values = [
+            _on_host(widen(dense(span, meta), meta.dtype)).reshape(meta.shape)
+            for span, meta in zip(found.spans, found.metas, strict=True)
+        ]
+        return Result(values)
+
+    @cached_property
+    def seen(self) -> dict[str, Any]:
+        """What :mod:`evaluator.roles.inspection` says of the last content; empty where it failed."""
+        request = {"shape": self.shape.key, "seconds": _INSPECT_SECONDS}
+        self.shape.side.write(0, self.cases[-1].contents)
+        try:
+            return self.shape.side.process.request_json(protocol.INSPECT, request, 60.0)
+        except RoleReported:
+            # A module that cannot be followed (a compiled one, say) is judged by its results alone.
+            return {}
+        finally:
+            if not self.shape.side.process.dead:
+                self.shape.side.process.freeze()
+
+
+def same(first: Result, second: Result) -> bool:
+    """Whether two results are the same in every bit that counts."""
+    return all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+        for a, b in zip(first.values, second.values, strict=True)
+    )
+
+
+def disturbed(content: Array, tensor: TensorInput) -> Array:
+    """A floating content with every finite element changed by up to a half, in its carrier."""
+    values = to_float64(content, tensor.meta.dtype)
+    generator = np.random.default_rng()
+    finite = np.isfinite(values)
+    size = math.sqrt(float(np.mean(np.abs(values[finite]) ** 2))) if finite.any() else 1.0
+    moved = (
+        values * generator.uniform(0.5, 1.5, values.shape) + generator.uniform(0, 0.1, values.shape) * size
+    )
+    return np.asarray(from_float64(np.where(finite, moved, values), tensor.meta.dtype))
+
+
+def first_row_changed(content: Array, tensor: TensorInput, other: Array) -> Array:
+    """A content whose first row (along the first dimension) comes from another one."""
+    changed = content.copy()
+    logical(changed, tensor.meta)[0] = logical(other.copy(), tensor.meta)[0]
+    return changed
+
+
+def words(dims: Dims) -> str:
+    """A shape in words."""
+    return ", ".join(f"{name}={value}" for name, value in dims.items()) or "the task's one shape"
+
+
+def _on_host(values: Array) -> Array:
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
+def _carried(content: Array, tensor: TensorInput) -> Array:
+    """A span as the referee holds it (bytes, where it lies on a device) in its carrier."""
+    return np.ascontiguousarray(_on_host(content)).reshape(-1).view(carrier(tensor.meta.dtype))
+
+
+def _like(carried: Array, expected: Expected) -> Array:
+    """Carried values where the expectation lies: in numpy, or as a tensor of the device."""
+    exact = expected.exact
+    if isinstance(exact, np.ndarray):
+        return carried
+    import torch
+
+    dtype = getattr(torch, expected.dtype)
+    raw = torch.from_numpy(np.ascontiguousarray(carried).view(np.uint8)).to(exact.device)
+    return raw.view(dtype)

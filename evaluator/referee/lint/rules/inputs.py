@@ -1,0 +1,84 @@
+"""Inputs that no result depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from evaluator.content.pools import TensorInput
+from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.lint.findings import LintFinding
+from evaluator.referee.lint.probe import Probe, disturbed, same
+
+_UNKNOWN, _MATTERS, _HARDLY, _IDLE = "unknown", "matters", "within the tolerance", "not in a bit"
+
+
+#: Of more inputs than so many (lists of gradients) a few are looked at.
+_MOST = 12
+
+
+def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """One finding per input tensor that may be anything."""
+    count = min(len(probe.inputs) for probe in probes)
+    for position in range(0, count, -(-count // _MOST) or 1):
+        tensor = probes[0].inputs[position]
+        found: list[str] = []
+        for probe in probes:
+            found.append(_effect(probe, position))
+            if found[-1] in (_UNKNOWN, _MATTERS):
+                break
+        else:
+            yield _finding(position, tensor, probes[0].where, found)
+
+
+def remarks(probe: Probe) -> list[str]:
+    """How contents are drawn anew, where it is not from all numbers: no fault, and good to know."""
+    told = []
+    for number, tensor in enumerate(probe.inputs, 1):
+        if tensor.structure.words:
+            told.append(f"input {number} ({tensor.structure.words}): every content keeps that")
+        if tensor.may_be_negative:
+            told.append(
+                f"input {number} is never negative as get_inputs() draws it, and is tried with both signs all the same; where it never can be, "
+                'say so with DOMAIN = {"its name in forward": "non_negative"}'
+            )
+    return told
+
+
+def _finding(position: int, tensor: TensorInput, where: str, found: list[str]) -> LintFinding:
+    amount = "by no more than the tolerance" if _HARDLY in found else "not in a single bit"
+    return LintFinding(
+        "input_unused",
+        "error",
+        f"input {position + 1} ({tensor.meta.dtype} of shape {list(tensor.meta.shape)} at {where}) does not matter: "
+        f"other values change the output {amount}",
+        "use it or take it out of get_inputs(); if a model should see it, look for a dimension that is read as another "
+        "one (batch_first) and for a part of the result that is dropped",
+    )
+
+
+def _effect(probe: Probe, position: int) -> str:
+    """What other values of one input do, the others being as they were."""
+    tensor = probe.inputs[position]
+    case, first = probe.cases[0], probe.results[0]
+    base = probe.contents(case)
+    effects = []
+    variants = [probe.contents(other)[position] for other in probe.cases[1:]]
+    if is_inexact(tensor.meta.dtype) and not tensor.meta.dtype.startswith("complex"):
+        variants.append(disturbed(base[position], tensor))
+    for variant in variants:
+        if np.array_equal(variant.view(np.uint8), base[position].view(np.uint8)):
+            continue
+        result = probe.call([variant if at == position else content for at, content in enumerate(base)])
+        if result is None:
+            return _MATTERS
+        if not same(first, result):
+            if not probe.accepts_all(case, result):
+                return _MATTERS
+            effects.append(_HARDLY)
+        else:
+            effects.append(_IDLE)
+    if not effects:
+        return _UNKNOWN
+    return _HARDLY if _HARDLY in effects else _IDLE

@@ -1,0 +1,74 @@
+"""Rows of a batch that influence each other.
+
+Whether they should is nobody's to know but the author's: a batch norm or a contrastive loss mixes them on purpose. So this
+marks a task only where one of two things makes it likely that it was not meant: an attention or recurrent module made without
+``batch_first``, or a first dimension that DIMS calls a batch, in a module that is in eval mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from evaluator.oracle.numbers import is_inexact
+from evaluator.referee.lint.findings import LintFinding
+from evaluator.referee.lint.probe import Probe, first_row_changed
+
+_BATCH = ("batch", "batch_size", "bs", "b")
+
+
+def check(probes: Sequence[Probe]) -> Iterator[LintFinding]:
+    """See the module."""
+    if probes[0].shape.inputs.call.backward or not all(_mixed(probe) for probe in probes):
+        return
+    suspects = [name for name in probes[0].seen.get("sequence_first", []) if isinstance(name, str)]
+    if suspects:
+        yield LintFinding(
+            "batch_mixed",
+            "warning",
+            f"rows of the first dimension influence each other, and {suspects[0][:80]} takes that dimension for the sequence",
+            "pass batch_first=True if the first dimension is the batch; otherwise put the sequence first on purpose and "
+            "say so in the docstring",
+        )
+    elif not probes[0].session.training and _named_batch(probes):
+        yield LintFinding(
+            "batch_mixed",
+            "warning",
+            "rows of the dimension that DIMS calls a batch influence each other",
+            "check along which dimension the module normalizes, attends or scans; if rows are meant to meet, give the "
+            "dimension another name",
+        )
+
+
+def _mixed(probe: Probe) -> bool:
+    """Whether the first row of all inputs changes other rows of the result."""
+    base, other = probe.contents(probe.cases[0]), probe.contents(probe.cases[1])
+    first = probe.results[0].values[0]
+    tensors = probe.inputs
+    if not tensors or not tensors[0].meta.shape:
+        return False
+    rows = tensors[0].meta.shape[0]
+    if rows < 2 or first.ndim < 2 or first.shape[0] != rows:
+        return False
+    contents = [
+        first_row_changed(content, tensor, replacement)
+        if is_inexact(tensor.meta.dtype)
+        and len(tensor.meta.shape) > 1
+        and tensor.meta.shape[0] == rows
+        # All rows of a mask that was expanded are one.
+        and tensor.meta.strides[0]
+        else content
+        for content, replacement, tensor in zip(base, other, probe.shape.inputs.tensors, strict=True)
+    ]
+    result = probe.call(contents)
+    return result is not None and not probe.accepts(
+        probe.cases[0].expected[0], np.concatenate([first[:1], result.values[0][1:]])
+    )
+
+
+def _named_batch(probes: Sequence[Probe]) -> bool:
+    return any(
+        name.lower() in _BATCH and all(probe.dims[name] == probe.inputs[0].meta.shape[0] for probe in probes)
+        for name in probes[0].dims
+    )

@@ -1,0 +1,1 @@
+"""How fast a candidate is: timed blocks, verified calls, pairs of processes."""

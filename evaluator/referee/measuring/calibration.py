@@ -1,0 +1,85 @@
+"""A/A: the reference as its own candidate, in a candidate's process, must come out at 1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from evaluator.errors import RoleFailure
+from evaluator.referee.measuring import measure
+from evaluator.referee.measuring.pairs import Pair, Timed
+from evaluator.referee.measuring.verify import LATE_STOP
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import twin
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.task_session import Progress, TaskSession
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.timing.statistics import median_interval
+
+#: A run whose A/A interval lies wholly outside 1 +- this is void: something but noise makes the two sides differ.
+LIMIT = 0.02
+#: A median farther off than this (log) means noise in which no figure means anything, whatever the interval says.
+_NOISE = 0.2
+_ATTEMPTS = 4
+#: On a GPU no neighbor takes the core, so a few quads show what is wrong by :data:`LIMIT`.
+_EFFORT, _EFFORT_GPU = measure.Effort((8, 16), 0.01, 3.0), measure.Effort((6, 12), 0.02, 0.5)
+
+
+def gate(session: TaskSession, shape: OpenShape, progress: Progress) -> dict[str, Any]:
+    """Median, interval, shape and variant of an A/A run that came out at 1.
+
+    The caller holds the device's clock.
+
+    Raises:
+        RoleFailure: it did not, in several attempts; nothing can be timed here now.
+    """
+    median, low, high = math.nan, math.nan, math.nan
+    for attempt in range(_ATTEMPTS):
+        progress("aa", attempt, _ATTEMPTS, "measuring the reference against itself")
+        log_ratios, variant = run(session, shape, _EFFORT_GPU if session.fleet.gpu else _EFFORT)
+        median, low, high = median_interval(log_ratios)
+        covers = low <= 1 + LIMIT and high >= 1 - LIMIT
+        if covers and abs(math.log(median)) <= _NOISE:
+            return {"median": median, "ci95": [low, high], "dims": shape.dims, "variant": variant}
+    raise RoleFailure(
+        "not_judged",
+        f"the reference against itself came out at {median:.3f} [{low:.3f}, {high:.3f}] instead of 1: "
+        "nothing can be timed on this machine now; end what else runs here and try again",
+    )
+
+
+def run(session: TaskSession, shape: OpenShape, effort: measure.Effort) -> tuple[tuple[float, ...], str]:
+    """Log ratios of one A/A run, eager against eager, and the name of that variant.
+
+    Raises:
+        RoleFailure: with ``task_rejected`` when the reference does not agree with itself, ``not_judged`` when the machine
+            is too busy to stop it in time.
+    """
+    fleet = session.fleet
+    eager = next(b for b in session.every_baseline(shape) if b.mode == "eager" and b.threads == fleet.threads)
+    session.prepare(shape.side, eager)
+    saved, shape.baselines = shape.baselines, [eager]
+    reference = CandidateRun(fleet, session, twin(session.task), name="reference")
+    reference.expects = [shape]
+    timed = Timed(shape, Outcome())
+    try:
+        with Pair(session, reference) as pair:
+            pair.open([shape], [timed.outcome])
+            pair.check_more(timed)
+            pair.measure(timed, effort, captured=False)
+    except Rejected as rejected:
+        if any(finding.rule == LATE_STOP for finding in rejected.findings):
+            # It is held against a candidate, which could gain by it; a reference against itself gains nothing, the machine was busy.
+            raise RoleFailure(
+                "not_judged",
+                f"nothing can be timed on this machine now: of the reference {rejected.sentence}; end what else runs here",
+                role="reference",
+            ) from None
+        raise RoleFailure(
+            "task_rejected",
+            f"the reference does not agree with itself ({rejected.sentence}): it returns different results for the same inputs",
+            role="reference",
+        ) from None
+    finally:
+        shape.baselines = saved
+    return timed.eager[0].log_ratios, eager.name

@@ -1,0 +1,190 @@
+"""Joules per call of a candidate and of its best baseline: the processes replay, the referee reads the counter.
+
+The counter is the driver's and the referee's to read; no role can reach it. What keeps the device busy are the same chained
+blocks on fresh contents that are timed, one after the other for seconds, so calls cannot be left out: one block in a few,
+which the candidate cannot tell from the others, is verified. What the referee itself does between blocks is learnt from
+blocks that compute nothing and taken off both sides; idle power is counted for as long as a call was seen to take.
+
+Opt-in, since it takes most of a minute a shape. Nothing is ranked by it except members whose times tie.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evaluator.energy.counters import Counter, open_counter
+from evaluator.energy.windows import LEAD_S, WINDOW_S, Step, compare, energy_of, idle_w
+from evaluator.errors import EvaluatorError, RoleFailure, RoleReported
+from evaluator.referee.measuring import measure, pairs
+from evaluator.referee.measuring.verify import Checker
+from evaluator.referee.session.candidate import CandidateRun
+from evaluator.referee.session.control import Control
+from evaluator.referee.session.task_session import Progress, TaskSession
+from evaluator.referee.sides.open_shape import Baseline
+from evaluator.referee.sides.side import Side
+from evaluator.roles import protocol
+
+#: At most so many shapes of an evaluation: a minute each.
+MOST_SHAPES = 3
+QUADS = 2
+#: One block in so many is verified: often enough that nobody who leaves calls out gets through a window, seldom enough that the
+#: verification's own joules do not count.
+_VERIFIED = 8
+_CALL_SECONDS, _CAPTURE_SECONDS = 60.0, 120.0
+#: Blocks as long as the device's target are short beside what lies between them.
+_LONGER = 10
+_MOST_CALLS = 1024
+
+
+def measure_energy(
+    session: TaskSession,
+    candidate: CandidateRun,
+    todo: Sequence[pairs.Timed],
+    may_go_on: Callable[[], None],
+    progress: Progress,
+    *,
+    counter: Counter | None = None,
+    seconds: float = WINDOW_S,
+    lead_s: float = LEAD_S,
+) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    """Energy at the shapes where the best baseline takes longest; the caller holds the device's clock.
+
+    Args:
+        session: of the task.
+        candidate: what has been judged right; its own process has ended.
+        todo: shapes with their timings.
+        may_go_on: asked before each shape; may raise to end it all.
+        progress: told of each.
+        counter: by default the device's.
+        seconds, lead_s: see :mod:`evaluator.energy.windows`.
+
+    Returns:
+        A verdict's ``energy`` (``counter`` and ``idle_w``, or ``why_not`` in words), and by a shape's key its
+        ``shapes[].energy``.
+
+    Raises:
+        evaluator.referee.checking.correctness.Rejected: an output was wrong, or the candidate did not keep still.
+        RoleFailure: of the candidate, or of the control (by its name).
+    """
+    found = counter or open_counter(session.fleet.device)
+    if isinstance(found, str):
+        return {"why_not": found}, {}
+    session.process.freeze()
+    try:
+        idle = idle_w(found)
+    except EvaluatorError as fault:
+        return {"why_not": str(fault)}, {}
+    # By the baseline's time, so that all candidates of a task are measured at the same shapes.
+    longest = sorted(todo, key=lambda timed: -pairs.figure(timed.eager).baseline_us)[:MOST_SHAPES]
+    each: dict[int, dict[str, Any]] = {}
+    with pairs.Pair(session, candidate) as pair:
+        pair.open([timed.shape for timed in longest], [timed.outcome for timed in longest])
+        for done, timed in enumerate(longest):
+            may_go_on()
+            words = ", ".join(f"{name}={value}" for name, value in timed.shape.dims.items())
+            progress("energy", done, len(longest), f"measuring energy: {words or 'default shape'}")
+            try:
+                each[timed.shape.key] = _at_shape(
+                    session, timed, *pair.sides(timed), found, idle, seconds, lead_s
+                )
+            except RoleFailure:
+                raise
+            except EvaluatorError as fault:
+                each[timed.shape.key] = {"why_not": str(fault)}
+    return {"counter": found.name, "idle_w": idle}, each
+
+
+def _at_shape(
+    session: TaskSession,
+    timed: pairs.Timed,
+    side: Side,
+    control: Control,
+    counter: Counter,
+    idle: float,
+    seconds: float,
+    lead_s: float,
+) -> dict[str, Any]:
+    shape = timed.shape
+    captured = bool(timed.captured)
+    timing = pairs.figure(timed.captured if captured else timed.eager)
+    baseline = next(b for b in shape.baselines if b.name == timing.baseline)
+    rival = control.side(shape, baseline)
+    calls = _calls(session, side, rival, timing, shape.output_metas)
+    if captured:
+        try:
+            for at, variant in ((side, "eager"), (rival, baseline.name), (rival, protocol.NULL)):
+                at.capture(variant, calls, _CAPTURE_SECONDS)
+        except RoleReported as failure:
+            return {"why_not": f"its calls cannot be captured for so long: {failure.sentence}"}
+    shape.side.process.freeze()
+    for process in (side.process, rival.process):
+        session.fleet.pin(process)
+    checker = Checker(session, shape, side, timed.outcome, timed.earlier, captured=captured)
+    nothing = Baseline(protocol.NULL, "eager", baseline.threads)
+    try:
+        harness = energy_of(
+            counter,
+            _step(session, rival, nothing, calls, captured=captured),
+            idle,
+            windows=1,
+            seconds=seconds,
+            lead_s=lead_s,
+        )
+        ratio = compare(
+            counter,
+            _step(session, rival, baseline, calls, captured=captured),
+            _candidate_step(checker, calls),
+            idle,
+            quads=QUADS,
+            seconds=seconds,
+            lead_s=lead_s,
+            harness_joules=harness.joules_above_idle,
+            calls_us=(timing.baseline_us, timing.candidate_us),
+        )
+        checker.settle()
+        checker.compare_pending()
+        checker.finish()
+    finally:
+        checker.let_go()
+    return {
+        **ratio.as_fields(),
+        "best_baseline": baseline.name,
+        "launch": "captured" if captured else "eager",
+        "harness_joules": harness.joules_above_idle,
+    }
+
+
+def _calls(
+    session: TaskSession, side: Side, rival: Side, timing: measure.Timing, metas: tuple[Any, ...]
+) -> int:
+    """As many as fit, up to some milliseconds: what lies between blocks should be short beside them."""
+    each_us = max(min(timing.candidate_us, timing.baseline_us), 1.0)
+    wanted = math.ceil(_LONGER * session.fleet.device.block_target_us / each_us)
+    return max(1, min(wanted, _MOST_CALLS, side.most_calls(metas), rival.most_calls(metas)))
+
+
+def _step(session: TaskSession, side: Side, baseline: Baseline, calls: int, *, captured: bool) -> Step:
+    def run() -> int:
+        session.run(side, baseline, calls, chained=True, captured=captured)
+        return calls
+
+    return run
+
+
+def _candidate_step(checker: Checker, calls: int) -> Step:
+    """Blocks of the candidate, of which some are verified; which of them is drawn before each, and nothing tells it."""
+    side = checker.side
+
+    def run() -> int:
+        if secrets.randbelow(_VERIFIED) == 0:
+            checker.run(calls)
+        else:
+            side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=checker.captured, calls=calls)
+            side.fill(calls)
+            side.block(calls, _CALL_SECONDS, chained=True, captured=checker.captured)
+        return calls
+
+    return run

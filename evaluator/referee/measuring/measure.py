@@ -1,0 +1,456 @@
+"""Speed at one shape: the candidate and the best baseline in turn, every block of the candidate verified.
+
+A block is a chain of calls: what call i returned decides how the input of call i+1 is refreshed, so that calls cannot
+be computed ahead, batched or filled in late. Which call is verified is drawn after the process was stopped. What the harness
+itself costs (starting, stopping, chaining) is learnt from blocks of the baseline's process that compute nothing, and
+taken off both sides alike; nothing that the candidate does can enlarge it.
+
+The sides alternate strictly. In ABBA order one side runs twice in a row and finds its memory still in the caches, while
+the other never does, because its blocks are verified in between: 1.5 % in its disfavor, measured on two cores.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import statistics
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from evaluator.referee.measuring.ceiling import check_written
+from evaluator.referee.measuring.verify import Checker
+from evaluator.referee.session.baseline_ranking import calls_to_guess_by, fewest_calls, guess_us
+from evaluator.referee.session.expectation import Case
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.timing.cycles import QuadClock, confirmed, in_cycles
+from evaluator.timing.statistics import decide, median_interval
+from evaluator.verdict import Finding
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure one shape.
+
+    Attributes:
+        looks: quads after which it may stop; fixed beforehand, since peeking at will inflates errors.
+        half_width: half of the interval's width, relative, at which it stops.
+        max_seconds: it stops here in any case.
+        until_decided: it also stops when the interval says faster or slower and fewer than half of the quads were
+            disturbed: a few quads that agree by luck in a storm decide nothing.
+        blocks: how long blocks are, in multiples of what the device needs.
+    """
+
+    looks: tuple[int, ...]
+    half_width: float
+    max_seconds: float
+    until_decided: bool = False
+    blocks: float = 1.0
+
+
+EFFORTS = {
+    "screen": Effort((6, 12, 24), 0.015, 0.5, True),
+    # Of one pair of processes out of several, see :mod:`evaluator.referee.measuring.pairs`.
+    "confirm": Effort((6,), 0.004, 0.4, blocks=2.0),
+}
+EFFORTS_GPU = {
+    # Others wait for a GPU's clock, and host-bound calls do not settle in twice the time either.
+    "screen": Effort((6, 12, 24), 0.015, 0.25, True),
+    # Python between launches makes a quad of 20 calls differ by 4 to 8 % (H200), far more than two processes do.
+    "confirm": Effort((6, 12, 24), 0.008, 0.25, blocks=3.0),
+}
+#: Of replays of a CUDA graph in one of several pairs; a quad differs by 0.2 to 1 %.
+EFFORT_CAPTURED = Effort((6, 12), 0.003, 0.2, blocks=2.0)
+#: Of those that find their inputs in the caches, by which nothing is ranked.
+EFFORT_WARM = Effort((6,), 0.003, 0.1, blocks=2.0)
+#: Of all shapes on average, with what lies between two of them: about one second of the clock for eight shapes.
+_SCREEN_MEAN_SECONDS_GPU = 0.125
+
+
+def effort_for(name: str, *, gpu: bool) -> Effort:
+    """What ``screen`` or ``confirm`` means on a device."""
+    return (EFFORTS_GPU if gpu else EFFORTS)[name]
+
+
+class SharedClock:
+    """Shares out the time for which a `screen` may hold a GPU's clock: what one shape did not need is left for the next ones.
+
+    Args:
+        shapes: how many are to be timed.
+        gpu: on a CPU every shape may take all of its own time.
+    """
+
+    def __init__(self, shapes: int, *, gpu: bool) -> None:
+        self._left = shapes
+        self._ends_at = time.monotonic() + shapes * _SCREEN_MEAN_SECONDS_GPU if gpu else math.inf
+
+    def next(self, effort: Effort) -> Effort:
+        """The effort for the next shape."""
+        seconds = max(self._ends_at - time.monotonic(), 0.0) / self._left
+        self._left -= 1
+        return replace(effort, max_seconds=min(effort.max_seconds, seconds))
+
+
+#: A quad is disturbed when one side's two times differ by more than this (log): something else had the cores. The
+#: rule looks at each side against itself, never at the ratio, so it favors neither. A neighbor on the same physical
+#: core slows either side by a factor of 1.5 to 2 for 50 to 200 ms, so quads are shorter than that.
+_DISTURBED = 0.15
+#: So many quads may be disturbed by the candidate alone, and two more for each that is by the baseline, before all of them count.
+_ONE_SIDED = 3
+_MIN_QUADS = 5
+#: Share of the time of a module that only makes one tensor, below which nobody can be, and how often that is looked at before
+#: anybody is accused. On a CPU no Python runs in it: torch's quickest function makes the tensor (0.5 us beside 0.4 of the loop). An
+#: extension in C may take 0.3, and nobody honest may be accused.
+_LEAST_SHARE, _LEAST_PAIRS = 0.75, 9
+_CALL_SECONDS = 60.0
+#: Two blocks (log) of a side that has warmed up, and pairs of blocks after which it counts as warm in any case.
+_SETTLED, _MOST_UNSETTLED = 0.03, 5
+#: Quads of a GPU in which blocks are run that compute nothing.
+_NULLS = 6
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Result at one shape; times in microseconds per call."""
+
+    baseline: str
+    baseline_us: float
+    candidate_us: float
+    speedup: float
+    ci95: tuple[float, float]
+    decision: str
+    log_ratios: tuple[float, ...]
+    calls: int
+    disturbed: int
+    clock: dict[str, Any] | None = None
+    #: Of how many pairs of processes, and what each of them said; see :mod:`evaluator.referee.measuring.pairs`.
+    pairs: tuple[dict[str, Any], ...] = ()
+    #: In most quads the baseline differed from itself by what counts as disturbed.
+    restless: bool = False
+    #: Log ratios in cycles, of the same quads; empty where the clock stood still.
+    cycle_log_ratios: tuple[float, ...] = ()
+    cycles: dict[str, Any] | None = None
+
+    def as_fields(self) -> dict[str, Any]:
+        """For a verdict's ``captured`` and ``warm``."""
+        return {
+            "baseline": self.baseline,
+            "baseline_us": self.baseline_us,
+            "candidate_us": self.candidate_us,
+            "speedup": self.speedup,
+            "ci95": list(self.ci95),
+            "decision": self.decision,
+            "log_ratios": list(self.log_ratios),
+            "pairs": list(self.pairs),
+            "cycles": self.cycles,
+        }
+
+
+def measure(
+    session: TaskSession,
+    shape: OpenShape,
+    side: Side,
+    rivals: list[tuple[Baseline, Side]],
+    outcome: Outcome,
+    earlier: list[Case],
+    effort: Effort,
+    calls: int | None = None,
+    same_slot: bool = False,
+    unseen: list[Checker] | None = None,
+) -> Timing:
+    """Times the candidate in ``side`` against the first of ``rivals``, or the second where that turns out faster.
+
+    Args:
+        session: of the task.
+        shape: where.
+        side: the candidate's.
+        rivals: baselines with the sides where they are ready.
+        outcome: what the correctness checks saw.
+        earlier: their cases.
+        effort: how long.
+        calls: every block is a replay of a CUDA graph of so many calls; by default blocks are eager calls.
+        same_slot: all calls of a block use one slot, so that its contents are in the caches.
+        unseen: gets what still has to look at values of timed outputs (:meth:`Checker.compare_pending`), which needs no clock;
+            None to have it done here.
+
+    Raises:
+        Rejected: a timed output was wrong, or the candidate did not keep still off turn.
+    """
+    captured = calls is not None
+    checker = Checker(session, shape, side, outcome, earlier, captured=captured, same_slot=same_slot)
+    try:
+        timing = _measure(checker, rivals, effort, calls, unseen)
+        checker.finish()
+        return timing
+    finally:
+        checker.let_go()
+
+
+def _measure(
+    checker: Checker,
+    rivals: list[tuple[Baseline, Side]],
+    effort: Effort,
+    calls: int | None,
+    unseen: list[Checker] | None,
+) -> Timing:
+    """See :func:`measure`."""
+    session, shape, side = checker.session, checker.shape, checker.side
+    captured, same_slot = checker.captured, checker.same_slot
+    (baseline, rival), *others = rivals
+    shape.side.process.freeze()
+    for process in (side.process, *(at.process for _, at in rivals)):
+        session.fleet.pin(process)
+    if calls is None:
+        calls = _calls(session, shape, checker, rivals[0], effort)
+    _settle(checker, rivals[0], calls)
+    checker.hold()
+    most = calls if captured else side.most_calls(shape.output_metas)
+    candidate_first = bool(secrets.randbelow(2))
+    learns_first = secrets.randbelow(2)
+    quads: list[_Quad] = []
+    cycles: dict[str, Any] | None = None
+    # The clock while both sides were warmed up says nothing about a quad.
+    checker.clocks.quad()
+    null_ns = secret_calls = 0
+
+    def nothing_ns(at: Side, *, again: bool) -> int:
+        return session.null_ns(
+            at, secret_calls, shape.output_metas, captured=captured, again=again, same_slot=same_slot
+        )
+
+    started = time.monotonic()
+    for look in effort.looks:
+        while sum(not quad.disturbed for quad in quads) < look:
+            if time.monotonic() - started > effort.max_seconds and len(quads) >= _MIN_QUADS:
+                break
+            # What the harness takes is learnt in the baseline's process. On a GPU only in every second quad; in the others the
+            # candidate's does the same for nothing: there whoever ran a moment ago is 1 to 3 % quicker at short blocks. With which
+            # it begins is drawn: of an odd number of quads either side has the more now and then.
+            learns = not side.gpu or len(quads) % 2 == learns_first
+            if learns or not quads:
+                # How long a block is stays secret: a candidate cannot know where it ends.
+                # (That of a graph is in the graph.)
+                secret_calls = min(calls + secrets.randbelow(calls // 4 + 1), most)
+            # It is the same thing every time on a GPU, so a few will do there.
+            again = not side.gpu or len(quads) < _NULLS
+            if not learns and not quads:
+                null_ns = nothing_ns(rival, again=True)
+            # Values wait to be compared until there are many, an even number of them as a rule. Were it always the same of a quad's
+            # two blocks that is verified later, all that work would come before the same side's blocks: 0.7 % for a product of
+            # matrices under a power cap, whose clock recovers meanwhile (H200).
+            late_one = secrets.randbelow(2)
+            ours: list[int] = []
+            theirs: list[int] = []
+            for is_candidate in (candidate_first, not candidate_first) * 2:
+                if is_candidate:
+                    ours.append(checker.run(secret_calls, later=len(ours) == late_one).elapsed_ns)
+                else:
+                    theirs.append(checker.run_rival(rival, baseline, secret_calls).elapsed_ns)
+                if learns != is_candidate and len(ours if is_candidate else theirs) == 1:
+                    took_ns = nothing_ns(side if is_candidate else rival, again=again)
+                    null_ns = null_ns if is_candidate else took_ns
+            # The other rival is there to be noticed should it be the faster one now. When it is asked stays secret.
+            few = 3 * sum(quad.other is not None for quad in quads) <= len(quads)
+            asked = others if few or secrets.randbelow(2) else []
+            other_ns = [checker.run_rival(side_of, b, secret_calls).elapsed_ns for b, side_of in asked]
+            other = other_ns[0] if other_ns else None
+            quads.append(_Quad(secret_calls, ours, theirs, null_ns, other, checker.clocks.quad()))
+        estimate = _estimate([quad.charged(checker.charge_ns) for quad in quads])
+        ratios = estimate.log_ratios
+        speedup, low, high = median_interval(ratios)
+        cycles = in_cycles(estimate.cycle_log_ratios) if checker.clocks.varied else None
+        if time.monotonic() - started > effort.max_seconds:
+            break
+        if len(ratios) < _MIN_QUADS:
+            continue
+        calm = 2 * sum(not quad.disturbed for quad in quads) >= len(quads)
+        if (high - low) / 2 <= effort.half_width * speedup:
+            break
+        if effort.until_decided and calm and confirmed(decide(low, high), cycles) in ("faster", "slower"):
+            break
+    checker.settle()
+    if unseen is not None and sum(other.pending_bytes for other in [*unseen, checker]) <= checker.most_bytes:
+        unseen.append(checker)
+    else:
+        checker.compare_pending()
+    check_written(
+        checker, calls, [(time_ns + checker.charge_ns, q.calls) for q in quads for time_ns in q.ours]
+    )
+    if not captured and not shape.inputs.call.backward and not shape.large:
+        # Not between the quads: whoever ran a moment ago is quicker.
+        _check_least(checker, rival, calls, quads)
+    return Timing(
+        others[0][0].name if estimate.by_other else baseline.name,
+        estimate.theirs_us,
+        estimate.ours_us,
+        speedup,
+        (low, high),
+        confirmed(decide(low, high), cycles) if len(ratios) >= _MIN_QUADS else "undecided",
+        tuple(ratios),
+        calls,
+        sum(quad.disturbed for quad in quads),
+        checker.clocks.facts(),
+        restless=2 * sum(quad.restless for quad in quads) > len(quads),
+        cycle_log_ratios=tuple(estimate.cycle_log_ratios) if cycles else (),
+        cycles=cycles,
+    )
+
+
+def _calls(
+    session: TaskSession, shape: OpenShape, checker: Checker, first: tuple[Baseline, Side], effort: Effort
+) -> int:
+    """Calls of a block that takes the time that the device needs; also warms both sides up."""
+    baseline, rival = first
+    most = checker.side.most_calls(shape.output_metas)
+    checker.run(1)  # loads what later calls find
+    short = checker.run(1)
+    many = calls_to_guess_by(short.elapsed_ns, most)
+    long = checker.run(many)
+    checker.run_rival(rival, baseline, 1)
+    each_us = guess_us(short.elapsed_ns, long.elapsed_ns, many)
+    if baseline.median_us:  # else it has not been timed, as in A/A
+        each_us = min(each_us, max(baseline.median_us, 1.0))
+    calls = math.ceil(effort.blocks * session.fleet.device.block_target_us / each_us)
+    return max(min(fewest_calls(each_us), most), min(calls, most * 4 // 5))
+
+
+def _settle(checker: Checker, first: tuple[Baseline, Side], calls: int) -> None:
+    """Blocks of both sides in turn until each has taken as long as the one before: what still compiles, tunes, loads or wakes up in
+    early calls is no part of a figure."""
+    baseline, rival = first
+    before: list[int] = []
+    for _ in range(_MOST_UNSETTLED):
+        now = [checker.run(calls).elapsed_ns, checker.run_rival(rival, baseline, calls).elapsed_ns]
+        if before and all(abs(math.log(a / b)) <= _SETTLED for a, b in zip(now, before, strict=True)):
+            return
+        before = now
+
+
+def _check_least(checker: Checker, rival: Side, calls: int, quads: list[_Quad]) -> None:
+    """Nobody calls a module and gets a new tensor from it in less time than a module takes that does nothing else.
+
+    Raises:
+        Rejected: the candidate did, again and again in direct comparison; so its calls were not made one after the other
+            through Python, as they are when the baseline is timed.
+    """
+
+    def nothing_ns() -> int:
+        return rival.least_ns(calls, _CALL_SECONDS, same_slot=checker.same_slot)
+
+    mine_ns = statistics.median(time_ns / quad.calls for quad in quads for time_ns in quad.ours)
+    if mine_ns >= _LEAST_SHARE * nothing_ns() / calls:
+        return
+    # That one block may have met a neighbor on the core, which is no fault of the candidate's.
+    pairs = [(checker.run(calls).elapsed_ns, nothing_ns()) for _ in range(_LEAST_PAIRS)]
+    checker.compare_pending()
+    if quicker_than_nothing(pairs):
+        least_ns = statistics.median(least for _, least in pairs) / calls
+        sentence = (
+            f"a call took {mine_ns / 1e3:.2f} us with the harness, where a module that does nothing but make one tensor "
+            f"takes {least_ns / 1e3:.2f} us: its calls are not made one by one"
+        )
+        raise Rejected("cheating", sentence, (Finding("quicker_than_nothing", "cheat", sentence),))
+
+
+def quicker_than_nothing(pairs: list[tuple[int, int]]) -> bool:
+    """Whether blocks of a candidate (first, in ns) are beyond doubt quicker than ones that do nothing (second).
+
+    All pairs but one must say so. Neighbors on the core slow either block, for longer than a pair takes.
+    """
+    return sum(mine < _LEAST_SHARE * least for mine, least in pairs) >= len(pairs) - 1
+
+
+def _differ(times_ns: list[int]) -> bool:
+    first, second = times_ns
+    return abs(math.log(first / second)) > _DISTURBED
+
+
+@dataclass(frozen=True)
+class _Quad:
+    """Two blocks of either side in turn, one that computes nothing, and one of the other rival; all of the same length.
+
+    Times are in ns.
+    """
+
+    calls: int
+    ours: list[int]
+    theirs: list[int]
+    null: int
+    other: int | None = None
+    clock: QuadClock = field(default_factory=QuadClock)
+
+    @property
+    def disturbed(self) -> bool:
+        return self.restless or _differ(self.ours)
+
+    @property
+    def restless(self) -> bool:
+        """Disturbed as far as a candidate has no say in it."""
+        return self.clock.moved or _differ(self.theirs)
+
+    def charged(self, charge_ns: int) -> _Quad:
+        """The same with so much added to each of the candidate's blocks."""
+        return replace(self, ours=[time_ns + charge_ns for time_ns in self.ours]) if charge_ns else self
+
+    @property
+    def us_per_call(self) -> tuple[float, float, float]:
+        """Candidate, baseline and other rival (NaN if there is none), without what the harness itself takes."""
+        # It is its own measurement with its own noise: never let it decide more than half of a figure.
+        null = min(self.null, min(*self.ours, *self.theirs) / 2)
+        return (
+            (sum(self.ours) / 2 - null) / self.calls / 1e3,
+            (sum(self.theirs) / 2 - null) / self.calls / 1e3,
+            math.nan if self.other is None else max(self.other - null, self.other / 2) / self.calls / 1e3,
+        )
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """What the quads say, against the faster of the rivals."""
+
+    log_ratios: list[float]
+    cycle_log_ratios: list[float]
+    ours_us: float
+    theirs_us: float
+    by_other: bool
+
+
+def _estimate(quads: list[_Quad]) -> _Estimate:
+    """Log ratio of every undisturbed quad, and the medians of both sides' microseconds per call."""
+    asked = [quad for quad in quads if quad.other is not None]
+    # From all of them: which quads count as disturbed is partly in the candidate's hand.
+    # Only when it is surely faster: the better of two that are alike is the luckier one, and made candidates look 3 % slower.
+    by_other = len(asked) > 1 and median_interval([_advantage(quad) for quad in asked])[1] > 1.0
+    counted = asked if by_other else quads
+    used = [quad for quad in counted if not quad.disturbed]
+    if len(used) < _MIN_QUADS or _picks(counted):
+        used = counted
+    times = np.array([quad.us_per_call for quad in used])
+    theirs = times[:, 2 if by_other else 1]
+    ours_us = float(np.median(times[:, 0]))
+    log_ratios = np.log(theirs / times[:, 0])
+    cycle_log_ratios = log_ratios + np.array([quad.clock.log_ratio for quad in used])
+    return _Estimate(
+        log_ratios.tolist(), cycle_log_ratios.tolist(), ours_us, float(np.median(theirs)), by_other
+    )
+
+
+def _picks(quads: list[_Quad]) -> bool:
+    """Whether the candidate's blocks differ from themselves more often than the baseline's by chance.
+
+    It can tell when it was slow, and have just those quads not count by being slower still in their second block: 1 to 2 % to its
+    favor where blocks vary by 3 to 5 %. What disturbs from outside meets either side alike.
+    """
+    by_baseline = sum(quad.restless for quad in quads)
+    return sum(quad.disturbed for quad in quads) - by_baseline > 2 * by_baseline + _ONE_SIDED
+
+
+def _advantage(quad: _Quad) -> float:
+    """By how much (log) the other rival was faster than the first."""
+    _, first, other = quad.us_per_call
+    return math.log(first / other)

@@ -1,0 +1,351 @@
+"""Timed blocks of the candidate, verified: every block runs here, and one call of each, drawn afterwards, must be right."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.errors import RoleReported
+from evaluator.oracle.compare import compare, contract, dense
+from evaluator.referee.checking import large
+from evaluator.referee.checking.correctness import wrong
+from evaluator.referee.checking.kept_alive import Holding, most_held
+from evaluator.referee.checking.watch import Watch
+from evaluator.referee.session.expectation import Case, case_of, own_result
+from evaluator.referee.session.outcome import Outcome, Rejected
+from evaluator.referee.session.task_session import TaskSession
+from evaluator.referee.sides.block import Block
+from evaluator.referee.sides.chain_links import broken_links
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
+from evaluator.referee.sides.side import Drawn, Side
+from evaluator.roles.frames import TensorMeta
+from evaluator.roles.process import RoleProcess
+from evaluator.timing.cycles import Clocks
+from evaluator.verdict import Finding
+
+_CALL_SECONDS = 60.0
+#: The finding on who ran while it was stopped.
+LATE_STOP = "ran_while_stopped"
+#: CPU time that a stopped process may have used over all its stops, and for each of them: bookkeeping of the kernel, which on a busy
+#: machine came to 0.5 ms in some hundreds of stops of an honest process.
+_MOST_WHILE_STOPPED_US, _MOST_PER_STOP_US = 500.0, 2.0
+#: One block in so many is looked into while it runs: few enough that a median does not notice, and dozens are timed.
+_GLANCES = 8
+#: Drawn outputs wait to be compared until there are so many of them, or so many bytes (of the host, of a device).
+_PENDING = 16
+_PENDING_BYTES = (32 << 20, 512 << 20)
+#: Of so many comparisons one sends a random output to the oracle, whatever it looks like.
+_ORACLE_ONE_IN = 4
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What is kept of a block as it was when its clock stopped: its drawn call, the one before, what the slot got and held, and
+    after how many calls the chain does not go on."""
+
+    block: Block
+    call: int
+    spans: list[Any]
+    spans_before: list[Any]
+    drawn: Drawn
+    held: list[Any]
+    broken_links: int
+
+
+class Checker:
+    """Runs the candidate's blocks and verifies one randomly drawn call of each.
+
+    Contract and chain at once; the values some blocks later, several in one block of the reference.
+
+    Args:
+        session: of the task.
+        shape: where it is timed.
+        side: the candidate's.
+        outcome: gets the number of checks; its bounds are those of the correctness cases.
+        earlier: those cases, so that an old answer is recognized.
+        captured: whether blocks are replays of a CUDA graph.
+        same_slot: whether all calls of a block use one slot, see :mod:`evaluator.referee.measuring.warm`.
+    """
+
+    def __init__(
+        self,
+        session: TaskSession,
+        shape: OpenShape,
+        side: Side,
+        outcome: Outcome,
+        earlier: list[Case],
+        *,
+        captured: bool = False,
+        same_slot: bool = False,
+    ) -> None:
+        self.session = session
+        self.shape = shape
+        self.side = side
+        self.outcome = outcome
+        self.earlier = earlier
+        self.captured = captured
+        self.same_slot = same_slot
+        self.clocks = Clocks(session.fleet.device.clock)
+        #: What the shortest of the blocks took for a call, in ns, of the candidate's (True) and of baselines.
+        self._least_call_ns: dict[bool, float] = {}
+        self._unverified: _Taken | None = None
+        #: Which outputs live on, as soon as :meth:`hold` says so.
+        self._holding = Holding(side, shape, 0)
+        self._watch = Watch(session.fleet.keeper, side.process)
+        self._pending: list[tuple[tuple[TensorMeta, ...], list[Any], list[Any]]] = []
+
+    def run(self, calls: int, *, later: bool = False) -> Block:
+        """One verified block; with ``later`` it is verified when the next block of a baseline has run, or by :meth:`settle`.
+
+        To verify takes the referee's time and the device's, and the caches remember it. So that not one side alone runs after that,
+        half of the blocks are verified before the rival's next block and half behind it. What is verified is copied at once in
+        either case: what fills outputs late must not get the rival's turn to do it in.
+        """
+        self.settle()
+        self._check_rest()
+        self._holding.look()
+        try:
+            block = self._block(calls)
+        except RoleReported as failure:
+            # Later its outputs of earlier blocks would be lost.
+            if self.captured or self._holding.begun or not self.side.grows_for(failure):
+                raise
+            return self.run(calls, later=later)
+        self._note(self.side, block)
+        self._watch.after(self.side)
+        self._check_contract(block)
+        if self.shape.large:
+            self._checked_links(self.side, block)
+            self.clocks.after_block(mine=True)
+            self._inspect()
+            large.verify(self.shape, self.side, block, self.outcome)
+            return block
+        taken = self._taken(self.side, block)
+        self.clocks.after_block(mine=True)
+        self._inspect()
+        self._unverified = taken
+        if not later:
+            self.settle()
+        return block
+
+    def _block(self, calls: int) -> Block:
+        """One block with fresh contents, as it is timed."""
+        side = self.side
+        slots = 1 if self.same_slot else calls
+        side.ready(_CALL_SECONDS, warm="eager", poison=0, captured=self.captured, calls=slots)
+        if self.shape.large:
+            large.spoil_outputs(side)
+        side.fill(slots)
+        self._watch.before(side)
+        return side.block(
+            calls,
+            _CALL_SECONDS,
+            chained=True,
+            captured=self.captured,
+            same_slot=self.same_slot,
+            glance=lambda: self._glance(side.process, calls),
+        )
+
+    def settle(self) -> None:
+        """Verifies the last block, if that has not been done."""
+        taken, self._unverified = self._unverified, None
+        if taken is not None:
+            self._verify(taken)
+            self._check_rest()
+
+    def hold(self) -> None:
+        """From now on outputs of some calls live on. Not those of replays: each writes where the one before has written."""
+        if not self.captured and not self.shape.large:
+            most = most_held(self.side, self.shape.output_metas)
+            self._holding = Holding(self.side, self.shape, most)
+
+    def finish(self) -> None:
+        """Looks at outputs that have lived on since their blocks.
+
+        Raises:
+            Rejected: they are not what they were.
+        """
+        self._holding.finish()
+
+    def let_go(self) -> None:
+        """Nothing is timed any more: no process need keep outputs."""
+        self._holding.let_go()
+
+    def _inspect(self) -> None:
+        """A block has ended: the candidate, which is stopped, must have left its harness as it was and nothing that runs."""
+        process = self.side.process
+        if process.landmarks is not None:
+            process.landmarks.check()
+        if process.stop_others():
+            sentence = "it left a process of its own running between calls: end what it starts before forward returns"
+            raise Rejected(
+                "contract_violation", sentence, (Finding("background_process", "error", sentence),)
+            )
+
+    def _glance(self, running: RoleProcess, calls: int) -> None:
+        """At a random moment of some of the blocks; not where the process waits for the core that this would take from it.
+
+        While a baseline runs, too: to read takes up to 0.5 ms of a core, and on a busy machine whoever runs then is slower.
+        """
+        landmarks = self.side.process.landmarks
+        if landmarks is not None and not running.pinned and secrets.randbelow(_GLANCES) == 0:
+            landmarks.check_within(
+                running, calls * self._least_call_ns.get(running is self.side.process, 0.0)
+            )
+
+    def _note(self, side: Side, block: Block) -> None:
+        # A graph's replay runs none of the candidate's code.
+        if not self.captured:
+            self._watch.got_ready(side, block)
+        mine, each_ns = side.process is self.side.process, block.elapsed_ns / block.calls
+        self._least_call_ns[mine] = min(self._least_call_ns.get(mine, each_ns), each_ns)
+
+    def _check_rest(self) -> None:
+        """What ran while it was stopped could have filled outputs late, read the next contents early or slowed the rival."""
+        process = self.side.process
+        ran_us = process.check_rest() / 1e3
+        if ran_us > _MOST_WHILE_STOPPED_US + _MOST_PER_STOP_US * process.stops:
+            sentence = f"its process went on for {ran_us:.0f} us of CPU time while it was stopped"
+            raise Rejected("cheating", sentence, (Finding(LATE_STOP, "cheat", sentence),))
+
+    @property
+    def charge_ns(self) -> int:
+        """See :attr:`evaluator.referee.checking.watch.Watch.charge_ns`."""
+        return self._watch.charge_ns
+
+    def run_rival(self, rival: Side, baseline: Baseline, calls: int) -> Block:
+        """One block of a baseline, for which the candidate has to keep still."""
+        block = self.session.run(
+            rival,
+            baseline,
+            calls,
+            chained=True,
+            captured=self.captured,
+            same_slot=self.same_slot,
+            glance=lambda: self._glance(rival.process, calls),
+        )
+        self._note(rival, block)
+        self._watch.before(rival)
+        self._watch.after(rival)
+        # As after the candidate's: how long a device has been idle decides how fast its clock is, and what has run since what its
+        # caches hold.
+        if self.shape.large:
+            large.mimic(self.shape)
+        else:
+            self._taken(rival, block)
+        self.clocks.after_block(mine=False)
+        self._inspect()
+        self.settle()
+        return block
+
+    def _check_contract(self, block: Block) -> None:
+        """Not of a baseline: forms of the reference may lay outputs out otherwise (copies of a graph's), for which nobody is to blame."""
+        metas, wanted = block.report.metas, self.shape.output_metas
+        broken = next((b for b in map(contract, metas, wanted) if b), None)
+        if broken or len(metas) != len(wanted):
+            sentence = (
+                f"in a timed block {broken or 'the number of outputs changes: return as many in each call'}"
+            )
+            raise Rejected("contract_violation", sentence, (Finding("output_contract", "error", sentence),))
+
+    def _taken(self, side: Side, block: Block) -> _Taken:
+        """Copies what is verified of a block: a call that nobody could have known would be drawn, and the link that led to it."""
+        call = self._holding.draw(side, block.calls)
+        spans = side.outputs(block, call)
+        self._holding.note(side, block, call, spans)
+        return _Taken(
+            block,
+            call,
+            spans,
+            side.outputs(block, call - 1) if side.chained and call else [],
+            side.drawn,
+            side.contents(0 if self.same_slot else call),
+            broken_links(side, block) if side.chained else 0,
+        )
+
+    def _verify(self, taken: _Taken) -> None:
+        """Checks the drawn call, and that the chain led to it."""
+        side, shape = self.side, self.shape
+        block, call, spans = taken.block, taken.call, taken.spans
+        states = [block.first_state, *block.report.states]
+        if side.chained:
+            links = [(call, spans), (call - 1, taken.spans_before)][: 2 if call else 1]
+            if taken.broken_links or not all(
+                side.follows(outputs, states[at], states[at + 1]) for at, outputs in links
+            ):
+                raise _broken()
+        contents, final = self._rebuilt(taken, states)
+        if not side.same(taken.held, final):
+            sentence = "in a timed block it changed its inputs or skipped their refresh"
+            raise Rejected("cheating", sentence, (Finding("input_tampered", "cheat", sentence),))
+        self._pending.append((block.report.metas, spans, contents))
+        # The reference's outputs are copied behind its pool, as the oracle's are, which are at least as large.
+        most = min(_PENDING, shape.side.slot_count, shape.side.most_kinds(shape.output_metas))
+        if len(self._pending) == most or self.pending_bytes > self.most_bytes:
+            self.compare_pending()
+
+    @staticmethod
+    def _checked_links(side: Side, block: Block) -> None:
+        if side.chained and broken_links(side, block):
+            raise _broken()
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits to be compared takes."""
+        each_bytes = self.shape.inputs.input_bytes + sum(meta.span_bytes for meta in self.shape.output_metas)
+        return len(self._pending) * each_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """How much may wait to be compared."""
+        return _PENDING_BYTES[self.side.gpu]
+
+    def _rebuilt(self, taken: _Taken, states: list[int]) -> tuple[list[Any], list[Any]]:
+        """What the drawn call must have seen, and what its slot must hold after the block, given the states before each call."""
+        side, drawn, call = self.side, taken.drawn, taken.call
+        if self.same_slot:
+            return side.refreshed(drawn, 0, states[: call + 1]), side.refreshed(drawn, 0, states[:-1])
+        contents = side.refreshed(drawn, call, [states[call]])
+        return contents, contents
+
+    def compare_pending(self) -> None:
+        """A quick look against the reference's own results; what looks wrong goes to the float64 oracle, and now and then what does not.
+
+        Raises:
+            Rejected: a drawn output was wrong.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        reference = self.shape.side
+        self.side.process.freeze()
+        own_block = reference.call([contents for _, _, contents in pending], _CALL_SECONDS)
+        own_metas = own_block.report.metas
+        doubtful = []
+        # What small rows hold, the quick look does not see.
+        drawn = secrets.randbelow(len(pending) * _ORACLE_ONE_IN)
+        for slot, (metas, spans, contents) in enumerate(pending):
+            own_spans = reference.outputs(own_block, slot)
+            self.outcome.checks += 1
+            agrees = reference.agree(spans, metas, own_spans, own_metas, self.outcome.bounds)
+            if not agrees or slot == drawn:
+                doubtful.append((metas, spans, contents))
+        # Afterwards: the oracle's block replaces the outputs that were read above.
+        for metas, spans, contents in doubtful:
+            self._judge(metas, spans, contents)
+
+    def _judge(self, metas: tuple[TensorMeta, ...], spans: list[Any], contents: list[Any]) -> None:
+        """The float64 oracle's word on an output that differs from the reference's."""
+        case = case_of(self.shape, own_result(self.shape, "timed", contents), [])
+        values = [dense(span, meta) for span, meta in zip(spans, metas, strict=True)]
+        for value, expected in zip(values, case.expected, strict=True):
+            comparison = compare(value, expected, slack=2.0)
+            if not comparison.ok:
+                rejected = wrong(self.shape, case, comparison, values, self.earlier)
+                raise Rejected(rejected.word, "in a timed call: " + rejected.sentence, rejected.findings)
+
+
+def _broken() -> Rejected:
+    sentence = "in a timed block the chain between its calls does not follow from its outputs: they were not computed one after the other"
+    return Rejected("cheating", sentence, (Finding("broken_chain", "cheat", sentence),))

@@ -1,0 +1,251 @@
+"""The referee's own work on a GPU: fresh contents, copies of outputs, and a watch for foreign work.
+
+Nothing here runs anybody else's code. Contents are written while every role is stopped, so nobody can read them before
+the clock starts; outputs are read in the memory itself after the clock has stopped. That no kernel goes on meanwhile,
+which a stopped process may have left behind, is seen by the time that a tiny kernel of ours takes: 17 us alone, 0.9 to
+2.4 ms while another process computes (H200, docs/timing.md).
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluator.content.pools import Array, Mixed, TensorInput
+from evaluator.referee.memory.lending import Lender
+from evaluator.roles import device_chain
+from evaluator.roles.arena import sealed_text
+from evaluator.roles.device_chain import States
+from evaluator.roles.frames import Addresses
+
+_BUSY_US = 500.0
+_TRIES = 5
+#: More than a cache holds.
+_SCRATCH_BYTES = 160 << 20
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a tiny kernel of ours met.
+
+    Attributes:
+        first_us: how long the first one took: with the end of whatever ran, and the switch from it to us; with the writing of
+            contents where that came before.
+        busy: that one after the other was held up.
+    """
+
+    first_us: float
+    busy: bool
+
+
+class Keeper(Lender):
+    """One per referee of a GPU.
+
+    Args:
+        library: path of the compiled `pool.c`, None without a C compiler.
+    """
+
+    def __init__(self, library: str | None) -> None:
+        torch.cuda.init()
+        super().__init__(library)
+        self._cell = torch.zeros(64, device="cuda")
+        properties = torch.cuda.get_device_properties(0)
+        #: Multiprocessors, and bytes of the second-level cache.
+        self.processors, self.cache_bytes = properties.multi_processor_count, properties.L2_cache_size
+        self._code = device_chain.compiled()
+        device_chain.load(self._code)
+        # Kept from the start: a candidate may take all the memory that there is.
+        self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32, device="cuda")
+        self._draws: dict[int, tuple[TensorInput, list[torch.Tensor], torch.Tensor]] = {}
+        self._states = States(1)
+        self._bits = torch.Generator(device="cuda").manual_seed(secrets.randbits(63))
+        #: What :meth:`link_us` said, by what it depends on: 5 to 10 ms of somebody's clock each time.
+        self.links_us: dict[tuple[Any, ...], float] = {}
+        for _ in range(20):
+            self.foreign_us()
+
+    def code(self) -> int:
+        """A descriptor of the chain's machine code, for a role."""
+        return sealed_text(self._code)
+
+    # -- foreign work ------------------------------------------------------------------------------------------
+
+    def foreign_us(self) -> float:
+        """Microseconds that a tiny kernel takes, from the launch to its end."""
+        started = time.perf_counter_ns()
+        self._cell.add_(1)
+        torch.cuda.synchronize()
+        return (time.perf_counter_ns() - started) / 1e3
+
+    def look(self, began_ns: int | None = None) -> Look:
+        """Whether anybody else's work runs on the device now.
+
+        Args:
+            began_ns: when our own work began that counts with the first kernel, by :func:`time.perf_counter_ns`; now by default.
+        """
+        began_ns = began_ns or time.perf_counter_ns()
+        self.foreign_us()
+        first_us = (time.perf_counter_ns() - began_ns) / 1e3
+        for _ in range(_TRIES):
+            elapsed_us = self.foreign_us()
+            if elapsed_us < _BUSY_US:
+                return Look(first_us, busy=False)
+        return Look(first_us, busy=True)
+
+    # -- contents ----------------------------------------------------------------------------------------------
+
+    def _on_device(self, tensor: TensorInput) -> torch.Tensor:
+        """The addresses of an input's draws on the device, brought there where they were drawn on the host."""
+        known = self._draws.get(id(tensor))
+        if known is None:
+            draws = [draw if tensor.on_device else upload(draw) for draw in tensor.draws]
+            addresses = torch.tensor([draw.data_ptr() for draw in draws], device="cuda")
+            known = self._draws[id(tensor)] = (tensor, draws, addresses)
+        return known[2]
+
+    def forget(self, tensors: list[TensorInput]) -> None:
+        """Gives the memory of these inputs' draws back."""
+        for tensor in tensors:
+            self._draws.pop(id(tensor), None)
+
+    def fill(self, targets: list[tuple[TensorInput, int]], stride_bytes: int, drawn: list[Mixed]) -> None:
+        """Writes drawn contents; does not wait.
+
+        Args:
+            targets: inputs with the addresses of their first contents.
+            stride_bytes: from one content of an input to the next.
+            drawn: per input what was drawn of it.
+        """
+        # What is mixed into nothing is named all the same, and never read.
+        windows = [
+            [one.draws, one.offsets, *(one[2:4] if one.masks is not None else one[:2])] for one in drawn
+        ]
+        numbers = torch.from_numpy(np.array(windows, dtype=np.int64)).to("cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        for (tensor, target), one, rows in zip(targets, drawn, numbers, strict=True):
+            if tensor.turned:
+                self._fill_turned(tensor, target, stride_bytes, one)
+            elif tensor.size:
+                addresses = self._on_device(tensor)
+                device_chain.fill(
+                    target,
+                    stride_bytes,
+                    addresses,
+                    rows,
+                    one.masks,
+                    tensor.size,
+                    tensor.source_size,
+                    tensor.meta.item_bytes,
+                    stream,
+                )
+
+    def _fill_turned(self, tensor: TensorInput, target: int, stride_bytes: int, drawn: Mixed) -> None:
+        self._on_device(tensor)
+        draws, none = self._draws[id(tensor)][1], torch.zeros((4, 1), dtype=torch.int64, device="cuda")
+        for index, (draw, seed) in enumerate(zip(drawn.draws, drawn.offsets, strict=True)):
+            content = tensor.turned_on_device(draws[int(draw)], int(seed))
+            address = torch.tensor([content.data_ptr()], device="cuda")
+            sizes = tensor.size, tensor.size, tensor.meta.item_bytes
+            device_chain.fill(target + index * stride_bytes, 0, address, none, None, *sizes, _stream())
+
+    def draw_bits(self, rows: int, words: int) -> torch.Tensor:
+        """Random words of 64 bits, shape (rows, words), int64: a content of a gigabyte needs 32 million of these bits."""
+        least, most = -(1 << 63), (1 << 63) - 1
+        return torch.randint(least, most, (rows, words), device="cuda", generator=self._bits)
+
+    def refresh(self, rows: list[tuple[int, ...]], states: Sequence[int]) -> None:
+        """Replaces elements as the chain does in each of these states, one after the other."""
+        table = device_chain.tables([rows])[0]
+        States(len(states)).replay([_signed(state) for state in states], table, _stream())
+        torch.cuda.synchronize()
+
+    def digest(self, outputs: list[torch.Tensor], state: int, when: int) -> int:
+        """The chain's state after a call with these outputs (flat bytes) whose link began then."""
+        self._states.begin(_signed(state))
+        stream = torch.cuda.current_stream().cuda_stream
+        spans = [(output.data_ptr(), output.numel()) for output in outputs]
+        self._states.link(0, spans, None, stream, when)
+        return self._states.read(1)[0]
+
+    def broken(self, addresses: Addresses, lengths_bytes: list[int], states: list[int]) -> int:
+        """After how many calls of a block the claimed state does not follow, see :func:`evaluator.roles.device_chain.broken`."""
+        return device_chain.broken(addresses, lengths_bytes, states, _stream())
+
+    def link_us(self, slots: list[list[tuple[int, ...]]], outputs_bytes: list[int]) -> float:
+        """Microseconds that the device takes for one link of the chain.
+
+        Args:
+            slots: rows for :func:`evaluator.roles.device_chain.tables`, one list per slot.
+            outputs_bytes: size of each output.
+        """
+        outputs = [torch.empty(max(length, 16), dtype=torch.uint8, device="cuda") for length in outputs_bytes]
+        tables = device_chain.tables(slots)
+        states = States(len(tables))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            stream = torch.cuda.current_stream().cuda_stream
+            for call, table in enumerate(tables):
+                spans = [(t.data_ptr(), length) for t, length in zip(outputs, outputs_bytes, strict=True)]
+                states.link(call, spans, table, stream)
+        elapsed_us = []
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            elapsed_us.append(start.elapsed_time(end) * 1e3 / len(tables))
+        return float(statistics.median(elapsed_us))
+
+    def chill(self) -> None:
+        """Leaves nothing of what was written before in the caches; does not wait."""
+        self._scratch.zero_()
+
+    def write_rate(self) -> float:
+        """Bytes per second that the device writes at its best: to its L2 cache, or through it to memory."""
+        rates = []
+        for length_bytes, times in ((4 << 20, 32), (16 << 20, 16), (32 << 20, 8), (_SCRATCH_BYTES, 4)):
+            part = self._scratch[: length_bytes // 4]
+            # Two kernels: which of them is the quicker one depends on the size.
+            for write in (part.zero_, lambda part=part: part.fill_(1.0)):
+                rates.append(length_bytes / _replayed_s(write, times))
+        return max(rates)
+
+
+def _replayed_s(work: Callable[[], object], times: int) -> float:
+    """Seconds that some device work takes at its best, one after the other without waiting for the host."""
+    work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+    elapsed_ms = []
+    for _ in range(4):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        elapsed_ms.append(start.elapsed_time(end))
+    return float(min(elapsed_ms)) / 1e3 / times
+
+
+def upload(values: Array) -> torch.Tensor:
+    """Host values as flat bytes on the device."""
+    return torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)).to("cuda")
+
+
+def _stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def _signed(state: int) -> int:
+    """A 64-bit state as torch's int64 holds it."""
+    return state - (1 << 64) if state >= 1 << 63 else state

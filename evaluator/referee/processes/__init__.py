@@ -1,0 +1,1 @@
+"""The confined processes of a referee, and the files that they make."""

@@ -1,0 +1,153 @@
+"""Which way to run the reference is the fastest at a shape: all are timed in turn, and remembered times are tried again."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Protocol
+
+from evaluator.referee.processes.fleet import Fleet
+from evaluator.referee.sides.block import Block
+from evaluator.referee.sides.open_shape import Baseline, OpenShape
+from evaluator.referee.sides.side import Side
+from evaluator.roles.frames import TensorMeta
+
+#: Calls of the shortest block. Of calls that take very long, a block of two tells as much.
+_MIN_CALLS, _MIN_LONG_CALLS, _LONG_CALL_US = 4, 2, 20_000
+#: Calls of a block that tells how long one takes.
+_MANY_CALLS = 16
+#: A baseline this much slower (log) than the leader after three rounds has no part in the next ones.
+_CLEARLY_SLOWER = 0.35
+_HOPELESS = 2.0
+#: Calls take at least this part of a long block.
+_LEAST_PART = 0.05
+#: Rounds that confirm remembered times, and how far off (relative) they may be.
+_PROBES, _REMEMBERED_WITHIN = 5, 0.03
+
+
+class Timing(Protocol):
+    """What times blocks of baselines."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The processes and their device."""
+
+    def run(self, side: Side, baseline: Baseline, calls: int, *, chained: bool) -> Block:
+        """One block with fresh contents."""
+
+    def null_ns(self, side: Side, calls: int, metas: tuple[TensorMeta, ...]) -> int:
+        """What the harness itself takes of a block."""
+
+
+def still_holds(session: Timing, shape: OpenShape) -> bool:
+    """Whether a few rounds now find the leader's time, and its lead over the next, as they are remembered."""
+    rivals, side = shape.contenders[:2], shape.side
+    leader = rivals[0]
+    session.fleet.pin(side.process)
+    calls = math.ceil(session.fleet.device.block_target_us / 2 / leader.median_us)
+    most = side.most_calls(shape.output_metas)
+    calls = max(min(fewest_calls(leader.median_us), most), min(calls, most))
+    for baseline in rivals:
+        session.run(side, baseline, calls, chained=True)
+    rounds = [
+        {b.name: session.run(side, b, calls, chained=True).elapsed_ns for b in rivals} for _ in range(_PROBES)
+    ]
+    median_ns = statistics.median(turn[leader.name] for turn in rounds)
+    null_ns = statistics.median(session.null_ns(side, calls, shape.output_metas) for _ in range(_PROBES))
+    now_us = (median_ns - min(null_ns, median_ns / 2)) / calls / 1e3
+    off = [abs(math.log(now_us / leader.median_us))]
+    for baseline in rivals[1:]:
+        lead_ns = median_ns * math.exp(_relative(rounds, baseline.name, [leader.name])) - median_ns
+        remembered_ns = (baseline.median_us - leader.median_us) * calls * 1e3
+        off.append(abs(lead_ns - remembered_ns) / median_ns)
+    return max(off) <= _REMEMBERED_WITHIN
+
+
+def rank(session: Timing, shape: OpenShape) -> None:
+    """Times every baseline in turn, round by round, so that drift hits all alike; the fastest get more rounds.
+
+    Choosing a baseline that is not the fastest would flatter every candidate, so this must not be left to noise:
+    all get blocks of the same length, near rivals are told apart again, and times are only compared within a
+    round, which is shorter than the seconds for which a neighbor slows this machine.
+    """
+    rivals = shape.working
+    everybody, side = list(rivals), shape.side
+    session.fleet.pin(side.process)
+    guesses_us = {baseline.name: _guess_us(session, shape, baseline) for baseline in rivals}
+    least_us = min(guesses_us.values())
+    calls = math.ceil(session.fleet.device.block_target_us / 2 / least_us)
+    most = side.most_calls(shape.output_metas)
+    calls = max(min(fewest_calls(least_us), most), min(calls, most))
+    rounds: list[dict[str, int]] = []
+    nulls_ns: list[int] = []
+    for count, keep in ((3, 3), (4, 2), (6, 1)):
+        for _ in range(count):
+            rounds.append({b.name: session.run(side, b, calls, chained=True).elapsed_ns for b in rivals})
+            nulls_ns.append(session.null_ns(side, calls, shape.output_metas))
+            rivals = without_hopeless(rounds, rivals)
+        names = [baseline.name for baseline in rivals]
+        score = {name: _relative(rounds, name, names) for name in names}
+        near = min(score.values()) + _CLEARLY_SLOWER
+        rivals = sorted((b for b in rivals if score[b.name] <= near), key=lambda b: score[b.name])[:keep]
+        if len(rivals) == 1:
+            break
+    best = rivals[0]
+    median_ns = statistics.median(turn[best.name] for turn in rounds)
+    null_ns = min(statistics.median(nulls_ns), median_ns / 2)
+    for baseline in everybody:
+        ratio = math.exp(_relative(rounds, baseline.name, [best.name]))
+        baseline.median_us = (median_ns * ratio - null_ns) / calls / 1e3
+    times_us = {baseline.name: baseline.median_us for baseline in everybody}
+    for baseline in shape.baselines:
+        baseline.median_us = times_us.get(baseline.same_as, baseline.median_us)
+
+
+def without_hopeless(rounds: list[dict[str, int]], rivals: list[Baseline]) -> list[Baseline]:
+    """Without those whose shortest block so far took more than `_HOPELESS` times as long as another's longest.
+
+    Two threads of a tiny module can take 50 times as long as one, and all get blocks of as many calls as the fastest.
+    """
+    taken = {b.name: [turn[b.name] for turn in rounds] for b in rivals}
+    most_ns = _HOPELESS * min(max(blocks) for blocks in taken.values())
+    return [b for b in rivals if min(taken[b.name]) <= most_ns]
+
+
+def _guess_us(session: Timing, shape: OpenShape, baseline: Baseline) -> float:
+    """A first idea of the time per call; warms the baseline up, too."""
+    side = shape.side
+    session.run(side, baseline, 1, chained=True)
+    short = session.run(side, baseline, 1, chained=True).elapsed_ns
+    many = calls_to_guess_by(short, side.most_calls(shape.output_metas))
+    long = session.run(side, baseline, many, chained=True).elapsed_ns
+    return guess_us(short, long, many)
+
+
+def fewest_calls(each_us: float) -> int:
+    """Calls of the shortest block, of calls that take so many microseconds."""
+    return _MIN_CALLS if each_us < _LONG_CALL_US else _MIN_LONG_CALLS
+
+
+def calls_to_guess_by(short_ns: int, most: int) -> int:
+    """Calls of the second block for :func:`guess_us`, of at most so many; the first one, of a single call, took ``short_ns``."""
+    return min(_MANY_CALLS if short_ns < _LONG_CALL_US * 1e3 else _MIN_LONG_CALLS, most)
+
+
+def guess_us(short_ns: int, long_ns: int, calls: int) -> float:
+    """Microseconds per call from blocks of one and of so many calls; at least 1.
+
+    Where outputs are so large that a block has one call, its start and end are part of the guess. A short block that took as long as the
+    long one had something to load; then the guess is a part of the latter.
+    """
+    if calls == 1:
+        return max(long_ns / 1e3, 1.0)
+    least_ns = _LEAST_PART * long_ns / calls
+    return max((long_ns - short_ns) / (calls - 1), least_ns, 1e3) / 1e3
+
+
+def _relative(rounds: list[dict[str, int]], name: str, rivals: list[str]) -> float:
+    """Median over rounds of how much slower (log) a variant was than the rivals' geometric mean in the same round."""
+    return statistics.median(
+        math.log(turn[name]) - statistics.fmean(math.log(turn[rival]) for rival in rivals)
+        for turn in rounds
+        if name in turn
+    )

@@ -1,0 +1,391 @@
+"""Baselines of a task compiled ahead, in processes of their own, several at once: what compilers make stays in the task's folder.
+
+A compiler takes 2 to 15 s for a module's default mode and 30 to 40 s to tune (H200), and 1 s to load what another process has left
+behind. So every shape is compiled by a process that does nothing else, over the cores of the host, and the session's process
+loads the results. Some work is wanted now, and some is done in the background: the expensive modes at shapes that a job will choose by.
+
+An evaluation that times has the device for itself. While work is under way the device's lock is held shared; as soon as another program waits
+for it, all compiling processes are stopped until that is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from evaluator.errors import RoleFailure
+from evaluator.referee.processes.fleet import Fleet
+from evaluator.referee.sides.open_shape import Baseline, OpenShape, freeze_dims
+from evaluator.referee.sides.side import Side
+from evaluator.roles.process import RoleProcess
+from evaluator.shapes.space import Dims
+from evaluator.timing.exclusive import Hold
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS, _STOP_SECONDS, _CLOSE_SECONDS = 0.05, 5.0, 1.0
+#: Of a process that compiles.
+_CONTEXT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Work:
+    """The baselines of one shape that one process compiles.
+
+    Attributes:
+        dims: the shape.
+        baselines: the ones that need a compiler.
+        needs_bytes: of the device's memory.
+        can_wait: no evaluation waits for it now, so a candidate's own compiler gets the cores first.
+    """
+
+    dims: Dims
+    baselines: tuple[str, ...]
+    needs_bytes: int = 0
+    can_wait: bool = False
+
+    def without(self, names: Sequence[str]) -> Work:
+        """The same with fewer baselines."""
+        return replace(self, baselines=tuple(name for name in self.baselines if name not in names))
+
+    @property
+    def keys(self) -> list[tuple[Any, ...]]:
+        """What is done when it is done."""
+        return [(freeze_dims(self.dims), name) for name in self.baselines]
+
+
+class Compiles(Protocol):
+    """What opens shapes of a task in processes, and compiles baselines there."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The processes and their device."""
+
+    def start_process(self, server: str, begun: Callable[[RoleProcess], None]) -> RoleProcess:
+        """A process with the task loaded, which ``begun`` gets before that."""
+
+    def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
+        """Opens a shape in a process that only compiles for it."""
+
+    def close_lean(self, opened: OpenShape) -> None:
+        """Gives its memory back."""
+
+    def every_baseline(self, shape: OpenShape) -> list[Baseline]:
+        """Every way to run the reference at a shape."""
+
+    def prepare(self, side: Side, baseline: Baseline) -> str:
+        """Compiles a baseline."""
+
+
+class CompileAhead:
+    """The compiling processes of one session.
+
+    Args:
+        session: of the task; opens shapes in processes.
+        budget_bytes: of the device's memory for all of them, now; 0 on a CPU, where memory is not looked at.
+    """
+
+    def __init__(self, session: Compiles, budget_bytes: Callable[[], int]) -> None:
+        self._session = session
+        self._budget = budget_bytes
+        self._guard = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._running: dict[int, Work] = {}
+        self._done: set[tuple[Any, ...]] = set()
+        self._processes: dict[int, RoleProcess] = {}
+        self._threads: set[threading.Thread] = set()
+        self._stopped: set[int] = set()
+        #: A caller waits for work.
+        self._awaited = False
+        #: A caller that waits keeps the device, even if others want it.
+        self._has_device = threading.Event()
+        self._may_go = threading.Event()
+        self._may_go.set()
+        self._closing = False
+        self._supervisor: threading.Thread | None = None
+
+    # -- asking --------------------------------------------------------------------------------------------------
+
+    def begin(self, work: Iterable[Work], *, first: bool = False) -> None:
+        """Compiles in the background: after all that was asked for before, or ``first``, since an evaluation will soon wait for it."""
+        self._add(work, first=first)
+
+    def finish(
+        self,
+        work: Sequence[Work],
+        progress: Callable[[int, int], None],
+        between: Callable[[], None] = lambda: None,
+        *,
+        has_device: bool = False,
+    ) -> None:
+        """Compiles now, and returns when all of it is done.
+
+        What goes wrong shows again, and is recorded, when the baseline is loaded.
+
+        Args:
+            work: what is wanted.
+            progress: told how many of all are done, from time to time.
+            between: called all the while; others may get the device in it.
+            has_device: the caller holds the device's lock and does not give it away: the supervisor would wait for it in vain, and an
+                evaluation that waits to time waits for the caller.
+        """
+        self._awaited = True
+        self._add(work, first=True)
+        if has_device:
+            self._has_device.set()
+        try:
+            self._wait_for(
+                [key for one in work for key in one.keys], progress, between, has_device=has_device
+            )
+        finally:
+            self._awaited = False
+            self._has_device.clear()
+
+    def _wait_for(
+        self,
+        keys: list[tuple[Any, ...]],
+        progress: Callable[[int, int], None],
+        between: Callable[[], None],
+        *,
+        has_device: bool,
+    ) -> None:
+        told = -1
+        while True:
+            if has_device:
+                self._start_processes()
+            with self._guard:
+                left = self._left(keys)
+                if left:
+                    self._guard.wait(_LOOK_SECONDS)
+            if len(keys) - left != told:
+                told = len(keys) - left
+                progress(told, len(keys))
+            if not left:
+                return
+            between()
+
+    def _left(self, keys: list[tuple[Any, ...]]) -> int:
+        """How many of these are waiting or being compiled."""
+        open_keys = {key for one in (*self._waiting, *self._running.values()) for key in one.keys}
+        return sum(key in open_keys for key in keys)
+
+    def _add(self, work: Iterable[Work], *, first: bool) -> None:
+        with self._guard:
+            budget_bytes = self._budget()
+            known = self._done | {key for one in self._running.values() for key in one.keys}
+            for one in work:
+                names = tuple(
+                    name
+                    for name, key in zip(one.baselines, one.keys, strict=True)
+                    if key not in known and (first or key not in {k for w in self._waiting for k in w.keys})
+                )
+                if not names or (budget_bytes and one.needs_bytes > budget_bytes):
+                    continue  # too large for a process beside all others: the session's compiles it when it is loaded
+                if first:
+                    later = [w if w.dims != one.dims else w.without(names) for w in self._waiting]
+                    self._waiting = deque(w for w in later if w.baselines)
+                    self._waiting.appendleft(Work(one.dims, names, one.needs_bytes))
+                else:
+                    self._waiting.append(Work(one.dims, names, one.needs_bytes, can_wait=True))
+            idle = self._supervisor is None or not self._supervisor.is_alive()
+            if not self._waiting or not idle or self._closing:
+                return
+            # A fork server dies with the thread that started it, so make sure here that it runs.
+            self._session.fleet.server(self._role)
+            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+            self._supervisor.start()
+
+    @property
+    def _role(self) -> str:
+        """On a GPU compilers look at the device, and tune on it."""
+        return "reference" if self._session.fleet.gpu else "compile"
+
+    # -- the threads ---------------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Starts processes as long as there is work, and stops them while the device is wanted."""
+        try:
+            with self._session.fleet.device_lock.shared() as hold:
+                if not self._closing:
+                    self._session.fleet.build_headers()
+                while self._start_processes():
+                    if hold.wanted():
+                        self._give_way(hold)
+        except Exception:  # noqa: BLE001 - the session's process compiles what was not done, and says what is wrong
+            _log.exception("compiling ahead ended")
+            with self._guard:
+                self._waiting.clear()
+                self._supervisor = None
+
+    def _start_processes(self) -> bool:
+        """Starts as many as there is room for, and waits a moment; False if nothing is left to do."""
+        with self._guard:
+            while (one := self._next()) is not None:
+                number = max(self._running, default=0) + 1
+                self._running[number] = one
+                threading.Thread(target=self._work, args=(number, one), daemon=True).start()
+            if not (self._running or (self._waiting and not self._closing)):
+                # Under the guard: work that is added from now on starts another thread.
+                if threading.current_thread() is self._supervisor:
+                    self._supervisor = None
+                return False
+            self._guard.wait(_LOOK_SECONDS)
+            return True
+
+    def _next(self) -> Work | None:
+        fleet = self._session.fleet
+        # Of a CPU's cores one is left for what the evaluation does meanwhile.
+        workers = fleet.compile_workers if fleet.gpu or self._awaited else max(1, fleet.compile_workers - 1)
+        if self._closing or not self._waiting or len(self._running) >= workers:
+            return None
+        budget_bytes = self._budget()
+        if budget_bytes:
+            used_bytes = sum(one.needs_bytes for one in self._running.values())
+            wanted_bytes = self._waiting[0].needs_bytes
+            # What runs has not taken all of its memory yet, and the rest of the evaluation needs some.
+            free_bytes = fleet.keeper.free_bytes()[0] if fleet.keeper is not None else budget_bytes
+            if used_bytes + wanted_bytes > min(budget_bytes, free_bytes):
+                if not self._running:
+                    # Nothing will come free: the session's process compiles it when it is loaded.
+                    self._done.update(self._waiting.popleft().keys)
+                    self._guard.notify_all()
+                return None
+        return self._waiting.popleft()
+
+    def _give_way(self, hold: Hold) -> None:
+        self._may_go.clear()
+        try:
+            self._wait_until_still()
+            hold.give_way()
+        finally:
+            self._may_go.set()
+
+    def _wait_until_still(self) -> None:
+        """Returns when every process is stopped, one that is just being started among them. What does not stop in time is ended: the
+        session's process compiles it then."""
+        until = time.monotonic() + _STOP_SECONDS
+        with self._guard:
+            while len(self._stopped) < len(self._running) and not self._has_device.is_set():
+                if time.monotonic() > until:
+                    for number in self._processes.keys() - self._stopped:
+                        self._processes[number].kill()
+                self._guard.wait(_LOOK_SECONDS)
+
+    def _work(self, number: int, work: Work) -> None:
+        process: RoleProcess | None = None
+        self._threads.add(threading.current_thread())
+
+        def begun(process: RoleProcess) -> None:
+            process.meanwhile = lambda waited_for: self._pause(number, waited_for)
+            if work.can_wait:
+                process.take_lowest_priority()
+            with self._guard:
+                self._processes[number] = process
+
+        try:
+            process = self._session.start_process(self._role, begun)
+            following: Work | None = work
+            while following is not None:
+                self._compile(number, process, following)
+                following = self._following(number, process)
+        except Exception as failure:  # noqa: BLE001 - a fault of the reference's shows again when the session's process compiles
+            _log.info("compiling ahead came to nothing: %s", failure)
+        finally:
+            if process is not None:
+                process.close()
+            with self._guard:
+                self._done.update(self._running.pop(number).keys)
+                self._processes.pop(number, None)
+                self._stopped.discard(number)
+                self._threads.discard(threading.current_thread())
+                self._guard.notify_all()
+
+    def _following(self, number: int, process: RoleProcess) -> Work | None:
+        """What the process does next, if anything: on a CPU a new one would first trace and load for half a second what this one has."""
+        with self._guard:
+            if process.dead or self._session.fleet.gpu or not self._may_go.is_set():
+                return None
+            done = self._running.pop(number)
+            self._done.update(done.keys)
+            # A process keeps its priority.
+            is_like = bool(self._waiting) and self._waiting[0].can_wait == done.can_wait
+            work = self._next() if is_like else None
+            self._running[number] = work or done
+            self._guard.notify_all()
+            return work
+
+    def _compile(self, number: int, process: RoleProcess, work: Work) -> None:
+        session = self._session
+        opened = session.open_lean(process, work.dims)
+        try:
+            for baseline in session.every_baseline(opened):
+                if baseline.name in work.baselines and not self._closing:
+                    self._pause(number, process)
+                    try:
+                        session.prepare(opened.side, baseline)
+                    except RoleFailure:
+                        if process.dead:
+                            return
+        finally:
+            session.close_lean(opened)
+
+    def _goes_on(self) -> bool:
+        return self._may_go.is_set() or self._has_device.is_set()
+
+    def _pause(self, number: int, process: RoleProcess) -> float:
+        """Stops the process while the device is wanted; returns for how many seconds."""
+        if self._goes_on() or process.dead:
+            return 0.0
+        began = time.monotonic()
+        process.freeze()
+        others = process.stop_others()
+        with self._guard:
+            self._stopped.add(number)
+            self._guard.notify_all()
+        while not self._goes_on():
+            self._may_go.wait(_LOOK_SECONDS)
+        with self._guard:
+            self._stopped.discard(number)
+        process.thaw()
+        if others:
+            process.continue_others()
+        return time.monotonic() - began
+
+    def give_memory_back(self) -> bool:
+        """Ends all processes, whose memory others need more; the session's compiles what they have not done. Not for their own needs.
+
+        Returns:
+            Whether there were any.
+        """
+        if threading.current_thread() in self._threads:
+            return False
+        with self._guard:
+            self._waiting.clear()
+            processes = list(self._processes.values())
+        for process in processes:
+            process.kill()
+        return bool(processes)
+
+    def close(self) -> None:
+        """Ends all processes, for good."""
+        with self._guard:
+            self._closing = True
+            supervisor = self._supervisor
+        self.give_memory_back()
+        self._may_go.set()
+        if supervisor is not None:
+            # No longer: it may wait for the device's lock, which the caller may hold, and finds nothing to do when it gets it.
+            supervisor.join(_CLOSE_SECONDS)
+
+
+def work_for(shape: OpenShape, baselines: Iterable[Baseline], modes: Iterable[str]) -> Work:
+    """The work of a shape that is open: those of its baselines that need a compiler."""
+    needs = shape.inputs.needs
+    names = tuple(baseline.name for baseline in baselines if baseline.mode in modes)
+    # Weights are there three times: in the referee, on their way, and in the module.
+    needs_bytes = needs.slot_bytes + 2 * needs.peak_bytes + 3 * needs.weights_bytes + _CONTEXT_BYTES
+    return Work(shape.dims, names, needs_bytes)

@@ -1,0 +1,252 @@
+"""What a call must return: the reference's own result and the oracle's for one content, as a :class:`Case`."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.errors import RoleFailure, RoleReported
+from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.numbers import epsilon, is_inexact
+from evaluator.oracle.tolerance import Expected, expect
+from evaluator.precision import rounds_operands
+from evaluator.referee.sides.open_shape import OpenShape
+from evaluator.roles.frames import TensorMeta
+from evaluator.roles.protocol import OWN_IN_TIER
+from evaluator.verdict import Finding
+
+#: First row, end, and the places of the tensors that are cut.
+Rows = tuple[int, int, list[int]]
+_CALL_SECONDS = 60.0
+#: Names of cases whose contents come from the task's own distribution.
+OWN_INPUTS = ("task", "timed")
+_LARGE_VALUES = ("wide_range", "large_mean")
+#: The case in which all terms of a sum over a row are equal.
+_EQUAL_TERMS = "constant_rows"
+#: Nothing computes in float8 itself: kernels widen it, at least to this.
+_NARROWEST_ARITHMETIC = epsilon("bfloat16")
+
+
+@dataclass
+class Content:
+    """One content with the form that outputs must have for it.
+
+    Attributes:
+        distribution: what was drawn.
+        contents: per tensor, its span of memory.
+        metas: of the outputs.
+        structure: digest of the containers that they stand in.
+        aliased: outputs that the reference itself returns as views of its inputs.
+        signs: some inputs have negative values although no draw of ``get_inputs`` has any.
+    """
+
+    distribution: str
+    contents: list[Array]
+    metas: tuple[TensorMeta, ...]
+    structure: int
+    aliased: frozenset[int]
+    signs: bool = field(default=False, kw_only=True)
+
+
+@dataclass
+class OwnResult(Content):
+    """What the reference itself returns, in full precision: per output, its span of memory."""
+
+    spans: list[Array]
+
+
+@dataclass
+class Case(Content):
+    """What every output must be."""
+
+    expected: list[Expected]
+
+
+def own_result(shape: OpenShape, name: str, contents: list[Array]) -> OwnResult:
+    """The reference's own result for given contents."""
+    side = shape.side
+    block = side.call([contents], _CALL_SECONDS, strict=True)
+    report = block.report
+    return OwnResult(
+        name, contents, report.metas, report.structure, side.aliased(block), side.outputs(block, 0)
+    )
+
+
+def case_of(
+    shape: OpenShape,
+    result: OwnResult,
+    findings: list[Finding],
+    *,
+    rows: Rows | None = None,
+    in_slot: bool = False,
+) -> Case:
+    """Expectations for a content for which the reference's own result is known.
+
+    Args:
+        shape: where.
+        result: the reference's own.
+        findings: of the evaluation.
+        rows: which rows of which tensors the result is for, see :meth:`evaluator.referee.sides.side.Side.oracle`; None for all.
+        in_slot: the content lies in the reference's first slot already.
+    """
+    name, metas = result.distribution, result.metas
+    own = [widen(dense(span, meta), meta.dtype) for span, meta in zip(result.spans, metas, strict=True)]
+    contents = None if in_slot else result.contents
+    oracle = _ask_oracle(shape, contents, metas, own, findings, rows)
+    # A sum runs over a dimension of an input as a rule; how the module is built inside is not known here.
+    terms = max((size for tensor in shape.inputs.tensors for size in tensor.meta.shape), default=1)
+    # What a weight is multiplied with is summed over all but its first dimension: channels times window in a convolution.
+    terms = max(terms, *(math.prod(entry.meta.shape[1:]) for entry in shape.inputs.state), 1)
+    if shape.inputs.call.backward:
+        # Gradients of parameters are sums over whole inputs.
+        terms = max(terms, *(tensor.meta.elements for tensor in shape.inputs.tensors))
+    usual: list[float] = shape.checks.get("usual", [])
+    expected = [
+        expect(
+            meta.dtype,
+            meta.shape,
+            oracle.exact[i],
+            own[i],
+            oracle.moved[i] if oracle.moved is not None else None,
+            terms,
+            usual[i] if i < len(usual) and name not in OWN_INPUTS else 0.0,
+            moved_share=_share(meta.dtype, oracle.step),
+            equal_terms=name == _EQUAL_TERMS,
+            tiered=[values[i] for values in oracle.tiered],
+            alternatives=[values[i] for values in oracle.alternatives],
+            judged=judged(shape.precision, name, signs=result.signs),
+        )
+        for i, meta in enumerate(metas)
+    ]
+    if not usual and name in OWN_INPUTS:
+        shape.checks["usual"] = [one.rms for one in expected]
+    return Case(name, result.contents, metas, result.structure, result.aliased, expected, signs=result.signs)
+
+
+def judged(precision: str, name: str, *, signs: bool) -> str:
+    """What counts of the outputs for a distribution, see :class:`evaluator.oracle.tolerance.Expected`."""
+    if name in _LARGE_VALUES and precision not in ("default", "strict", "tf32"):
+        # Where large numbers meet an exponential, the few bits of these tiers decide by chance which element wins.
+        return "finiteness"
+    return "where_finite" if signs else "everywhere"
+
+
+@dataclass
+class _Oracle:
+    """What the oracle says of one content, per output: exact, on moved inputs, in the task's tier (the oracle with operands rounded, and
+    the reference itself), and what is as right."""
+
+    exact: list[Array]
+    moved: list[Array] | None = None
+    step: float = 0.0
+    tiered: list[list[Array]] = field(default_factory=list)
+    alternatives: list[list[Array]] = field(default_factory=list)
+
+
+def _ask_oracle(
+    shape: OpenShape,
+    contents: list[Array] | None,
+    metas: tuple[TensorMeta, ...],
+    own: list[Array],
+    findings: list[Finding],
+    rows: Rows | None,
+) -> _Oracle:
+    steps = _steps(shape, metas)
+    move = {"steps": steps, "seed": secrets.randbits(62), "sign": 1}
+    rounded = any(not is_inexact(meta.dtype) for meta in metas)
+    kinds: dict[str, dict[str, Any]] = {"exact": {"tier": "strict", "move": None}}
+    if any(steps):
+        kinds["moved"] = {"tier": "strict", "move": move}
+    if any(steps) and rounded:
+        kinds["opposite"] = {"tier": "strict", "move": {**move, "sign": -1}}
+    if rounds_operands(shape.precision, gpu=shape.side.gpu):
+        kinds["tiered"] = {"tier": shape.precision, "move": None}
+        kinds["own_tiered"] = {"tier": OWN_IN_TIER, "move": None}
+    known: dict[str, list[Array]] = {}
+    try:
+        for name, values in _answers(shape, contents, kinds, metas, rows):
+            known[name] = values
+    except RoleReported as failure:
+        what = "the task's oracle" if shape.own_oracle else "the reference"
+        # Figures of memory differ from time to time.
+        why = "it does not fit on this device" if failure.word == "out_of_memory" else failure.sentence
+        note = Finding("no_float64_oracle", "info", f"{what} does not run in float64: {why}")
+        if shape.own_oracle:
+            raise RoleFailure(
+                "task_rejected", f"the task's own oracle() failed: {failure.sentence}", role="reference"
+            ) from None
+        if note not in findings:
+            findings.append(note)
+    return _Oracle(
+        known.get("exact", own),
+        known.get("moved"),
+        max(steps, default=0.0),
+        [known[name] for name in ("tiered", "own_tiered") if name in known],
+        [known[name] for name in ("exact", "moved", "opposite") if name in known] if rounded else [],
+    )
+
+
+def _answers(
+    shape: OpenShape,
+    contents: list[Array] | None,
+    kinds: dict[str, dict[str, Any]],
+    metas: tuple[TensorMeta, ...],
+    rows: Rows | None,
+) -> Iterator[tuple[str, list[Array]]]:
+    """What the oracle says of each kind, in their order, with as few requests as it takes.
+
+    Raises:
+        RoleReported: one fails; those before it have been told.
+    """
+    side, todo = shape.side, list(kinds.items())
+    most = side.most_kinds(metas)
+    while todo:
+        asked = todo[:most]
+        if contents is not None:
+            side.write(0, contents)
+        try:
+            answers = side.oracle(0, [kind for _, kind in asked], _CALL_SECONDS * len(asked), rows)
+        except RoleReported:
+            if len(asked) == 1:
+                raise
+            # Some may work, and together they may have been too large. Which, is seen one by one.
+            most = 1
+            continue
+        yield from ((name, _read(values, metas)) for (name, _), values in zip(asked, answers, strict=True))
+        todo = todo[most:]
+
+
+def _read(values: list[Array], metas: tuple[TensorMeta, ...]) -> list[Array]:
+    """The oracle's values, widened; those of integer and boolean outputs in the reference's own dtype."""
+    if len(values) != len(metas) or any(
+        space(value).size(value) != meta.elements for value, meta in zip(values, metas, strict=True)
+    ):
+        raise RoleFailure(
+            "task_rejected",
+            "the oracle returns other shapes than the reference: return the same",
+            role="reference",
+        )
+    return [space(value).read_as(value, meta.dtype) for value, meta in zip(values, metas, strict=True)]
+
+
+def _steps(shape: OpenShape, metas: tuple[TensorMeta, ...]) -> list[float]:
+    """One rounding error per input tensor, relative: of the finer of its own dtype and the coarsest output's.
+
+    Inputs are exact as they are given; what is rounded is what a module makes of them, and a float8 that is widened
+    first is not rounded like a float8.
+    """
+    results = [epsilon(meta.dtype) for meta in metas if is_inexact(meta.dtype)]
+    coarsest = min(max(results, default=1.0), _NARROWEST_ARITHMETIC)
+    return [
+        min(epsilon(tensor.meta.dtype), coarsest) if is_inexact(tensor.meta.dtype) else 0.0
+        for tensor in shape.inputs.tensors
+    ]
+
+
+def _share(dtype: str, step: float) -> float:
+    """How much of what moved inputs do is due to an output of this dtype."""
+    return min(1.0, epsilon(dtype) / step) if step and is_inexact(dtype) else 1.0

@@ -1,0 +1,125 @@
+"""Whether a reference agrees with itself: nothing can be checked against one that does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+from evaluator.errors import RoleFailure, RoleReported
+from evaluator.oracle.arrays import Array, space
+from evaluator.oracle.compare import dense, widen
+from evaluator.oracle.numbers import epsilon, is_inexact
+from evaluator.referee.sides.device_side import DeviceSide
+from evaluator.referee.sides.fingerprint import fingerprint
+from evaluator.referee.sides.side import Side
+from evaluator.roles import protocol
+from evaluator.roles.frames import TensorMeta
+
+_CALL_SECONDS = 60.0
+#: A reference may differ from itself in this share of an output's elements.
+_CHANGED_SHARE = 0.01
+_PART_ELEMENTS = 1 << 25
+_COPIES = (
+    "the caller's tensor is another one afterwards, and a candidate may not do that; work on a copy (x = x.clone(), x = x + r instead of "
+    "x += r, inplace=False)"
+)
+
+
+def check_repeatable(side: Side) -> None:
+    """Refuses a reference that changes its inputs, or whose second result for the same inputs is another one.
+
+    Nothing can be checked against it, and nothing that keeps the contract can be put in its place. Rounding in another order (atomic
+    additions on a GPU) passes; whatever is random changes more than single elements.
+    """
+    outputs = []
+    large = side.gpu and side.inputs.needs.large
+    side.fill(1)  # what lies there has been used: an activation in place changes nothing the second time
+    given = _marks(side, large=large)
+    for last in (False, True):
+        side.ready(_CALL_SECONDS)
+        block = side.block(1, _CALL_SECONDS)
+        if not last and (changed := _changed(side, given, large=large)):
+            raise RoleFailure(
+                "task_rejected", f"forward() changes {changed} in place: {_COPIES}", role="reference"
+            )
+        # What the last call returned stays where it is: a copy of it may be gigabytes.
+        in_place = last and large
+        spans = cast(DeviceSide, side).claimed(block, 0) if in_place else side.outputs(block, 0)
+        outputs.append((block.report.metas, spans))
+    (metas, first), (_, second) = outputs
+    for meta, before, after in zip(metas, first, second, strict=True):
+        pairs = _pairs(before, after, meta, in_parts=large)
+        if not all(_agrees(widen(a, meta.dtype), widen(b, meta.dtype), meta.dtype) for a, b in pairs):
+            raise RoleFailure(
+                "task_rejected",
+                f"it returns different results for the same inputs: {_why(side)}",
+                role="reference",
+            )
+
+
+def _why(side: Side) -> str:
+    """What makes a reference's results differ, and what to do about it."""
+    try:
+        seen = side.process.request_json(protocol.INSPECT, {"shape": side.key, "seconds": 0.0}, _CALL_SECONDS)
+    except RoleReported:
+        seen = {}
+    names = ", ".join(repr(str(name)[:60]) for name in seen.get("changed_state") or ())
+    if names:
+        return (
+            f"forward() updates {names}, so each result depends on the calls before it; declare TRAINING = True (buffers then begin "
+            "every call as they are, and what they hold afterwards is compared like an output), or keep the update out of forward()"
+        )
+    if seen.get("random"):
+        return (
+            "it draws random numbers (dropout that does not ask self.training, torch.rand in forward()); draw them in get_inputs() and hand "
+            "them over as an input, or leave them out in eval mode"
+        )
+    return (
+        "it keeps something from call to call that is no buffer (an attribute that forward() sets, a cache), or draws random numbers that "
+        "torch.manual_seed does not reach; make each result depend on the inputs alone"
+    )
+
+
+def _marks(side: Side, *, large: bool) -> list[Any]:
+    """What tells later whether the first slot's tensors are still what they are: copies or, of large ones, sums."""
+    if not large:
+        return side.contents(0)
+    return [fingerprint(span) for span in cast(DeviceSide, side).slot(0)]
+
+
+def _changed(side: Side, given: list[Any], *, large: bool) -> str:
+    """The inputs that are no longer what they were, in words; empty if all are."""
+    if large:
+        spans = cast(DeviceSide, side).slot(0)
+        kept = [fingerprint(span, key) == (key, sum_) for span, (key, sum_) in zip(spans, given, strict=True)]
+    else:
+        now = side.contents(0)
+        kept = [side.same([one], [other]) for one, other in zip(now, given, strict=True)]
+    numbers = [str(number) for number, same in enumerate(kept, 1) if not same]
+    return f"input{'s' * (len(numbers) > 1)} {', '.join(numbers)}" if numbers else ""
+
+
+def _pairs(before: Array, after: Array, meta: TensorMeta, *, in_parts: bool) -> Iterator[tuple[Array, Array]]:
+    """The values of two spans, or parts of both in turn."""
+    if not in_parts:
+        yield dense(before, meta), dense(after, meta)
+        return
+    each = _PART_ELEMENTS * meta.item_bytes
+    for one, other in zip(before.split(each), after.split(each), strict=True):
+        part = TensorMeta(meta.dtype, (len(one) // meta.item_bytes,), (1,))
+        yield dense(one, part), dense(other, part)
+
+
+def _agrees(first: Array, second: Array, dtype: str) -> bool:
+    xp = space(first)
+    if xp.size(first) != xp.size(second) or xp.size(first) == 0:
+        return bool(xp.size(first) == xp.size(second))
+    if not is_inexact(dtype):
+        return bool(xp.mean(first != second) <= _CHANGED_SHARE)
+    finite = xp.isfinite(first) & xp.isfinite(second)
+    before, after = xp.where(finite, first, 0.0), xp.where(finite, second, 0.0)
+    magnitude = xp.abs(before)
+    allowed = math.sqrt(epsilon(dtype)) * (magnitude + math.sqrt(xp.mean(magnitude**2)))
+    changed = (xp.abs(after - before) > allowed) | (xp.isfinite(first) != xp.isfinite(second))
+    return bool(xp.mean(changed) <= _CHANGED_SHARE)

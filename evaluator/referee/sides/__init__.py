@@ -1,0 +1,1 @@
+"""The referee's ends of one open shape: contents in, calls, outputs out."""

@@ -1,0 +1,125 @@
+"""A shape that is open in the reference process, and the ways to run the reference there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.integrity.static import clean
+from evaluator.referee.sides.shape_inputs import ShapeInputs
+from evaluator.referee.sides.side import Side
+from evaluator.roles.frames import TensorMeta
+from evaluator.shapes.space import Dims
+
+#: Of what a process says of its compiler.
+_MOST, _MOST_REASONS, _MOST_LETTERS = 1 << 20, 3, 160
+
+
+@dataclass
+class Baseline:
+    """One way a user could run the reference without us: mode and threads, with its time at one shape.
+
+    Attributes:
+        code: digest of what the compiler generated; empty where that is not known.
+        same_as: name of another one with as many threads for which it generated the same, and which is timed for both.
+        made: ``graphs``, ``graph_breaks`` between them, some ``reasons`` (line, words) and generated ``kernels``, as the compiler counted
+            them; empty where that is not known.
+    """
+
+    name: str
+    mode: str
+    threads: int
+    median_us: float = 0.0
+    failure: str = ""
+    code: str = ""
+    same_as: str = ""
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def told(self, answer: dict[str, Any]) -> str:
+        """Notes what the process says that the compiler made, which describes and decides nothing; returns the code's digest."""
+        try:
+            made = answer["made"]
+            reasons = [
+                [min(int(line), _MOST), clean(words, _MOST_LETTERS)]
+                for line, words in made["reasons"][:_MOST_REASONS]
+            ]
+            counts = {
+                name: min(max(int(made[name]), 0), _MOST) for name in ("graphs", "graph_breaks", "kernels")
+            }
+            self.made = {**counts, "reasons": reasons}
+        except (KeyError, TypeError, ValueError):
+            pass  # nothing was counted, or it is not what we asked for
+        return str(answer.get("code") or "")[:64]
+
+
+@dataclass
+class OpenShape:
+    """A shape that is open in the reference process."""
+
+    dims: Dims
+    key: int
+    inputs: ShapeInputs
+    side: Side
+    output_metas: tuple[TensorMeta, ...] = ()
+    #: Outputs that the reference itself returns as views of its inputs.
+    aliased: frozenset[int] = frozenset()
+    baselines: list[Baseline] = field(default_factory=list)
+    checks: dict[str, Any] = field(default_factory=dict)
+    #: Whether the modes that take long to compile are among its baselines.
+    thorough: bool = False
+    #: Of the task: its precision tier, and whether it has an oracle of its own.
+    precision: str = "strict"
+    own_oracle: bool = False
+    ranked: bool = False
+    #: Times come from an earlier referee, and only :attr:`contenders` are loaded.
+    remembered: bool = False
+    #: What an earlier referee measured did not hold, and is not asked for again.
+    distrusted: bool = False
+
+    @property
+    def large(self) -> bool:
+        """Whether it is looked at in pieces, see :mod:`evaluator.referee.checking.large`."""
+        return self.side.gpu and self.inputs.needs.large
+
+    @property
+    def working(self) -> list[Baseline]:
+        """What is timed: without those that failed, and with one of those that are the same code."""
+        return [baseline for baseline in self.baselines if not baseline.failure and not baseline.same_as]
+
+    @property
+    def contenders(self) -> list[Baseline]:
+        """The two fastest baselines, and the best one with another number of threads."""
+        working = sorted(self.working, key=lambda b: b.median_us)
+        return [*working[:2], *(rival for rival in self.rivals if rival not in working[:2])]
+
+    @property
+    def best(self) -> Baseline:
+        return min(self.working, key=lambda baseline: baseline.median_us)
+
+    @property
+    def rivals(self) -> list[Baseline]:
+        """The best baseline, and the best one with another number of threads.
+
+        When somebody else takes a core, the ranking among thread counts turns round, by a factor of ten where threads
+        wait for one another; so this choice is not left to a ranking of some seconds ago.
+        """
+        best = self.best
+        others = [b for b in self.working if b.threads != best.threads]
+        return [best, *sorted(others, key=lambda baseline: baseline.median_us)[:1]]
+
+    def lacks(self, *, thorough: bool, every: bool) -> bool:
+        """Whether baselines have to be loaded before it is timed: the slow ones if ``thorough``, and ``every`` one, remembered or not."""
+        return not self.baselines or (every and self.remembered) or (thorough and not self.thorough)
+
+    def find_same(self) -> None:
+        """Marks baselines whose code another one has, too: max-autotune changes nothing where there is nothing to tune."""
+        first: dict[tuple[str, int], str] = {}
+        for baseline in self.baselines:
+            if baseline.code and not baseline.failure:
+                name = first.setdefault((baseline.code, baseline.threads), baseline.name)
+                baseline.same_as = name if name != baseline.name else ""
+
+
+def freeze_dims(dims: Dims) -> tuple[tuple[str, Any], ...]:
+    """A hashable form of a shape."""
+    return tuple(sorted(dims.items()))
