@@ -77,7 +77,7 @@ class Background:
         Args:
             diagnosis: in a critic's word (`agent.strategy.critic.BOTTLENECKS`) or a profile's
                 (`evaluator.profiling.diagnosis.Diagnosis.label`).
-            language: one of `agent.knowledge.reading.LANGUAGES`, or None for any.
+            language: a key of `agent.languages`, or None for any.
             limit: how many at most.
         """
         bottleneck = bottleneck_of(diagnosis)

@@ -17,11 +17,15 @@ from functools import cache
 from pathlib import Path
 
 from agent.knowledge.architectures import ARCHITECTURES
+from agent.languages import LANGUAGES
 
 BOTTLENECKS = ("compute", "memory", "launch", "sync")
-LANGUAGES = ("triton", "cuda", "cpp")
 NOTES = Path(__file__).resolve().parent / "notes"
-_WORDS = {"bottleneck": BOTTLENECKS, "architectures": ARCHITECTURES, "languages": LANGUAGES}
+_WORDS = {
+    "bottleneck": BOTTLENECKS,
+    "architectures": ARCHITECTURES,
+    "languages": tuple(one.key for one in LANGUAGES),
+}
 _MIN_LINES, _MAX_LINES = 8, 25
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.knowledge.architectures import ARCHITECTURES
-from agent.knowledge.reading import BOTTLENECKS, LANGUAGES, Note, all_notes
+from agent.knowledge.reading import BOTTLENECKS, Note, all_notes
+from agent.languages import LANGUAGES
 
 DEFAULT_LIMIT = 4
 # How profiles and critics call it. The more particular words stand first: "launch_latency" is about launches.
@@ -42,7 +43,7 @@ def notes_for(
     Args:
         bottleneck: one of `BOTTLENECKS`.
         architecture: one of `ARCHITECTURES`.
-        language: one of `LANGUAGES`, or None for any.
+        language: a key of `agent.languages`, or None for any.
         limit: how many at most.
         notes: the notes to choose from; None takes all.
 
@@ -52,7 +53,7 @@ def notes_for(
     for word, known in (
         (bottleneck, BOTTLENECKS),
         (architecture, ARCHITECTURES),
-        (language, (None, *LANGUAGES)),
+        (language, (None, *(one.key for one in LANGUAGES))),
     ):
         if word not in known:
             raise ValueError(f"{word!r} is unknown; known are {', '.join(filter(None, known))}")

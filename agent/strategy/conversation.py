@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.knowledge.retrieval import bottleneck_of
+from agent.languages import language_of
 from agent.prompts import fill
 from agent.prompts.sizes import timed_words
 from agent.proposers.extraction import extract
@@ -35,7 +36,6 @@ _HISTORY = 5
 _NOTES = 2
 _DETAIL_CHARACTERS = 3000
 _PLAN_CHARACTERS = 2500
-_LANGUAGES = {"Triton": "triton", "CUDA C++": "cuda", "C++": "cpp"}
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,10 @@ class Conversation:
         if background is not None and diagnosis is not None:
             # Notes on the reference's own bottleneck stand in the opening already.
             if bottleneck_of(diagnosis.bottleneck) != bottleneck_of(background.bottleneck):
-                language = _LANGUAGES.get(starting.language(source))
-                notes = background.of_knowledge(diagnosis.bottleneck, language, _NOTES)
+                written = language_of(source)
+                notes = background.of_knowledge(
+                    diagnosis.bottleneck, written.key if written else None, _NOTES
+                )
         return fill(
             "speed",
             exemplars=shown,
@@ -215,7 +217,7 @@ class Conversation:
             findings=[f"{one.get('rule')}: {one.get('evidence')}" for one in verdict.get("findings") or []],
             places=mismatch.explained(verdict),
             detail=str(verdict.get("detail") or "")[-_DETAIL_CHARACTERS:],
-            port_from=starting.language(source) if port else "",
+            port_from=written.name if port and (written := language_of(source)) else "",
             device_name=self._device_name,
             history=self._history(this, parent),
         )

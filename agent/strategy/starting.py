@@ -6,6 +6,8 @@ import ast
 import re
 from typing import Literal
 
+from agent.languages import language_of
+
 Kind = Literal["candidate", "triton", "cuda", "c++", "python"]
 
 
@@ -20,18 +22,7 @@ def kind(source: str) -> Kind:
     return "triton" if re.search(r"\btriton\b", source) else "python"
 
 
-def language(source: str) -> str:
-    """In what a candidate's kernels are written, for a prompt: "Triton", "CUDA C++", "C++" or "PyTorch"."""
-    if re.search(r"__global__|cuda_sources", source):
-        return "CUDA C++"
-    if re.search(r"@triton\.(jit|autotune)", source):
-        return "Triton"
-    if re.search(r"load_inline|cpp_sources|#include", source):
-        return "C++"
-    return "PyTorch"
-
-
 def needs_port(source: str, device: str) -> bool:
-    """Whether a file is written for the other kind of device."""
-    written = language(source)
-    return written in ("CUDA C++", "Triton") if device == "cpu" else written == "C++"
+    """Whether a file is written for another kind of device."""
+    written = language_of(source)
+    return written is not None and device not in written.devices

@@ -79,10 +79,7 @@ class Device(Protocol):
         kind: ``cpu`` or ``cuda``.
         index: which of several.
         count: how many such devices the machine has.
-        baseline_modes: names of :data:`evaluator.roles.variants.MODES` that exist on it.
-        compiled_modes: of them, those that run a compiler.
-        slow_modes: of these, those that take long to compile, which a first look does without.
-        graph_modes: those that replay a CUDA graph.
+        baseline_modes: names of :data:`evaluator.baselines.MODES` that exist on it.
         autocast_modes: more of them, for tasks of a tier in :data:`AUTOCAST_DTYPES`.
         input_cap_bytes: largest total size of a task's inputs that the sampler draws.
         caps: what a call may take at a shape that the sampler draws.
@@ -101,12 +98,6 @@ class Device(Protocol):
     def count(self) -> int: ...
     @property
     def baseline_modes(self) -> tuple[str, ...]: ...
-    @property
-    def compiled_modes(self) -> tuple[str, ...]: ...
-    @property
-    def slow_modes(self) -> tuple[str, ...]: ...
-    @property
-    def graph_modes(self) -> tuple[str, ...]: ...
     @property
     def autocast_modes(self) -> tuple[str, ...]: ...
     @property

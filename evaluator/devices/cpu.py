@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from evaluator.baselines import modes_of
 from evaluator.devices.base import Caps, Clock
 
 
@@ -16,12 +17,8 @@ class CpuDevice:
     kind = "cpu"
     index = 0
     count = 1
-    #: CUDA-graph modes do not exist here; reduce-overhead is the default mode on a CPU.
-    baseline_modes = ("eager", "compile_default", "compile_max_autotune")
-    compiled_modes = ("compile_default", "compile_max_autotune", "compile_autocast")
-    slow_modes = ("compile_max_autotune",)
-    graph_modes = ()
-    autocast_modes = ("eager_autocast", "compile_autocast")
+    baseline_modes = modes_of("cpu", autocast=False)
+    autocast_modes = modes_of("cpu", autocast=True)
     input_cap_bytes = 32 << 20
     memory_bytes = 0
     share_bytes = 0

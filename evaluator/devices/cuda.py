@@ -6,6 +6,7 @@ import os
 import platform
 from typing import Any
 
+from evaluator.baselines import modes_of
 from evaluator.devices.base import Caps, Clock
 from evaluator.errors import EvaluatorError
 
@@ -27,22 +28,8 @@ class CudaDevice:
     """
 
     kind = "cuda"
-    baseline_modes = (
-        "eager",
-        "compile_default",
-        "compile_max_autotune",
-        "compile_reduce_overhead",
-        "cuda_graph",
-    )
-    compiled_modes = (
-        "compile_default",
-        "compile_max_autotune",
-        "compile_reduce_overhead",
-        "compile_autocast",
-    )
-    slow_modes = ("compile_max_autotune", "compile_reduce_overhead")
-    graph_modes = ("compile_reduce_overhead", "cuda_graph")
-    autocast_modes = ("eager_autocast", "compile_autocast")
+    baseline_modes = modes_of("cuda", autocast=False)
+    autocast_modes = modes_of("cuda", autocast=True)
     block_target_us = 2000.0
 
     def __init__(self, visible: str | None = None) -> None:

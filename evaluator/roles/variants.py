@@ -11,22 +11,12 @@ from typing import Any
 
 import torch
 
+from evaluator.baselines import MODES
 from evaluator.precision import TIERS
 from evaluator.roles import calls
 from evaluator.roles.blocks import tensors_in
 from evaluator.roles.graph_breaks import rows_of
 from evaluator.roles.protocol import NOTHING_COMPILED
-
-#: Compiled variants by mode name: what `torch.compile` gets. Thread counts are set per variant (CPU only).
-MODES = (
-    "eager",
-    "compile_default",
-    "compile_max_autotune",
-    "compile_reduce_overhead",
-    "cuda_graph",
-    "eager_autocast",
-    "compile_autocast",
-)
 
 #: How the line of generated code begins that says the how manieth of this process it is.
 _NUMBER = "# AOT ID"
@@ -85,7 +75,7 @@ def prepare(
     Args:
         shape: open in this process.
         name: of the variant.
-        mode: one of :data:`MODES`.
+        mode: one of :data:`evaluator.baselines.MODES`.
         threads: for the compiler (CPU only).
         device: where the module runs.
         autocast: what the modes with autocast compute products in.
@@ -97,7 +87,7 @@ def prepare(
         NothingCompiled: it would be eager under another name.
         Exception: whatever the compiler raises; the referee then goes on without this baseline.
     """
-    if not mode.startswith("compile"):
+    if not MODES[mode].compiler:
         _make(shape, name, mode, threads, device, autocast)
         return ""
     generated: list[str] = []
@@ -175,7 +165,7 @@ def _make(
         shape.forwards[name] = _capture(shape.forwards["eager"], shape.slots[0].arguments)
     else:
         forward = shape.model
-        if mode.endswith("_autocast"):
+        if MODES[mode].autocast:
             assert autocast is not None
             forward = _under_autocast(shape, device, autocast)
         if mode == "eager_autocast":
@@ -220,11 +210,7 @@ def _cast(value: Any, dtypes: Any) -> Any:
 def _compile(shape: Any, forward: calls.Forward, mode: str, threads: int, device: torch.device) -> Any:
     import torch._inductor
 
-    options: dict[str, Any] = {}
-    if mode == "compile_max_autotune":
-        options = dict(torch._inductor.list_mode_options("max-autotune"))
-    elif mode == "compile_reduce_overhead":
-        options = dict(torch._inductor.list_mode_options("reduce-overhead"))
+    options = dict(torch._inductor.list_mode_options(MODES[mode].compiler))
     if device.type == "cpu":
         options.pop("triton.cudagraphs", None)
         options["cpp.threads"] = threads

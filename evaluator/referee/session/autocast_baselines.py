@@ -7,8 +7,7 @@ products, and float16 overflows.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
+from evaluator.baselines import MODES
 from evaluator.oracle.compare import compare, contract, dense
 from evaluator.referee.session.expectation import Case, case_of, own_result
 from evaluator.referee.sides.open_shape import Baseline, OpenShape
@@ -18,9 +17,9 @@ _CALL_SECONDS = 60.0
 BEYOND = "its results are not within what the task allows: "
 
 
-def drop_wrong(shape: OpenShape, baselines: list[Baseline], autocast_modes: Container[str]) -> None:
+def drop_wrong(shape: OpenShape, baselines: list[Baseline]) -> None:
     """Marks those of the loaded baselines as failed whose autocast results the task's tolerance does not allow."""
-    todo = [b for b in baselines if b.mode in autocast_modes and not b.failure]
+    todo = [b for b in baselines if MODES[b.mode].autocast and not b.failure]
     if not todo:
         return
     if shape.large:

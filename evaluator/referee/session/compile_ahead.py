@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from evaluator.baselines import MODES
 from evaluator.errors import RoleFailure
 from evaluator.referee.processes.fleet import Fleet
 from evaluator.referee.sides.open_shape import Baseline, OpenShape, freeze_dims
@@ -382,10 +383,10 @@ class CompileAhead:
             supervisor.join(_CLOSE_SECONDS)
 
 
-def work_for(shape: OpenShape, baselines: Iterable[Baseline], modes: Iterable[str]) -> Work:
+def work_for(shape: OpenShape, baselines: Iterable[Baseline]) -> Work:
     """The work of a shape that is open: those of its baselines that need a compiler."""
     needs = shape.inputs.needs
-    names = tuple(baseline.name for baseline in baselines if baseline.mode in modes)
+    names = tuple(baseline.name for baseline in baselines if MODES[baseline.mode].compiler)
     # Weights are there three times: in the referee, on their way, and in the module.
     needs_bytes = needs.slot_bytes + 2 * needs.peak_bytes + 3 * needs.weights_bytes + _CONTEXT_BYTES
     return Work(shape.dims, names, needs_bytes)

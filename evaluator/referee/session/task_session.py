@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from evaluator.baselines import MODES
 from evaluator.devices.base import AUTOCAST_DTYPES
 from evaluator.errors import ProtocolViolation, RoleFailure, RoleReported
 from evaluator.precision import TIERS
 from evaluator.referee.memory.sizes import MemorySize, of_compiler, of_reference, of_shapes
 from evaluator.referee.processes.compiled_for_candidates import take
 from evaluator.referee.processes.fleet import Fleet
-from evaluator.referee.session import autocast_baselines as tier
-from evaluator.referee.session import baseline_ranking as ranking
+from evaluator.referee.session import autocast_baselines, baseline_ranking
 from evaluator.referee.session.compile_ahead import CompileAhead, Work, work_for
 from evaluator.referee.session.drawn_shapes import DrawnShapes
 from evaluator.referee.session.repeatable import check_repeatable
@@ -276,8 +276,7 @@ class TaskSession:
             shape.remembered = bool(shape.baselines)
             shape.ranked = False
         unknown = [shape for shape in todo if not shape.remembered]
-        modes = self.fleet.device.compiled_modes
-        work = [work_for(shape, self._wanted(shape, shape.thorough), modes) for shape in unknown]
+        work = [work_for(shape, self._wanted(shape, shape.thorough)) for shape in unknown]
 
         def tell(done: int, total: int) -> None:
             progress("baselines", done, total, f"compiled {done} of {total} baselines")
@@ -292,23 +291,22 @@ class TaskSession:
 
     def begin_baselines(self, shapes: list[OpenShape], *, thorough: bool, every: bool) -> None:
         """Begins what :meth:`compile_baselines` will wait for, beside whatever comes before that."""
-        modes, work = self.fleet.device.compiled_modes, []
+        work = []
         for shape in (shape for shape in shapes if shape.lacks(thorough=thorough, every=every)):
             counts = shape.thorough or thorough
             if every or shape.distrusted or not self._recall(shape, counts):
-                work.append(work_for(shape, self._wanted(shape, counts), modes))
+                work.append(work_for(shape, self._wanted(shape, counts)))
         self.ahead.begin(work, first=True)
 
     def every_baseline(self, shape: OpenShape) -> list[Baseline]:
         """Every way to run the reference at a shape, without times."""
         baselines = self.fleet.baselines(self.precision)
         # A graph pays for copies of its inputs and outputs, which at these sizes take longer than any launch.
-        return [b for b in baselines if not (shape.large and b.mode in self.fleet.device.graph_modes)]
+        return [b for b in baselines if not (shape.large and MODES[b.mode].graph)]
 
     def _wanted(self, shape: OpenShape, thorough: bool) -> list[Baseline]:
         """Those that count at a shape, in a first look or a ``thorough`` one."""
-        slow = () if thorough else self.fleet.device.slow_modes
-        return [baseline for baseline in self.every_baseline(shape) if baseline.mode not in slow]
+        return [one for one in self.every_baseline(shape) if thorough or not MODES[one.mode].slow]
 
     def open_lean(self, process: RoleProcess, dims: Dims) -> OpenShape:
         """Opens a shape in a process that only compiles for it."""
@@ -321,13 +319,12 @@ class TaskSession:
 
     def compile_in_background(self, splits: dict[str, list[Dims]]) -> None:
         """Begins with what a job will ask for: the quick modes at visible shapes, then all modes at those that it chooses by."""
-        device = self.fleet.device
         todo = []
-        for split, modes in (("visible", device.slow_modes), ("validation", ())):
+        for split, slow in (("visible", False), ("validation", True)):
             shapes = splits.get(split) or []
             for dims, size in zip(shapes, self.caps.sizes(shapes) if shapes else [], strict=True):
-                every = self.fleet.baselines(self.precision)
-                names = [b.name for b in every if b.mode in device.compiled_modes and b.mode not in modes]
+                modes = [(b.name, MODES[b.mode]) for b in self.fleet.baselines(self.precision)]
+                names = [name for name, mode in modes if mode.compiler and (slow or not mode.slow)]
                 needs_bytes = _CALL_COSTS * (size or 0) + 3 * self.weights_bytes + _CONTEXT_BYTES
                 todo.append(Work(dims, tuple(names), needs_bytes))
         self.ahead.begin(todo)
@@ -340,7 +337,9 @@ class TaskSession:
             self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), names
         )
         # A baseline that failed then may work now, and without it every candidate would look better.
-        if times is None or any(why and not why.startswith(tier.BEYOND) for _, why in times.values()):
+        if times is None or any(
+            why and not why.startswith(autocast_baselines.BEYOND) for _, why in times.values()
+        ):
             return []
         for baseline in baselines:
             baseline.median_us, baseline.failure = times[baseline.name]
@@ -359,11 +358,11 @@ class TaskSession:
         for done, shape in enumerate(todo):
             progress("baselines", done, len(todo), f"measuring baselines at {_words(shape.dims)}")
             if shape.remembered:
-                if not ranking.still_holds(self, shape):
+                if not baseline_ranking.still_holds(self, shape):
                     shape.baselines, shape.remembered, shape.distrusted = [], False, True
                     continue
             else:
-                ranking.rank(self, shape)
+                baseline_ranking.rank(self, shape)
                 times = {b.name: (b.median_us, b.failure) for b in shape.baselines}
                 self.fleet.baseline_store.put(
                     self.fleet.environment(), self.task.sha256, freeze_dims(shape.dims), times
@@ -403,11 +402,11 @@ class TaskSession:
                 # baseline every candidate would look better, so it gets a second chance, now that none of them runs.
                 baseline.failure = ""
                 self._prepare(shape, baseline)
-            if baseline.failure and baseline.mode in self.fleet.device.compiled_modes:
+            if baseline.failure and MODES[baseline.mode].compiler:
                 # Or one of these files is damaged.
                 baseline.failure = ""
                 self._prepare(shape, baseline, anew=True)
-        tier.drop_wrong(shape, wanted, self.fleet.device.autocast_modes)
+        autocast_baselines.drop_wrong(shape, wanted)
         if not shape.remembered:  # there, contenders are loaded and nothing else may become one
             shape.find_same()
         for baseline in wanted:

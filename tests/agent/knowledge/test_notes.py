@@ -13,8 +13,9 @@ from agent.knowledge.architectures import (
     architecture_of_cpu,
     architecture_of_gpu,
 )
-from agent.knowledge.reading import BOTTLENECKS, LANGUAGES, NOTES, BadNote, Note, all_notes, read_note
+from agent.knowledge.reading import BOTTLENECKS, NOTES, BadNote, Note, all_notes, read_note
 from agent.knowledge.retrieval import notes_for
+from agent.languages import LANGUAGES
 
 HEAD = "---\ntitle: T\nbottleneck: memory\narchitectures: ada\nlanguages: cuda\n---\n\n"
 BODY = "- one\n" * 9
@@ -148,4 +149,4 @@ def test_a_cpu_is_known_by_its_flags(tmp_path: Path, flags: str, architecture: s
 
 
 def test_languages_are_all_used() -> None:
-    assert {language for note in all_notes() for language in note.languages} == set(LANGUAGES)
+    assert {language for note in all_notes() for language in note.languages} == {one.key for one in LANGUAGES}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jinja2
 import pytest
 
+from agent.languages import language_of
 from agent.prompts import data, fill
-from agent.strategy.starting import kind, language, needs_port
+from agent.strategy.starting import kind, needs_port
 from tests.agent import small_job
 
 TRITON = "import triton\n\n\n@triton.jit\ndef f(x):\n    pass\n"
@@ -42,7 +43,8 @@ def test_what_a_job_starts_from_is_told_by_its_text(source: str, expected: str) 
 
 
 def test_a_kernel_for_the_other_device_needs_a_port() -> None:
-    assert language(TRITON) == "Triton"
+    written = language_of(TRITON)
+    assert written is not None and written.name == "Triton"
     assert needs_port(TRITON, "cpu")
     assert not needs_port(TRITON, "cuda")
     assert needs_port(f"SOURCE = r'''{CUDA}'''\nload_inline(cuda_sources=SOURCE)", "cpu")
