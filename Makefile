@@ -22,7 +22,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
-CHECKED := agent evaluator kernelbench_tasks kernelwright rl services tests scripts $(wildcard benchmarks)
+CHECKED := agent evaluator kernelbench_tasks kernelwright rl services tests scripts $(wildcard benchmarks experiments)
 
 # The Python that makes .venv: yours if you name one (make PYTHON=python3.12), else the first that is new enough and
 # has the modules that a virtual environment needs.

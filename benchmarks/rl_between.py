@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table as Printed
 
-from rl.demo.arms import ARMS, Outcome
-from rl.demo.findings import grid
-from rl.demo.intervals import Interval, mean_of, ratio_of_means
+from experiments.dialect.arms import ARMS, Outcome
+from experiments.dialect.findings import grid
+from rl.intervals import Interval, mean_of, ratio_of_means
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Outcome]]:

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from evaluator.batch.run import Batch
 from evaluator.client import default_work_dir
-from rl.demo.cells import measure, summary, write_table
-from rl.demo.dialect.grammar import Grammar, describe
-from rl.demo.dialect.tasks import FAMILIES
+from experiments.dialect.cells import measure, summary, write_table
+from experiments.dialect.grammar import Grammar, describe
+from experiments.dialect.tasks import FAMILIES
 
 
 def main(

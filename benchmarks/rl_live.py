@@ -21,14 +21,14 @@ import torch
 import typer
 from rich.console import Console
 
+from experiments.dialect.arms import Outcome, ReplaySettings, run_arm
+from experiments.dialect.cells import read_table
+from experiments.dialect.learning import GrpoSettings, Learner, Practice, SftSettings, StepRecord
+from experiments.dialect.live import LiveWorld, Tally
+from experiments.dialect.model import Policy
+from experiments.dialect.trl_learner import TrlLearner
 from rl.config import FleetPart
-from rl.demo.arms import Outcome, ReplaySettings, run_arm
-from rl.demo.cells import read_table
-from rl.demo.intervals import ratio_of_means
-from rl.demo.learning import GrpoSettings, Learner, Practice, SftSettings, StepRecord
-from rl.demo.live import LiveWorld, Tally
-from rl.demo.model import Policy
-from rl.demo.trl_learner import TrlLearner
+from rl.intervals import ratio_of_means
 
 ARMS = ("sft", "contrastive")
 
@@ -57,14 +57,14 @@ class Watched:
     def imitate(
         self, policy: Policy, rows: Callable[[int], list[tuple[str, str]]], settings: SftSettings
     ) -> list[float]:
-        """See :class:`rl.demo.learning.Learner`."""
+        """See :class:`experiments.dialect.learning.Learner`."""
         losses: list[float] = self._timed("imitate", lambda: self._learner.imitate(policy, rows, settings))
         return losses
 
     def reinforce(
         self, policy: Policy, practice: Practice, settings: GrpoSettings, seed: int
     ) -> list[StepRecord]:
-        """See :class:`rl.demo.learning.Learner`."""
+        """See :class:`experiments.dialect.learning.Learner`."""
         found: list[StepRecord] = self._timed(
             "reinforce", lambda: self._learner.reinforce(policy, practice, settings, seed)
         )

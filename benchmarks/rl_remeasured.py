@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from rl.demo.arms import Outcome
-from rl.demo.cells import Table, read_table
-from rl.demo.findings import claims, figures, grid
-from rl.demo.intervals import mean_of
+from experiments.dialect.arms import Outcome
+from experiments.dialect.cells import Table, read_table
+from experiments.dialect.findings import claims, figures, grid
+from rl.intervals import mean_of
 
 _QUANTILES = (0.05, 0.5, 0.95)
 #: From a task and a speedup of the first table to what the program with it is worth.

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Printed
 
-from rl.demo.arms import (
+from experiments.dialect.arms import (
     ARMS,
     SHAPINGS,
     Outcome,
@@ -32,10 +32,10 @@ from rl.demo.arms import (
     mean_score,
     run_arm,
 )
-from rl.demo.cells import Table, TableUnusable, read_table
-from rl.demo.findings import claims, figures
-from rl.demo.learning import GrpoSettings, Learner, SftSettings
-from rl.demo.own_learner import OwnLearner
+from experiments.dialect.cells import Table, TableUnusable, read_table
+from experiments.dialect.findings import claims, figures
+from experiments.dialect.learning import GrpoSettings, Learner, SftSettings
+from experiments.dialect.own_learner import OwnLearner
 
 LEARNERS = ("own", "trl")
 #: The unit of work of a seed that needs all of its arms.
@@ -45,7 +45,7 @@ COMPARED = "compared"
 def learner_named(name: str, folder: Path) -> Learner:
     """The trainer to use; TRL is loaded only where it is asked for."""
     if name == "trl":
-        from rl.demo.trl_learner import TrlLearner
+        from experiments.dialect.trl_learner import TrlLearner
 
         return TrlLearner(folder)
     return OwnLearner()

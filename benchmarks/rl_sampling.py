@@ -24,7 +24,7 @@ from evaluator.devices import open_device
 from evaluator.environment import measured_on
 from rl import models
 from rl.config import ModelPart
-from rl.demo.intervals import ratio_of_means
+from rl.intervals import ratio_of_means
 
 
 def sampled_s(model: Any, ids: torch.Tensor, tokens: int, *, cached: bool) -> float:

@@ -5,7 +5,7 @@ written `most_samples`. What it repeats, and what holds no candidate, costs no e
 over the first `samples` answers, failures as 0. The best is over what was judged. A file that both write is judged once and counts
 for both.
 
-Intervals resample seeds and tasks (`rl.demo.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
+Intervals resample seeds and tasks (`rl.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
 it lies below; else nothing is known. Answers and verdicts are kept in the output folder as they come: killed, it goes on.
 
 Prompts show no exemplars; with `--exemplars FILE` both policies are shown the same ones, drawn from a file of rows as `contrastive`
@@ -38,10 +38,10 @@ from rl import tasks as tasks_module
 from rl.checkpoints import write_json
 from rl.comparison import Cell, compared
 from rl.config import AnyStage, FleetPart, RewardPart, SftStage, load
-from rl.demo.intervals import Interval
 from rl.errors import ConfigError, DataError, FleetLost, RLError
 from rl.exemplars import Draw
 from rl.hacks import caught
+from rl.intervals import Interval
 from rl.journal import Journal
 from rl.judges import Judge, Unjudged, judge_of, machine_of
 from rl.policies import Checkpoint, Policy, seed_of

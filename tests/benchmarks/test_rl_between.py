@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.rl_between import between, differing, main
-from rl.demo.arms import ARMS, Outcome
+from experiments.dialect.arms import ARMS, Outcome
 
 SEEDS = (0, 1)
 

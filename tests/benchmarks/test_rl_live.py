@@ -9,8 +9,8 @@ import typer
 
 from benchmarks.rl_live import Watched, beside_replay, figures_of
 from benchmarks.rl_scaling import efficiency
-from rl.demo.arms import Outcome
-from rl.demo.live import Tally
+from experiments.dialect.arms import Outcome
+from experiments.dialect.live import Tally
 
 TALLY = Tally(asked=110, judged=40, unjudged={"late": 10}, waited_s=60.0, first_verdict_s=40.0)
 PARTS = {"imitate_s": 1.0, "reinforce_s": 80.0, "waited_s": 20.0}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.rl_remeasured import agreement, chosen_share, looks, seen_as
-from rl.demo.arms import Outcome
-from rl.demo.cells import Cell, Table
+from experiments.dialect.arms import Outcome
+from experiments.dialect.cells import Cell, Table
 
 FIRST = [
     Cell("t", "lucky", "accepted", 2.0, (1.9, 2.1)),

@@ -11,9 +11,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from benchmarks.rl_replay import main
-from rl.demo.arms import ARMS
-from rl.demo.cells import TableUnusable, write_table
-from tests.rl.demo.planted import planted_table
+from experiments.dialect.arms import ARMS
+from experiments.dialect.cells import TableUnusable, write_table
+from experiments.dialect.tests.planted import planted_table
 
 
 def replay(folder: Path, *more: str) -> Result:

@@ -18,7 +18,6 @@ from agent.runs import curves
 from agent.spec import ModelChoice
 from kernelbench_tasks import catalog
 from rl.config import FleetPart
-from rl.demo.dialect.grammar import Grammar
 from rl.exemplars import ExemplarDatabase
 from rl.judges import machine_of
 from rl.metrics import read_steps
@@ -26,6 +25,7 @@ from rl.report import main as report
 from rl.rows import Row, ShownRow, prompt_of, read_rows, write_rows
 from tests.rl.test_report import Page
 from tests.rl.training import runs
+from tests.rl.training.softmax_programs import PROGRAMS
 from tests.rl.training.world import contrastive_stage
 
 CONFIG = Path(__file__).parents[3] / "rl" / "configs" / "cpu.yaml"
@@ -94,26 +94,21 @@ def tells_what_happened(run: Path) -> str:
 
 
 def pairs(path: Path) -> None:
-    """Rows of the catalogue's softmax: programs of the demonstration's dialect, right at every size."""
+    """Rows of the catalogue's softmax, right at every size."""
     task = catalog.load("softmax")
-    programs = [
-        one for one in Grammar("cpu", "small", ("softmax",)).programs if one.name.endswith("O3_native/kept")
-    ]
-    assert len(programs) == 4
+    programs = list(PROGRAMS.values())
     rows = []
-    for number, one in enumerate(programs):
+    for number, (name, source) in enumerate(PROGRAMS.items()):
         for turn in range(3):
             # Two rows of three show others with scores (invented: the referee's come later), as prompts of GRPO will.
             others = (programs[(number + turn) % 4], programs[(number + turn + 1) % 4]) if turn else ()
-            shown = tuple(
-                ShownRow(source=other.source, speedup=0.2 + place) for place, other in enumerate(others)
-            )
+            shown = tuple(ShownRow(source=other, speedup=0.2 + place) for place, other in enumerate(others))
             row = Row(
-                id=f"{one.name}/{turn}",
+                id=f"{name}/{turn}",
                 task=task.name,
                 source=task.source,
                 device="cpu",
-                candidate=one.source,
+                candidate=source,
                 shown=shown,
             )
             rows.append(row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rl.demo.dialect.phrases import phrases
+from experiments.dialect.phrases import phrases
 
 _HEADER = '''from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The learner of the replay: a plain training loop, for machines without TRL and for many short runs on a CPU.
 
 One update per batch of samples, so the ratio of new to old probabilities is 1 and GRPO's clipping has nothing to do: what is left is the policy
-gradient with advantages of groups. :mod:`rl.demo.trl_learner` does the same with TRL's trainers.
+gradient with advantages of groups. :mod:`experiments.dialect.trl_learner` does the same with TRL's trainers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rl.demo.learning import GrpoSettings, Practice, SftSettings, StepRecord, advantages
-from rl.demo.model import Policy, sample
+from experiments.dialect.learning import GrpoSettings, Practice, SftSettings, StepRecord, advantages
+from experiments.dialect.model import Policy, sample
 
 
 def pad_pairs(
@@ -46,12 +46,12 @@ def pad_pairs(
 
 
 class OwnLearner:
-    """Implements :class:`rl.demo.learning.Learner`."""
+    """Implements :class:`experiments.dialect.learning.Learner`."""
 
     def imitate(
         self, policy: Policy, rows: Callable[[int], list[tuple[str, str]]], settings: SftSettings
     ) -> list[float]:
-        """See :class:`rl.demo.learning.Learner`."""
+        """See :class:`experiments.dialect.learning.Learner`."""
         policy.model.train()
         optimizer = torch.optim.AdamW(policy.model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
@@ -71,7 +71,7 @@ class OwnLearner:
     def reinforce(
         self, policy: Policy, practice: Practice, settings: GrpoSettings, seed: int
     ) -> list[StepRecord]:
-        """See :class:`rl.demo.learning.Learner`."""
+        """See :class:`experiments.dialect.learning.Learner`."""
         optimizer = torch.optim.AdamW(policy.model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
         records = []
         for step in range(settings.steps):

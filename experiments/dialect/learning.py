@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from experiments.dialect.model import Policy
+from experiments.dialect.tasks import Task
 from rl.best_of import gains_on_best
-from rl.demo.dialect.tasks import Task
-from rl.demo.model import Policy
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from functools import cached_property
 from types import ModuleType
 
 from evaluator.sources import CandidateSource
-from rl.demo.dialect import cpp, triton_text
-from rl.demo.dialect.tasks import FAMILIES
+from experiments.dialect import cpp, triton_text
+from experiments.dialect.tasks import FAMILIES
 
 _WRITERS: dict[str, ModuleType] = {"cpu": cpp, "cuda": triton_text}
 SIZES = ("small", "full")

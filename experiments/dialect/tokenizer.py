@@ -14,8 +14,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
-from rl.demo.dialect.grammar import Grammar
-from rl.demo.prompts import PROMPT_WORDS
+from experiments.dialect.grammar import Grammar
+from experiments.dialect.prompts import PROMPT_WORDS
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unknown>"
 _SPECIAL = frozenset("\\^$.|?*+()[]{}-")

@@ -1,6 +1,6 @@
 """Prompts of the demonstration, in words that are tokens: the task, programs seen with their scores, then the answer.
 
-A prompt shows the family and the size, never the shape, see :mod:`rl.demo.dialect.tasks`.
+A prompt shows the family and the size, never the shape, see :mod:`experiments.dialect.tasks`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rl.demo.dialect.tasks import FAMILIES, Task
+from experiments.dialect.tasks import FAMILIES, Task
 
 SCORE_BUCKETS = 24
 _LOWEST, _HIGHEST = 0.1, 8.0

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl.demo.arms import Outcome
-from rl.demo.intervals import Interval, mean_of, ratio_of_means
+from experiments.dialect.arms import Outcome
+from rl.intervals import Interval, mean_of, ratio_of_means
 
 #: What the supervised policy's mean is to be multiplied by, and which share of the optimum is to be reached.
 P1_RATIO, P2_SHARE = 1.5, 0.9

@@ -2,7 +2,7 @@
 
 What an arm writes is looked up. A text that is no program of the grammar has no cell and counts as a failure; how many such there were is reported. All arms
 of a seed start from the same random weights and learn from the same supervised rows, with or without exemplars in them. Exhibit B trains and tests
-arms by the same functions in a world that asks a referee instead (`rl.demo.live`).
+arms by the same functions in a world that asks a referee instead (`experiments.dialect.live`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from rl.demo import seen
-from rl.demo.cells import Table
-from rl.demo.dialect.tasks import Task
-from rl.demo.dialect.tokenizer import build_tokenizer, check
-from rl.demo.learning import GrpoSettings, Learner, Question, SftSettings
-from rl.demo.model import REPLAY, ModelSize, Policy, build_policy, sample
-from rl.demo.prompts import prompt
-from rl.demo.seen import Choice, Seen
+from experiments.dialect import seen
+from experiments.dialect.cells import Table
+from experiments.dialect.learning import GrpoSettings, Learner, Question, SftSettings
+from experiments.dialect.model import REPLAY, ModelSize, Policy, build_policy, sample
+from experiments.dialect.prompts import prompt
+from experiments.dialect.seen import Choice, Seen
+from experiments.dialect.tasks import Task
+from experiments.dialect.tokenizer import build_tokenizer, check
 
 #: Judged candidates per held-out task, in rounds: later rounds may show what earlier ones found.
 CANDIDATES, ROUNDS = 8, 4
@@ -124,7 +124,7 @@ class World:
         looks_longer: whether tests go on until there are as many different candidates as candidates: asking costs nothing here.
 
     Raises:
-        TableUnusable: see :meth:`rl.demo.cells.Table.scores`.
+        TableUnusable: see :meth:`experiments.dialect.cells.Table.scores`.
         NotExact: the tokenizer does not give back the grammar's programs.
     """
 
@@ -180,7 +180,7 @@ def supervised_rows(
 
 
 class WorldPractice:
-    """Implements :class:`rl.demo.learning.Practice` on what a world says that texts are worth."""
+    """Implements :class:`experiments.dialect.learning.Practice` on what a world says that texts are worth."""
 
     def __init__(self, world: World, choice: Choice, settings: ReplaySettings, seed: int) -> None:
         self._world = world

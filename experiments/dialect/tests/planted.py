@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rl.demo.cells import Cell, Table, digest
-from rl.demo.dialect.grammar import Grammar, Program
-from rl.demo.dialect.tasks import Task
+from experiments.dialect.cells import Cell, Table, digest
+from experiments.dialect.grammar import Grammar, Program
+from experiments.dialect.tasks import Task
 
 
 def invented_speedup(program: Program, task: Task) -> float:

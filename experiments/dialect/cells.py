@@ -21,8 +21,8 @@ from evaluator.batch.manifest import read_manifest
 from evaluator.batch.places import places
 from evaluator.batch.results import Results
 from evaluator.batch.run import UNJUDGED, Batch, Options
-from rl.demo.dialect.grammar import Grammar, Program
-from rl.demo.dialect.tasks import RAGGED, Task, task_source, tasks
+from experiments.dialect.grammar import Grammar, Program
+from experiments.dialect.tasks import RAGGED, Task, task_source, tasks
 
 SCHEMA = "kernelwright.rl_cells/1"
 _DEADLINE_S = 600.0

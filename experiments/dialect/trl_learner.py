@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.demo.learning import GrpoSettings, Practice, SftSettings, StepRecord, advantages
-from rl.demo.model import Policy
+from experiments.dialect.learning import GrpoSettings, Practice, SftSettings, StepRecord, advantages
+from experiments.dialect.model import Policy
 
 # Before TRL is loaded: each trainer would report that it was made.
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -35,7 +35,7 @@ class _Prompts:
 
 
 class TrlLearner:
-    """Implements :class:`rl.demo.learning.Learner`.
+    """Implements :class:`experiments.dialect.learning.Learner`.
 
     Args:
         folder: TRL's output folder; no checkpoints are written to it.
@@ -64,7 +64,7 @@ class TrlLearner:
     def imitate(
         self, policy: Policy, rows: Callable[[int], list[tuple[str, str]]], settings: SftSettings
     ) -> list[float]:
-        """See :class:`rl.demo.learning.Learner`."""
+        """See :class:`experiments.dialect.learning.Learner`."""
         from datasets import Dataset
         from trl import SFTConfig, SFTTrainer
 
@@ -84,7 +84,7 @@ class TrlLearner:
     def reinforce(
         self, policy: Policy, practice: Practice, settings: GrpoSettings, seed: int
     ) -> list[StepRecord]:
-        """See :class:`rl.demo.learning.Learner`. Advantages are made in the reward, since TRL has no bound for them."""
+        """See :class:`experiments.dialect.learning.Learner`. Advantages are made in the reward, since TRL has no bound for them."""
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from evaluator.batch.run import UNJUDGED
 from evaluator.fingerprint import type_of
+from experiments.dialect.arms import World
+from experiments.dialect.cells import Table
+from experiments.dialect.tasks import RAGGED, Task, task_source
 from rl.config import FleetPart
-from rl.demo.arms import World
-from rl.demo.cells import Table
-from rl.demo.dialect.tasks import RAGGED, Task, task_source
 from rl.errors import FleetLost
 from rl.judges import Judge, ServiceJudge, Unjudged
 from rl.verdicts import elsewhere
