@@ -11,11 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from agent.compiler import cuda_graph
-from agent.compiler.capture import capture
+from agent.compiler.inductor import inductor_source
 from agent.compiler.modes import mode_source, modes
-from agent.compiler.standalone import standalone_source
 from agent.errors import ProposalFailed
-from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
 from benchmarks.exemplars_cpu import environment
 from benchmarks.kernelbench_sample import Module
 from evaluator.client import Referee
@@ -135,8 +133,4 @@ def extracted(device: str, module: Module, referee: Referee) -> str:
     if not description.get("ok"):
         raise ProposalFailed(f"the task was not described: {description.get('reason')}")
     task = TaskSource(module.name, description.get("source") or module.source)
-    way = (CUDA_EXTRACTIONS if device == "cuda" else CPU_EXTRACTIONS)[0]
-    captured = capture(referee, task, description.get("dims") or {}, device, way.settings, way.request)
-    if not captured.variants:
-        raise ProposalFailed(captured.reason)
-    return standalone_source(captured, task.source, task.name, device)
+    return inductor_source(referee, task, description.get("dims") or {}, device)

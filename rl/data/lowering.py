@@ -1,9 +1,7 @@
-"""Generated modules lowered by the compiler: Inductor's C++ for a CPU, its Triton for a GPU, as standalone candidate files.
+"""Generated modules lowered by the compiler: Inductor's C++ for a CPU, its Triton for a GPU, as candidate files.
 
-What makes a file of Inductor's output stand alone is the agent's own (`agent.compiler`): the module is compiled with dynamic sizes in
-the sandbox, its generated kernels are cut out, their launches and checks are written anew, and where they do not apply, the reference
-runs. So a model is taught the form in which the compiler proposes, too. What has no such form (a template's kernel, a foreign
-operator) is left out with its reason.
+The files are the agent's own (`agent.compiler.inductor`): the code that the compiler generates, as it comes. What has no such file is
+left out with its reason.
 """
 
 from __future__ import annotations
@@ -13,10 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.compiler.capture import capture
-from agent.compiler.standalone import standalone_source
+from agent.compiler.inductor import inductor_source
 from agent.errors import ProposalFailed
-from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
 from agent.proposers.human import TRACE_DEADLINE_S, tracing_program
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
@@ -55,17 +51,11 @@ class Workshop:
         """The candidate file of a task.
 
         Raises:
-            NotMade: the compiler's code has no standalone form.
+            NotMade: the compiler's code does not stand alone.
             RefereeLost: the referee died; a new one is there.
         """
-        extraction = (CUDA_EXTRACTIONS if self.device == "cuda" else CPU_EXTRACTIONS)[0]
         try:
-            captured = capture(
-                self._referee, task, dims, self.device, extraction.settings, extraction.request
-            )
-            if not captured.variants:
-                raise NotMade(captured.reason)
-            return standalone_source(captured, task.source, task.name, self.device)
+            return inductor_source(self._referee, task, dims, self.device)
         except ProposalFailed as error:
             raise NotMade(str(error)) from None
         except RefereeLost:
