@@ -9,7 +9,6 @@ takes them as arguments. Where that fails, the attempt is repeated with fewer sy
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import inspect
 import json
@@ -257,10 +256,14 @@ def lowered(graph: torch.fx.GraphModule, values: list[Any], fake_mode: FakeTenso
 
     GraphLowering.compile_to_module = stop_after_codegen
     context = TracingContext(fake_mode)
-    with torch.no_grad(), tracing(context), inductor_config.patch(SETTINGS), contextlib.suppress(Exception):
-        compile_fx.compile_fx(graph, values)
+    try:
+        with torch.no_grad(), tracing(context), inductor_config.patch(SETTINGS):
+            compile_fx.compile_fx(graph, values)
+    except Exception:
+        if not codes:
+            raise
     if len(codes) != 1:
-        raise ValueError(f"the compiler made {len(codes)} graphs of it")
+        raise NotExtractable(f"the compiler made {len(codes)} separate graphs of it")
     metadata = context.fw_metadata
     aliases = [
         info

@@ -19,7 +19,8 @@ DIMS: dict[str, dict[str, Any]] = {
 
 # Which calls reach the compiler's code, and whether all results are right.
 RUN = """
-import json, torch, reference, candidate
+import json, sys, torch, reference, candidate
+torch.set_default_device(sys.argv[1])
 reached = []
 code = candidate.call
 candidate.call = lambda given: (reached.append(case), code(given))[1]
@@ -44,15 +45,20 @@ print(json.dumps({"reached": reached, "right": right}))
 """
 
 
-def test_one_source_serves_all_sizes_and_the_reference_serves_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "maker"), [("cpu", "cpp_pybinding"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+)
+def test_one_source_serves_all_sizes_and_the_reference_serves_the_rest(
+    tmp_path: Path, device: str, maker: str
+) -> None:
     reference = task_text("layernorm_relu_add")
-    captured = capture_text(tmp_path / "capture", reference, DIMS)
+    captured = capture_text(tmp_path / "capture", reference, DIMS, device)
     source = assemble(captured, reference, "layernorm_relu_add")
     assert source == assemble(captured, reference, "layernorm_relu_add")
-    assert "async_compile.cpp_pybinding(" in source
+    assert f"async_compile.{maker}(" in source
     (tmp_path / "reference.py").write_text(reference)
     (tmp_path / "candidate.py").write_text(source)
-    answer = run_program(tmp_path, RUN)
+    answer = run_program(tmp_path, RUN, device)
     assert all(answer["right"].values()), answer
     assert answer["reached"] == ["as captured", "other sizes"]
 
