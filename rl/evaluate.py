@@ -44,7 +44,7 @@ from rl.hacks import caught
 from rl.intervals import Interval
 from rl.journal import Journal
 from rl.judges import Judge, Unjudged, judge_of, machine_of
-from rl.policies import Checkpoint, Policy, seed_of
+from rl.policies import Checkpoint, Policy
 from rl.prompts import contrastive_prompt, read_answer
 from rl.reward import Score, measured_again, score
 from rl.rows import text_of_task
@@ -190,7 +190,7 @@ class Comparison:
             text = text_of_task(task.source, "", "", self._device)
             prompt = contrastive_prompt(text, draw)
             # Without the policy's name: both draw alike, which takes luck out of their difference.
-            made = policy.sample(prompt, count, seed_of(seed, task.sha256, number))
+            made = policy.sample(prompt, count, tasks_module.seed_of(seed, task.sha256, number))
             self._answers.append([{**dict(zip(_KEY, key, strict=True)), "answers": made}])
             self._known[key] = made
         return [(str(text), bool(ended)) for text, ended in self._known[key]]

@@ -94,8 +94,8 @@ class _Reader:
     def _block(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
             match statement:
-                case ast.Import(names=names) | ast.ImportFrom(names=names):
-                    pass
+                case ast.Import() | ast.ImportFrom():
+                    pass  # read before
                 case ast.Assign(targets=[target], value=value):
                     self._bind(target, self._value(value))
                 case ast.AnnAssign(target=target, value=ast.expr() as value):

@@ -17,9 +17,8 @@ from agent.proposers.human import TRACE_DEADLINE_S, tracing_program
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.sources import TaskSource
-from rl.data.augment import module_at
 from rl.data.meaning import meaning_of
-from rl.data.modules import VERSION, Module, task_of
+from rl.data.modules import VERSION, Module, generate, task_of
 from rl.data.proposals import Lead, Proposal
 from rl.errors import RLError
 
@@ -98,7 +97,7 @@ class Workshop:
 def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:
     """The first `count` modules of a seed, to be lowered."""
     for index in range(count):
-        module = module_at(seed, index)
+        module = generate(seed, index)
         task = task_of(module)
         name = f"compiled/{workshop.device}/{VERSION}.{seed}/{index}"
         yield Lead(name, task, partial(lowered, workshop, name, task, module, seed, index))
@@ -113,7 +112,7 @@ def lowered(
         NotMade: see `Workshop.lower`.
     """
     dims = {dim: size.as_dict() for dim, size in module.dims}
-    about = {"seed": seed, "index": index, "generator": VERSION, "lineage": module.lineage}
+    about = {"seed": seed, "index": index, "generator": VERSION}
     return Proposal(
         name,
         task,

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.slow
 ASKED_WITH_SHAPES = 2
 #: One shape, since each costs a compilation.
 SPACE = (("rows", Dim(64, 64)), ("cols", Dim(128, 128)))
-CHAIN = Module(2, (Node("gain", (0,)), Node("add", (2, 1)), Node("gelu", (3,))), ("rows",), SPACE, "by hand")
+CHAIN = Module(2, (Node("gain", (0,)), Node("add", (2, 1)), Node("gelu", (3,))), ("rows",), SPACE)
 #: What a kernel of the catalogue computes, in other words.
-NORM = Module(1, (Node("rms_norm", (0,)), Node("gain", (1,))), ("rows",), SPACE, "by hand")
+NORM = Module(1, (Node("rms_norm", (0,)), Node("gain", (1,))), ("rows",), SPACE)
 
 
 def test_a_generated_module_becomes_a_row_and_an_evaluation_task_does_not(tmp_path: Path) -> None:
