@@ -7,6 +7,7 @@ left out with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,14 @@ class Workshop:
     def __exit__(self, *_: object) -> None:
         self._referee.close()
 
+    @contextmanager
+    def _restarted(self) -> Iterator[None]:
+        try:
+            yield
+        except RefereeLost:
+            self._referee.restart()
+            raise
+
     def lower(self, task: TaskSource, dims: Mapping[str, Any]) -> str:
         """The candidate file of a task.
 
@@ -54,12 +63,10 @@ class Workshop:
             RefereeLost: the referee died; a new one is there.
         """
         try:
-            return inductor_source(self._referee, task, dims, self.device)
+            with self._restarted():
+                return inductor_source(self._referee, task, dims, self.device)
         except ProposalFailed as error:
             raise NotMade(str(error)) from None
-        except RefereeLost:
-            self._referee.restart()
-            raise
 
     def meaning_of(self, task: TaskSource) -> str:
         """What a task computes, see `rl.data.meaning`; "" where it cannot be said.
@@ -67,13 +74,9 @@ class Workshop:
         Raises:
             RefereeLost: the referee died; a new one is there.
         """
-        try:
-            result = self._referee.run_tool(
-                tracing_program(), {"task.py": task.source}, deadline_s=TRACE_DEADLINE_S
-            )
-        except RefereeLost:
-            self._referee.restart()
-            raise
+        with self._restarted():
+            files = {"task.py": task.source}
+            result = self._referee.run_tool(tracing_program(), files, deadline_s=TRACE_DEADLINE_S)
         return meaning_of(result.outputs.get("graphs.json", b"")) if result.status == "ok" else ""
 
     def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
@@ -83,11 +86,8 @@ class Workshop:
             NotMade: the referee refuses the task.
             RefereeLost: the referee died; a new one is there.
         """
-        try:
+        with self._restarted():
             described = self._referee.describe(task)
-        except RefereeLost:
-            self._referee.restart()
-            raise
         if not described.get("ok"):
             raise NotMade(f"the task is refused: {described.get('reason')}")
         found: Mapping[str, Any] = described.get("dims") or {}
