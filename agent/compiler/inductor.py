@@ -93,7 +93,8 @@ def assemble(data: bytes, reference: str, title: str) -> str:
         raise ProposalFailed(f"the capture has another form: {type(error).__name__}: {error}") from error
     head = titled(title, ": the code that torch.compile generates.")
     imports = "import inspect\nfrom operator import attrgetter"
-    return joined([head, imports, module, without_docstring(section.text), model])
+    whole = joined([head, imports, module, without_docstring(section.text), model])
+    return cut_apart(whole, set(), "ModelNew").text  # without the many names that Inductor binds and this code does not use
 
 
 _MODEL = '''\
