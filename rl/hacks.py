@@ -96,6 +96,7 @@ class HackDatabase:
     def __init__(self, path: Path, settings: HackPart | None = None, *, write: bool = True) -> None:
         self._settings = settings or HackPart()
         self._journal = Journal(path, _KIND, write=write)
+        self._taken = 0
         self._forget()
         try:
             self._apply()

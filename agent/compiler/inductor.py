@@ -94,7 +94,9 @@ def assemble(data: bytes, reference: str, title: str) -> str:
     head = titled(title, ": the code that torch.compile generates.")
     imports = "import inspect\nfrom operator import attrgetter"
     whole = joined([head, imports, module, without_docstring(section.text), model])
-    return cut_apart(whole, set(), "ModelNew").text  # without the many names that Inductor binds and this code does not use
+    return cut_apart(
+        whole, set(), "ModelNew"
+    ).text  # without the many names that Inductor binds and this code does not use
 
 
 _MODEL = '''\

@@ -114,9 +114,7 @@ def test_it_survives_its_process_and_goes_back_to_a_checkpoint(tmp_path: Path) -
             base.rewind(99)
 
 
-@pytest.mark.parametrize(
-    "record", [{"kind": "kind", "rule": "", "evidence": "", "source": ""}, {}]
-)
+@pytest.mark.parametrize("record", [{"kind": "kind", "rule": "", "evidence": "", "source": ""}, {}])
 def test_a_record_that_makes_no_sense_is_told(tmp_path: Path, record: dict[str, object]) -> None:
     with Journal(tmp_path / "hacks", "kernelwright.hacks/1") as journal:
         journal.append([record])
