@@ -2,7 +2,7 @@
 
 Three stages (`stages`) learn from verified rows (`rows`), from their own accepted samples, and by GRPO from rewards of the referee
 (`reward`, `fleet`, `judges`) with scored exemplars in the prompt (`exemplars`, `prompts`). What a candidate that cheats teaches is in
-`hacks`; what a killed run needs to go on is in `checkpoints`, `journal` and `verdicts`. `demo` shows learning in a small dialect.
+`hacks`; what a killed run needs to go on is in `checkpoints`, `journal` and `verdicts`.
 
 Trained so far are models of some thousand weights, without a GPU, in tests: nothing in the project may claim more until this text does.
 

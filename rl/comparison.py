@@ -1,6 +1,6 @@
 """What can be said of two policies that did the same tasks with the same seeds: figures, ratios with intervals, the best files.
 
-Pure functions. Intervals resample seeds and tasks (`rl.demo.intervals`), 95 %.
+Pure functions. Intervals resample seeds and tasks (`rl.intervals`), 95 %.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl.demo.intervals import Interval, mean_of, ratio_of_means
+from rl.intervals import Interval, mean_of, ratio_of_means
 
 #: In a geometric mean a task without any success counts as this.
 _LEAST = 1e-2

@@ -2,7 +2,7 @@
 
 Two modules are the same here when their normal forms share nearly all token triples: what `Model` reaches is compared, with locals
 renamed and without comments, shapes and inputs, so neither another file name nor other sizes hide a copy. They are compared as they
-are written, and once more in one spelling (`rl.spelling`).
+are written, and once more by their operations (`rl.formulas`).
 
 Texts alone are compared and nothing is run: `F.softmax(x, -1)`, `x.softmax(dim=-1)` and `nn.Softmax(-1)(x)` are seen to be one, but not
 an operation written out by hand (`e = exp(x - max)`, `e / sum(e)`), `dim=1` for `dim=-1`, or a weight as an argument;
@@ -13,28 +13,25 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from agent.strategy.novelty import likeness, normalized
+from agent.strategy.novelty import likeness
 from rl.errors import RLError
-from rl.spelling import respelled
+from rl.formulas import formula
 
-#: From this share of common triples on two modules are one. As written two tasks of the catalogue that differ in one operation share up
-#: to 0.86, in one spelling up to 0.75: rather a row too many is left out than one too few.
+#: From this share on two modules are one. As written (token triples) two tasks of the catalogue that differ in one operation share up
+#: to 0.86, by operations up to 0.65: rather a row too many is left out than one too few.
 SAME = 0.8
 _MODEL = re.compile(r"\bModel\b")
-_SKELETON = re.compile(
-    r"import torch$|class ModelNew\(torch\.nn\.Module\):$|    def forward\(|        super\(\)\.__init__\(\)$"
-)
-_WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
 _NAMED = 5
 _ABOUT_CALLS = frozenset(
     {"get_inputs", "get_init_inputs", "DIMS", "DIRECTION", "PRECISION", "TRAFFIC", "redraw", "oracle"}
 )
 
-_Triple = tuple[str, str, str]
+_Formula = Counter[tuple[str, ...]]
 
 
 class ContaminatedError(RLError):
@@ -91,20 +88,16 @@ def _sentence(found: Iterable[Overlap], rows: int) -> str:
     )
 
 
-def _share(mine: frozenset[_Triple], theirs: frozenset[_Triple]) -> float:
-    return len(mine & theirs) / (len(mine | theirs) or 1)
+def _share(mine: _Formula, theirs: _Formula) -> float:
+    return (mine & theirs).total() / ((mine | theirs).total() or 1)
 
 
 @lru_cache(maxsize=256)
-def _formula(source: str) -> frozenset[_Triple]:
-    """The respelled words in context, without what all modules have: in one spelling, small ones have little else."""
+def _formula(source: str) -> _Formula:
     try:
-        text = ast.unparse(_numbered(respelled(_tree(source))))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()
-    lines = [line for line in normalized(text).splitlines() if not _SKELETON.match(line)]
-    words = ["", *_WORD.findall("\n".join(lines)), ""]
-    return frozenset(zip(words, words[1:], words[2:], strict=False))
+        return formula(_tree(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return Counter()
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 RLError
 ├── ConfigError     a setting that is unknown or out of its range
+│   └── NoRoom      a prompt that fills the model's context
 ├── DataError       rows to train on that cannot be read or written, or that nothing can be learned from
 ├── CheckpointError a checkpoint that is damaged or another run's, or could not be written (a full disk)
 ├── JournalError    a database of a run that cannot be read, or not be written (a full disk)
@@ -19,6 +20,10 @@ class RLError(Exception):
 
 class ConfigError(RLError):
     """A config file that says something else than what can be meant."""
+
+
+class NoRoom(ConfigError):
+    """A prompt leaves no room for an answer in the model's context."""
 
 
 class DataError(RLError):

@@ -5,7 +5,7 @@ written `most_samples`. What it repeats, and what holds no candidate, costs no e
 over the first `samples` answers, failures as 0. The best is over what was judged. A file that both write is judged once and counts
 for both.
 
-Intervals resample seeds and tasks (`rl.demo.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
+Intervals resample seeds and tasks (`rl.intervals`), 95 %. A ratio is a gain when its whole interval lies above 1 and a loss when
 it lies below; else nothing is known. Answers and verdicts are kept in the output folder as they come: killed, it goes on.
 
 Prompts show no exemplars; with `--exemplars FILE` both policies are shown the same ones, drawn from a file of rows as `contrastive`
@@ -38,13 +38,13 @@ from rl import tasks as tasks_module
 from rl.checkpoints import write_json
 from rl.comparison import Cell, compared
 from rl.config import AnyStage, FleetPart, RewardPart, SftStage, load
-from rl.demo.intervals import Interval
 from rl.errors import ConfigError, DataError, FleetLost, RLError
 from rl.exemplars import Draw
 from rl.hacks import caught
+from rl.intervals import Interval
 from rl.journal import Journal
 from rl.judges import Judge, Unjudged, judge_of, machine_of
-from rl.policies import Checkpoint, Policy, seed_of
+from rl.policies import Checkpoint, Policy
 from rl.prompts import contrastive_prompt, read_answer
 from rl.reward import Score, measured_again, score
 from rl.rows import text_of_task
@@ -190,7 +190,7 @@ class Comparison:
             text = text_of_task(task.source, "", "", self._device)
             prompt = contrastive_prompt(text, draw)
             # Without the policy's name: both draw alike, which takes luck out of their difference.
-            made = policy.sample(prompt, count, seed_of(seed, task.sha256, number))
+            made = policy.sample(prompt, count, tasks_module.seed_of(seed, task.sha256, number))
             self._answers.append([{**dict(zip(_KEY, key, strict=True)), "answers": made}])
             self._known[key] = made
         return [(str(text), bool(ended)) for text, ended in self._known[key]]

@@ -177,15 +177,13 @@ class ExemplarDatabase:
         Raises:
             ValueError: there is no such snapshot.
         """
-        if not 0 <= snapshot <= self.snapshot:
-            raise ValueError(f"there is no snapshot {snapshot}; the newest is {self.snapshot}")
-        if snapshot != self.snapshot:
-            self._journal.append([{"rewound": snapshot}])
-            self._forget_after(snapshot)
+        self._journal.rewind(snapshot)
+        self._forget_after(snapshot)
 
     def follow(self) -> int:
         """Take in what the writing process has added since; the newest snapshot's number."""
-        self._apply(self._journal.follow())
+        self._forget_after(self._journal.follow())
+        self._apply(self._journal.records[self.snapshot :])
         return self.snapshot
 
     def members(self, task: str, machine: str, snapshot: int | None = None) -> list[Exemplar]:
@@ -265,9 +263,6 @@ class ExemplarDatabase:
     def _apply(self, records: Sequence[Mapping[str, Any]]) -> None:
         for record in records:
             try:
-                if "rewound" in record:
-                    self._forget_after(int(record["rewound"]))
-                    continue
                 if record["snapshot"] != self.snapshot + 1:
                     raise ValueError(f"snapshot {record['snapshot']} follows {self.snapshot}")
                 added = [(str(one.pop("form")), _success(one)) for one in map(dict, record["added"])]

@@ -3,7 +3,7 @@
 The referee is the gate. This is a second look at what passed it: a candidate that says the same as a caught one (the same normal
 form) gets what the caught one got, and one that is more like a caught one than like anything that was cleared is not paid for speed
 until somebody clears it. Likeness is the share of common token triples of the normal forms (`agent.strategy.novelty`), so other
-names, comments, layout and order of definitions change nothing. An optional judge (`rl.llm_judge`) is asked where a reward jumps.
+names, comments and layout change nothing. An optional judge (`rl.llm_judge`) is asked where a reward jumps.
 
     python -m rl.hacks known.journal kernel.py --by NAME --why "confirmed in fresh processes"
 
@@ -96,9 +96,10 @@ class HackDatabase:
     def __init__(self, path: Path, settings: HackPart | None = None, *, write: bool = True) -> None:
         self._settings = settings or HackPart()
         self._journal = Journal(path, _KIND, write=write)
+        self._taken = 0
         self._forget()
         try:
-            self._apply(self._journal.records)
+            self._apply()
         except BaseException:
             self._journal.close()
             raise
@@ -118,7 +119,7 @@ class HackDatabase:
 
     @property
     def position(self) -> int:
-        """How many records the file has; it belongs into a checkpoint."""
+        """How many records of the file count; it belongs into a checkpoint."""
         return len(self._journal.records)
 
     def learn(self, source: str, verdict: Mapping[str, Any]) -> bool:
@@ -139,7 +140,10 @@ class HackDatabase:
 
     def follow(self) -> None:
         """Take in what the writing process has added since."""
-        self._apply(self._journal.follow())
+        kept = self._journal.follow()
+        if kept < self._taken:
+            self._forget()
+        self._apply()
 
     def rewind(self, position: int) -> None:
         """Go back to a checkpoint's position, so that the same steps see the same cases again.
@@ -147,12 +151,9 @@ class HackDatabase:
         Raises:
             ValueError: there is no such position.
         """
-        if not 0 <= position <= self.position:
-            raise ValueError(f"there is no position {position}; the newest is {self.position}")
-        if position != self.position:
-            record = {"rewound": position}
-            self._journal.append([record])
-            self._apply([record])
+        self._journal.rewind(position)
+        self._forget()
+        self._apply()
 
     def alike(self, source: str, most: int = 3) -> list[Hit]:
         """The most alike cases, best first, nothing that shares no token triple."""
@@ -198,36 +199,19 @@ class HackDatabase:
             return False
         record = {"kind": case.kind, "rule": case.rule, "evidence": case.evidence, "source": case.source}
         self._journal.append([record])
-        self._apply([record])
+        self._apply()
         return True
 
-    def _apply(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def _apply(self) -> None:
+        """Take in the records that were not taken in yet."""
         try:
-            for record in records:
-                if "rewound" not in record:
-                    self._take(_case(record))
-                    continue
-                self._forget()
-                for case in self._until(record["rewound"]):
-                    self._take(case)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            for record in self._journal.records[self._taken :]:
+                self._take(_case(record))
+        except (KeyError, TypeError, ValueError) as error:
             raise JournalError(
                 f"{self._journal.path} holds a record that makes no sense: {error!r}"
             ) from None
-
-    def _until(self, position: int) -> list[Case]:
-        """The cases that counted when the file had so many records."""
-        found = []
-        while position > 0:
-            record = self._journal.records[position - 1]
-            if "rewound" in record and not 0 <= record["rewound"] < position:
-                raise ValueError(f"record {position} goes back to record {record['rewound']}")
-            if "rewound" in record:
-                position = record["rewound"]
-            else:
-                found.append(_case(record))
-                position -= 1
-        return found[::-1]
+        self._taken = self.position
 
     def _take(self, case: Case) -> None:
         form, triples = marks(case.source)
@@ -243,6 +227,7 @@ class HackDatabase:
             self._places.setdefault(triple, []).append(number)
 
     def _forget(self) -> None:
+        self._taken = 0  # records of the journal that the rest is made of
         self._cases: list[Case] = []
         self._sizes: list[int] = []
         self._places: dict[int, list[int]] = {}

@@ -83,15 +83,26 @@ class Journal:
             self._extend(_line({"all": kept}))
             self.records += kept
 
-    def follow(self) -> list[dict[str, Any]]:
-        """What the process that writes has added since; also in `records`.
+    def rewind(self, position: int) -> None:
+        """Let the first so many records alone count, as of a checkpoint; what came later is made again, or was another run's.
+
+        Raises:
+            ValueError: there are fewer records.
+            JournalError: the disk is full; nothing is changed.
+        """
+        if not 0 <= position <= len(self.records):
+            raise ValueError(f"{self.path} has no position {position}; the newest is {len(self.records)}")
+        if position != len(self.records):
+            self._extend(_line({"rewound": position}))
+            del self.records[position:]
+
+    def follow(self) -> int:
+        """Take into `records` what the process that writes has added since; how many of those before still count.
 
         Raises:
             JournalError: the file is damaged.
         """
-        known = len(self.records)
-        self._take()
-        return self.records[known:]
+        return self._take()
 
     def _extend(self, data: bytes) -> None:
         try:
@@ -107,8 +118,9 @@ class Journal:
         self._read_bytes += len(data)
         self._lines += 1
 
-    def _take(self) -> None:
-        """Read the whole lines that were not read yet."""
+    def _take(self) -> int:
+        """Read the whole lines that were not read yet; how many of the records before still count."""
+        unchanged = len(self.records)
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(self._read_bytes)
             data = file.read()
@@ -122,8 +134,11 @@ class Journal:
             if self._lines == 1 and found != {"kind": self._kind}:
                 raise JournalError(f"{self.path} holds {found.get('kind')!r}, not {self._kind!r}")
             if self._lines > 1:
-                self.records += found["all"]
+                del self.records[found.get("rewound", len(self.records)) :]
+                unchanged = min(unchanged, len(self.records))
+                self.records += found.get("all", [])
             self._read_bytes += len(line) + 1
+        return unchanged
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from agent.providers.base import Message
 from rl.checkpoints import BASE, FINAL, replaced, unwritable
 from rl.config import ModelPart, Stage
-from rl.errors import ConfigError
+from rl.errors import ConfigError, NoRoom
 from rl.prompts import as_text
 
 #: In the form of a chat's joints, so that no stranger's text with them is ever shown or taught (`agent.prompts.markers`).
@@ -194,6 +194,65 @@ def token_count(tokenizer: Any, prompt: Any, completion: Any = None) -> int:
             "input_ids"
         ]
     )
+
+
+@torch.no_grad()
+def sample(
+    model: Any,
+    tokenizer: Any,
+    prompt: Any,
+    *,
+    count: int,
+    temperature: float,
+    most: int,
+    seed: int,
+    at_once: int | None = None,
+) -> list[tuple[str, bool]]:
+    """Completions of one prompt, from the whole distribution, each with whether it came to its end by itself.
+
+    Args:
+        model: a causal model in evaluation mode.
+        tokenizer: its own.
+        prompt: see `prompt_value`.
+        count: how many.
+        temperature: of the draw.
+        most: tokens of a completion.
+        seed: what is drawn depends on it, the weights, the prompt and `at_once` alone.
+        at_once: completions at a time, as memory allows; all by default.
+
+    Raises:
+        NoRoom: the prompt leaves no room in the model's context.
+    """
+    if isinstance(prompt, str):
+        given = tokenizer(prompt, return_tensors="pt")
+    else:
+        given = tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+    ids = given["input_ids"].to(model.device)
+    reads = int(getattr(model.config, "max_position_embeddings", None) or 2**20)
+    if ids.shape[1] >= reads:
+        raise NoRoom(f"a prompt has {ids.shape[1]} tokens, and the model reads no more than {reads}")
+    found: list[tuple[str, bool]] = []
+    with torch.random.fork_rng(devices=[ids.device] if ids.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        while len(found) < count:
+            made = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                top_p=1.0,
+                num_return_sequences=min(at_once or count, count - len(found)),
+                max_new_tokens=min(most, reads - ids.shape[1]),
+                use_cache=True,  # a checkpoint of a training that spared memory may say otherwise
+                pad_token_id=tokenizer.pad_token_id,
+            )[:, ids.shape[1] :]
+            texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+            ended = (made == tokenizer.eos_token_id).any(1).tolist()
+            found += zip(map(str, texts), ended, strict=True)
+    return found
 
 
 def save_final(trainer: Any, base: str, tokenizer: Any, part: ModelPart, folder: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from agent.providers.base import Message
 from rl.config import ModelPart
-from rl.errors import ConfigError
+from rl.errors import ConfigError, NoRoom
 
 
 class Policy(Protocol):
@@ -55,7 +55,7 @@ class Checkpoint:
         self.name = path
         self.identity = _digest(Path(path), f"{max_tokens}/{temperature}/{batch}")
         self._max_tokens, self._temperature, self._batch = max_tokens, temperature, batch
-        self._prompt_value = models.prompt_value
+        self._models = models
         self._tokenizer = models.load_tokenizer(path)
         cuda = torch.cuda.is_available()
         part = ModelPart(path=path, train="lora", precision="bf16" if cuda else "fp32")
@@ -63,42 +63,20 @@ class Checkpoint:
 
     def sample(self, messages: Sequence[Message], count: int, seed: int) -> list[tuple[str, bool]]:
         """See `Policy.sample`. A prompt that leaves no room for an answer gets empty ones."""
-        import torch
-
-        torch.manual_seed(seed)
-        encoded = self._encoded(messages)
-        given = encoded["input_ids"].shape[1]
-        room = int(getattr(self._model.config, "max_position_embeddings", None) or 1 << 20) - given
-        if room < 1:
-            return [("", False)] * count
-        found: list[tuple[str, bool]] = []
-        while len(found) < count:
-            with torch.inference_mode():
-                made = self._model.generate(
-                    **encoded,
-                    do_sample=True,
-                    temperature=self._temperature,
-                    top_k=0,
-                    top_p=1.0,
-                    num_return_sequences=min(self._batch, count - len(found)),
-                    max_new_tokens=min(self._max_tokens, room),
-                    use_cache=True,  # a checkpoint of a training that spared memory may say otherwise
-                    pad_token_id=self._tokenizer.pad_token_id,
-                )[:, given:]
-            for one in made:
-                text = str(self._tokenizer.decode(one, skip_special_tokens=True))
-                found.append((text, self._tokenizer.eos_token_id in one.tolist()))
-        return found
-
-    def _encoded(self, messages: Sequence[Message]) -> dict[str, Any]:
-        prompt = self._prompt_value(self._tokenizer, list(messages))
-        if isinstance(prompt, str):
-            encoded = self._tokenizer(prompt, return_tensors="pt")
-        else:
-            encoded = self._tokenizer.apply_chat_template(
-                prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        prompt = self._models.prompt_value(self._tokenizer, list(messages))
+        try:
+            return self._models.sample(
+                self._model,
+                self._tokenizer,
+                prompt,
+                count=count,
+                temperature=self._temperature,
+                most=self._max_tokens,
+                seed=seed,
+                at_once=self._batch,
             )
-        return {name: encoded[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+        except NoRoom:
+            return [("", False)] * count
 
 
 def _digest(folder: Path, settings: str) -> str:
@@ -109,8 +87,3 @@ def _digest(folder: Path, settings: str) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-
-
-def seed_of(*parts: object) -> int:
-    """A seed for a generator from anything that says what is drawn: the same in every process."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")

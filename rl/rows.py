@@ -27,7 +27,7 @@ from agent.providers.base import Message
 from evaluator.sources import TaskSource
 from rl.config import Part
 from rl.errors import CheckpointError, DataError
-from rl.exemplars import Draw, Exemplar, Shown
+from rl.exemplars import Draw, Exemplar, Shown, Success
 from rl.prompts import TaskText, as_text, contrastive_prompt
 from rl.whole_file import replacing
 
@@ -105,6 +105,20 @@ def read_rows(path: Path) -> list[Row]:
     if not rows:
         raise DataError(f"{path} holds no rows; `python -m rl.data build` makes some")
     return rows
+
+
+def successes_of(path: Path, tasks: Iterable[TaskSource]) -> list[Success]:
+    """The timed rows of some tasks, for the exemplar database.
+
+    Raises:
+        DataError: see `read_rows`.
+    """
+    digests = {task.sha256 for task in tasks}
+    return [
+        Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
+        for row in read_rows(path)
+        if row.speedup is not None and row.machine and row.reference.sha256 in digests
+    ]
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

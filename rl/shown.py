@@ -11,9 +11,9 @@ from pathlib import Path
 from evaluator.sources import TaskSource
 from rl.config import AnyStage, ContrastiveStage, ExemplarPart
 from rl.errors import ConfigError
-from rl.exemplars import Draw, ExemplarDatabase, Success
-from rl.policies import seed_of
-from rl.rows import read_rows
+from rl.exemplars import Draw, ExemplarDatabase
+from rl.rows import successes_of
+from rl.tasks import seed_of
 
 #: What is shown, by seed and task's digest.
 Draws = Mapping[tuple[int, str], Draw]
@@ -35,12 +35,7 @@ def draws_of(
         ConfigError: nothing can be shown of one of the tasks, or the rows are of two types of machine.
         DataError: the file cannot be read.
     """
-    digests = {task.sha256 for task in tasks}
-    timed = [
-        Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
-        for row in read_rows(path)
-        if row.speedup is not None and row.machine and row.reference.sha256 in digests
-    ]
+    timed = successes_of(path, tasks)
     types = sorted({one.machine for one in timed if machine in (None, one.machine)})
     if len(types) > 1:
         raise ConfigError(

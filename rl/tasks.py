@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -70,6 +71,11 @@ def of_step(seed: int, step: int, count: int, tasks: Sequence[str]) -> list[str]
         random.Random(f"{seed}/tasks/{turn}").shuffle(order)  # noqa: S311 - a draw that can be repeated
         chosen.append(order[at])
     return chosen
+
+
+def seed_of(*parts: object) -> int:
+    """A seed for a generator from anything that says what is drawn: the same in every process."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")
 
 
 def _of_catalogue(name: str) -> TaskSource:

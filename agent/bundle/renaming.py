@@ -28,14 +28,20 @@ def rename(text: str, mapping: Mapping[str, str]) -> str:
         return text
     tree = ast.parse(text)
     renamer = _Renamer(mapping)
-    renamed = renamer.visit(copy.deepcopy(tree))
+    expected = renamer.visit(copy.deepcopy(tree))
     edited = _edit(text, renamer, mapping)
     try:
-        if ast.dump(ast.parse(edited)) == ast.dump(renamed):
+        if ast.dump(ast.parse(edited)) == ast.dump(expected):
             return edited
     except SyntaxError:
         pass
-    return ast.unparse(ast.fix_missing_locations(renamed)) + "\n"
+    return ast.unparse(ast.fix_missing_locations(expected)) + "\n"
+
+
+def renamed(tree: ast.Module, mapping: Mapping[str, str]) -> ast.Module:
+    """The same in a tree, which is changed in place; see `rename`."""
+    result: ast.Module = _Renamer(mapping).visit(tree)
+    return ast.fix_missing_locations(result)
 
 
 class _Renamer(ast.NodeTransformer):

@@ -150,7 +150,7 @@ def indented(text: str, spaces: int = 4) -> str:
 def _keep(statement: ast.stmt, needed: frozenset[str]) -> bool:
     if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
         return False
-    if _is_main_guard(statement):
+    if is_main_guard(statement):
         return False
     bound = bound_names(statement)
     if any(name in needed for name in bound):
@@ -173,7 +173,7 @@ def _reachable(statements: Iterable[ast.stmt], root: str) -> frozenset[str]:
         bound = bound_names(statement)
         for name in bound:
             users.setdefault(name, set()).update(used)
-        if (not bound and not _is_main_guard(statement)) or _keep(statement, frozenset()):
+        if (not bound and not is_main_guard(statement)) or _keep(statement, frozenset()):
             wanted.extend(used)
     found: set[str] = set()
     while wanted:
@@ -227,7 +227,8 @@ def _walk_same_scope(node: ast.AST) -> Iterable[ast.AST]:
         yield from _walk_same_scope(child)
 
 
-def _is_main_guard(statement: ast.stmt) -> bool:
+def is_main_guard(statement: ast.stmt) -> bool:
+    """Whether a statement is what a file does only as a program."""
     return isinstance(statement, ast.If) and any(
         isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
     )

@@ -1,1 +1,1 @@
-"""What the compiler proposes: its generated kernels as standalone sources, and torch.compile in its modes."""
+"""What the compiler has to offer: torch.compile in its modes, a CUDA graph, and the code that Inductor generates."""

@@ -11,10 +11,8 @@ module's own `forward` runs. Each thread and each stream has graphs of its own, 
 
 from __future__ import annotations
 
-import ast
-
 from agent.bundle.renaming import rename
-from agent.compiler.forward import cut_apart, forward_parameters, without_docstring
+from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 from agent.compiler.modes import COPIED
 from agent.errors import AssemblyError, ProposalFailed
 
@@ -51,33 +49,21 @@ def cuda_graph_source(source: str, title: str, root: str = "Model") -> str:
             raise ProposalFailed(str(error)) from error
     if any(word in text for word in ("CUDAGraph", "cudagraph", "cuda.graph", "make_graphed_callables")):
         raise ProposalFailed("it makes CUDA graphs itself")
-    parameters = forward_parameters(text, base)
-    if not parameters:
+    forward = forward_of(text, base)
+    if not forward.names:
         raise ProposalFailed("forward takes nothing")
-    futures = [f"from __future__ import {', '.join(sorted(section.futures))}"] if section.futures else []
-    names = ", ".join(parameter.name for parameter in parameters)
-    signature = ", ".join(p.name + (f"={p.default}" if p.default else "") for p in parameters)
-    tuple_text = names + ("," if len(parameters) == 1 else "")
-    parts = [
-        f'"""{" ".join(title.split())[:80]}, replayed as a CUDA graph for each set of sizes."""'.replace(
-            "\\", ""
-        ),
-        *futures,
-        "import threading\n\nimport torch",
-        without_docstring(text),
-        _FUNCTIONS,
-        COPIED,
-        _MODEL.replace("BASE", base)
-        .replace("SIGNATURE", signature)
-        .replace("NAMES", names)
-        .replace("INPUTS", f"({tuple_text})"),
-    ]
-    found = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-    try:
-        ast.parse(found)
-    except SyntaxError as error:
-        raise ProposalFailed(f"the parts do not make one file: {error}") from error
-    return found
+    model = _MODEL.replace("BASE", base).replace("SIGNATURE", forward.signature)
+    return joined(
+        [
+            titled(title, ", replayed as a CUDA graph for each set of sizes."),
+            *([f"from __future__ import {', '.join(sorted(section.futures))}"] if section.futures else []),
+            "import threading\n\nimport torch",
+            without_docstring(text),
+            _FUNCTIONS,
+            COPIED,
+            model.replace("NAMES", forward.call).replace("INPUTS", forward.items),
+        ]
+    )
 
 
 _FUNCTIONS = '''\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from agent.bundle.sections import Section, cut
@@ -11,11 +11,21 @@ from agent.errors import AssemblyError, ProposalFailed
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A parameter of the reference's `forward`; `default` is its text, empty when there is none."""
+class Forward:
+    """The parameters of a `forward`: their names, and their text with defaults as it stands behind `self`."""
 
-    name: str
-    default: str
+    names: tuple[str, ...]
+    signature: str
+
+    @property
+    def call(self) -> str:
+        """The names as arguments."""
+        return ", ".join(self.names)
+
+    @property
+    def items(self) -> str:
+        """The names as a tuple."""
+        return f"({self.call}{',' * (len(self.names) == 1)})"
 
 
 def cut_apart(source: str, own: Set[str], root: str = "Model") -> Section:
@@ -35,14 +45,15 @@ def cut_apart(source: str, own: Set[str], root: str = "Model") -> Section:
     return section
 
 
-def forward_parameters(section: str, root: str = "Model") -> list[Parameter]:
-    """The parameters of the `forward` of class `root`.
+def forward_of(section: str, root: str = "Model") -> Forward:
+    """The `forward` of class `root`.
 
     Raises:
         ProposalFailed: if there is no such method or it takes a variable number of arguments.
     """
-    tree = ast.parse(section)
-    models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == root]
+    models = [
+        node for node in ast.parse(section).body if isinstance(node, ast.ClassDef) and node.name == root
+    ]
     methods = [node for model in models for node in model.body if isinstance(node, ast.FunctionDef)]
     forward = next((node for node in methods if node.name == "forward"), None)
     if forward is None:
@@ -50,12 +61,10 @@ def forward_parameters(section: str, root: str = "Model") -> list[Parameter]:
     spec = forward.args
     if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs:
         raise ProposalFailed("forward takes a variable number of arguments")
-    names = [argument.arg for argument in spec.args][1:]
-    defaults = [""] * (len(names) - len(spec.defaults)) + [ast.unparse(node) for node in spec.defaults]
-    return [
-        Parameter(name, default)
-        for name, default in zip(names, defaults[-len(names) :] if names else [], strict=True)
-    ]
+    spec.args = spec.args[1:]
+    for argument in spec.args:
+        argument.annotation = None
+    return Forward(tuple(argument.arg for argument in spec.args), ast.unparse(spec))
 
 
 def without_docstring(text: str) -> str:
@@ -64,3 +73,22 @@ def without_docstring(text: str) -> str:
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.end_lineno is not None:
         text = "\n".join(text.splitlines()[first.end_lineno :])
     return text.strip("\n")
+
+
+def titled(title: str, words: str) -> str:
+    """A file's docstring."""
+    return f'"""{" ".join(title.split())[:60]}{words}"""'.replace("\\", "")
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Parts of a file, two empty lines apart.
+
+    Raises:
+        ProposalFailed: they do not make one file.
+    """
+    text = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ProposalFailed(f"the parts do not make one file: {error}") from error
+    return text

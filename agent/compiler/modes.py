@@ -7,10 +7,9 @@ each call, and gives up for good after eight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.compiler.forward import Parameter, cut_apart, forward_parameters, without_docstring
+from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
 
 
 @dataclass(frozen=True)
@@ -84,17 +83,24 @@ def mode_source(mode: Mode, reference: str, title: str) -> str:
         ProposalFailed: if the reference does not define a class Model with a plain forward.
     """
     section = cut_apart(reference, {"ModelNew", "OPTIONS", "own_copy", "copied"})
-    parameters = forward_parameters(section.text)
-    parts = [
-        f'"""{" ".join(title.split())[:60]}, compiled by torch.compile: {mode.words}."""'.replace("\\", ""),
-        "import types\n\nimport torch",
-        without_docstring(section.text),
-        *_options(mode),
-        OWN_COPY,
-        *([COPIED] if mode.graphs else []),
-        _model(mode, parameters),
-    ]
-    return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+    forward = forward_of(section.text)
+    model = _MODEL.replace("SIGNATURE", forward.signature).replace("VALUES", forward.items)
+    model = model.replace("RESULT", "copied(RESULT)" if mode.graphs else "RESULT")
+    model = model.replace("RESULT", f"compiled({', '.join(['self', *forward.names])})")
+    model = model.replace("OPTIONS", ", options=OPTIONS" if mode.options else "")
+    model = model.replace("CAPTURING\n", _CAPTURING.replace("CALL", forward.call) if mode.graphs else "")
+    model = model.replace("MARK\n", _MARK if mode.graphs else "")
+    return joined(
+        [
+            titled(title, f", compiled by torch.compile: {mode.words}."),
+            "import types\n\nimport torch",
+            without_docstring(section.text),
+            *([f"OPTIONS = {mode.options}"] if mode.options else []),
+            OWN_COPY,
+            *([COPIED] if mode.graphs else []),
+            model,
+        ]
+    )
 
 
 OWN_COPY = '''\
@@ -124,54 +130,36 @@ def copied(value):
 '''
 
 
-def _options(mode: Mode) -> list[str]:
-    if not mode.options:
-        return []
-    rows = "".join(f"    {name!r}: {value!r},\n" for name, value in mode.options.items()).replace("'", '"')
-    return [f"OPTIONS = {{\n{rows}}}"]
+_MODEL = '''\
+class ModelNew(Model):
+    """The reference, compiled: same constructor, same weights."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._compiled = {}
 
-def _model(mode: Mode, parameters: Sequence[Parameter]) -> str:
-    signature = ", ".join(p.name + (f"={p.default}" if p.default else "") for p in parameters)
-    names = [p.name for p in parameters]
-    call = ", ".join(["self", *names])
-    options = ", options=OPTIONS" if mode.options else ""
-    result = f"compiled({call})"
-    if mode.graphs:
-        result = f"copied({result})"
-    mark = ["        torch.compiler.cudagraph_mark_step_begin()"] if mode.graphs else []
-    seen = ", ".join(names) + ("," if len(names) == 1 else "")
-    lines = [
-        "        key = tuple(",
-        "            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else repr(value)",
-        f"            for value in ({seen})",
-        "        )",
-        "        compiled = self._compiled.get(key)",
-        "        if compiled is None:",
-        f"            compiled = torch.compile(own_copy(Model.forward), dynamic=False{options})",
-        "            self._compiled[key] = compiled",
-    ]
-    if mode.graphs:  # it would capture a graph of its own, which ends the capture that is under way
-        lines[:0] = [
-            "        if torch.cuda.is_current_stream_capturing():",
-            f"            return super().forward({', '.join(names)})",
-        ]
-    return "\n".join(
-        [
-            "class ModelNew(Model):",
-            '    """The reference, compiled: same constructor, same weights."""',
-            "",
-            "    def __init__(self, *args, **kwargs):",
-            "        super().__init__(*args, **kwargs)",
-            "        self._compiled = {}",
-            "",
-            f"    def forward(self, {signature}):",
-            *lines,
-            *mark,
-            f"        return {result}",
-            "",
-            "    def __getstate__(self):",
-            '        """Copies and pickles compile for themselves."""',
-            '        return {**self.__dict__, "_compiled": {}}',
-        ]
-    )
+    def forward(self, SIGNATURE):
+CAPTURING
+        key = tuple(
+            (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else repr(value)
+            for value in VALUES
+        )
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = torch.compile(own_copy(Model.forward), dynamic=FalseOPTIONS)
+            self._compiled[key] = compiled
+MARK
+        return RESULT
+
+    def __getstate__(self):
+        """Copies and pickles compile for themselves."""
+        return {**self.__dict__, "_compiled": {}}
+'''
+# A graph of its own would end a capture that is under way.
+_CAPTURING = """\
+        if torch.cuda.is_current_stream_capturing():
+            return super().forward(CALL)
+"""
+_MARK = """\
+        torch.compiler.cudagraph_mark_step_begin()
+"""

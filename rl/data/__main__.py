@@ -20,10 +20,10 @@ from rl import tasks
 from rl.config import FleetPart, load
 from rl.data import accepted
 from rl.data.build import Builder, Tally, provenance_path
+from rl.data.library import library_leads
 from rl.data.lowering import Workshop
 from rl.data.lowering import leads as compiled_leads
 from rl.data.proposals import Lead
-from rl.data.templates import dialect_leads, library_leads
 from rl.errors import ConfigError, RLError
 from rl.judges import judge_of
 
@@ -49,11 +49,8 @@ def build(
         list[Path] | None, typer.Option(help="A training config: its held-out tasks are left out, too.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu (C++) or cuda (Triton).")] = "cpu",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of modules, of the order of templates, of what rows show.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of modules, and of what rows show.")] = 0,
     modules: Annotated[int, typer.Option(min=0, help="Generated modules, lowered by the compiler.")] = 100,
-    templates: Annotated[int, typer.Option(min=0, help="Programs of the templates.")] = 100,
     library: Annotated[bool, typer.Option(help="The kernel library's own kernels.")] = True,
     service: Annotated[
         str,
@@ -94,7 +91,7 @@ def build(
             judge = judge_of(fleet, work_dir)
             stack.callback(judge.close)
             builder = stack.enter_context(Builder(out, evaluated, judge, making, workshop, on_progress=_say))
-            parts: list[Iterator[Lead]] = [dialect_leads(device, seed, templates)]
+            parts: list[Iterator[Lead]] = []
             if library:
                 parts.append(library_leads(device))
             if service:

@@ -1,29 +1,25 @@
-"""Generated modules lowered by the compiler: Inductor's C++ for a CPU, its Triton for a GPU, as standalone candidate files.
+"""Generated modules lowered by the compiler: Inductor's C++ for a CPU, its Triton for a GPU, as candidate files.
 
-What makes a file of Inductor's output stand alone is the agent's own (`agent.compiler`): the module is compiled with dynamic sizes in
-the sandbox, its generated kernels are cut out, their launches and checks are written anew, and where they do not apply, the reference
-runs. So a model is taught the form in which the compiler proposes, too. What has no such form (a template's kernel, a foreign
-operator) is left out with its reason.
+The files are the agent's own (`agent.compiler.inductor`): the code that the compiler generates, as it comes. What has no such file is
+left out with its reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.compiler.capture import capture
-from agent.compiler.standalone import standalone_source
+from agent.compiler.inductor import inductor_source
 from agent.errors import ProposalFailed
-from agent.proposers.compiler import CPU_EXTRACTIONS, CUDA_EXTRACTIONS
 from agent.proposers.human import TRACE_DEADLINE_S, tracing_program
 from evaluator.client import Referee
 from evaluator.errors import RefereeLost
 from evaluator.sources import TaskSource
-from rl.data.augment import module_at
 from rl.data.meaning import meaning_of
-from rl.data.modules import VERSION, Module, task_of
+from rl.data.modules import VERSION, Module, generate, task_of
 from rl.data.proposals import Lead, Proposal
 from rl.errors import RLError
 
@@ -51,26 +47,26 @@ class Workshop:
     def __exit__(self, *_: object) -> None:
         self._referee.close()
 
+    @contextmanager
+    def _restarted(self) -> Iterator[None]:
+        try:
+            yield
+        except RefereeLost:
+            self._referee.restart()
+            raise
+
     def lower(self, task: TaskSource, dims: Mapping[str, Any]) -> str:
         """The candidate file of a task.
 
         Raises:
-            NotMade: the compiler's code has no standalone form.
+            NotMade: the compiler's code does not stand alone.
             RefereeLost: the referee died; a new one is there.
         """
-        extraction = (CUDA_EXTRACTIONS if self.device == "cuda" else CPU_EXTRACTIONS)[0]
         try:
-            captured = capture(
-                self._referee, task, dims, self.device, extraction.settings, extraction.request
-            )
-            if not captured.variants:
-                raise NotMade(captured.reason)
-            return standalone_source(captured, task.source, task.name, self.device)
+            with self._restarted():
+                return inductor_source(self._referee, task, dims, self.device)
         except ProposalFailed as error:
             raise NotMade(str(error)) from None
-        except RefereeLost:
-            self._referee.restart()
-            raise
 
     def meaning_of(self, task: TaskSource) -> str:
         """What a task computes, see `rl.data.meaning`; "" where it cannot be said.
@@ -78,13 +74,9 @@ class Workshop:
         Raises:
             RefereeLost: the referee died; a new one is there.
         """
-        try:
-            result = self._referee.run_tool(
-                tracing_program(), {"task.py": task.source}, deadline_s=TRACE_DEADLINE_S
-            )
-        except RefereeLost:
-            self._referee.restart()
-            raise
+        with self._restarted():
+            files = {"task.py": task.source}
+            result = self._referee.run_tool(tracing_program(), files, deadline_s=TRACE_DEADLINE_S)
         return meaning_of(result.outputs.get("graphs.json", b"")) if result.status == "ok" else ""
 
     def dims_of(self, task: TaskSource) -> Mapping[str, Any]:
@@ -94,11 +86,8 @@ class Workshop:
             NotMade: the referee refuses the task.
             RefereeLost: the referee died; a new one is there.
         """
-        try:
+        with self._restarted():
             described = self._referee.describe(task)
-        except RefereeLost:
-            self._referee.restart()
-            raise
         if not described.get("ok"):
             raise NotMade(f"the task is refused: {described.get('reason')}")
         found: Mapping[str, Any] = described.get("dims") or {}
@@ -108,7 +97,7 @@ class Workshop:
 def leads(workshop: Workshop, seed: int, count: int) -> Iterator[Lead]:
     """The first `count` modules of a seed, to be lowered."""
     for index in range(count):
-        module = module_at(seed, index)
+        module = generate(seed, index)
         task = task_of(module)
         name = f"compiled/{workshop.device}/{VERSION}.{seed}/{index}"
         yield Lead(name, task, partial(lowered, workshop, name, task, module, seed, index))
@@ -123,7 +112,7 @@ def lowered(
         NotMade: see `Workshop.lower`.
     """
     dims = {dim: size.as_dict() for dim, size in module.dims}
-    about = {"seed": seed, "index": index, "generator": VERSION, "lineage": module.lineage}
+    about = {"seed": seed, "index": index, "generator": VERSION}
     return Proposal(
         name,
         task,

@@ -17,7 +17,7 @@ from evaluator.sources import TaskSource
 from kernelbench_tasks.dims import Dim
 
 #: Changes whenever the same seed gives other modules.
-VERSION = 1
+VERSION = 2
 
 Width = Literal["cols", "one", "out"]
 Kind = Literal["pointwise", "number", "pair", "parameter", "reduction", "normalization", "product"]
@@ -105,14 +105,12 @@ class Module:
         nodes: in order; the last one is the result.
         leading: names of the sizes before the columns.
         dims: its space, by name; `cols` among them, and `out` where there is a product.
-        lineage: how it was made, for people and for provenance.
     """
 
     inputs: int
     nodes: tuple[Node, ...]
     leading: tuple[str, ...]
     dims: tuple[tuple[str, Dim], ...]
-    lineage: str
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -183,12 +181,12 @@ def generate(seed: int, index: int) -> Module:
     """
     generator = random.Random(f"kernelwright.modules/{VERSION}/{seed}/{index}")  # noqa: S311
     while True:
-        module = _drawn(generator, f"generated {seed}/{index}")
+        module = _drawn(generator)
         if sound(module):
             return module
 
 
-def _drawn(generator: random.Random, lineage: str) -> Module:
+def _drawn(generator: random.Random) -> Module:
     inputs = generator.choice((1, 1, 2, 2, 3))
     count = generator.randint(max(2, inputs), 6)
     nodes: list[Node] = []
@@ -208,19 +206,19 @@ def _drawn(generator: random.Random, lineage: str) -> Module:
             fresh = [one for one in others if one < inputs and one not in used]
             reads = (place, generator.choice(fresh or others))
         name = generator.choice(BY_KIND[kind])
-        nodes.append(node_of(name, reads, generator))
+        nodes.append(_node_of(name, reads, generator))
         used.update(reads)
         place = inputs + len(nodes) - 1
-    return Module(inputs, tuple(nodes), *space_of(generator, nodes), lineage)
+    return Module(inputs, tuple(nodes), *_space_of(generator, nodes))
 
 
-def node_of(name: str, reads: tuple[int, ...], generator: random.Random) -> Node:
+def _node_of(name: str, reads: tuple[int, ...], generator: random.Random) -> Node:
     """A node with a number drawn for it where its operation has one."""
     numbers = OPERATIONS[name].numbers
     return Node(name, reads, generator.choice(numbers) if numbers else None)
 
 
-def space_of(
+def _space_of(
     generator: random.Random, nodes: Sequence[Node]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, Dim], ...]]:
     """Leading sizes and the space: rows always vary, columns do or are one size, as a model's width is."""

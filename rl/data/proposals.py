@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 from evaluator.sources import TaskSource
 
-Source = Literal["compiled", "template", "library", "service"]
+Source = Literal["compiled", "library", "service"]
 
 #: What the text of a row is under, by where it came from. Whoever publishes a data set passes these on.
 LICENCES: Mapping[Source, str] = {
     "compiled": "module: MIT (Kernelwright); kernels: written by PyTorch's Inductor and by Kernelwright around it, "
     "MIT, with what Inductor puts into each file under PyTorch's BSD-3-Clause",
-    "template": "MIT (Kernelwright)",
     "library": "MIT (Kernelwright)",
     "service": "whoever owns the job; ask before passing it on",
 }

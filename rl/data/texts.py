@@ -1,7 +1,7 @@
 """The words of a row: the space and the times of its prompt, and an analysis and a design that say nothing but what is known.
 
 No teacher writes them. The analysis counts what the module does, from its graph or its source; the design names what the file's
-own kernels compute. A model that learns them learns the form of an answer, and to begin with the operations at hand.
+kernels compute. A model that learns them learns the form of an answer, and to begin with the operations at hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from agent.prompts.sizes import listed, shape_words
 from agent.strategy.clusters import visible_rows
 
-_KERNEL = re.compile(r"Computes, in one kernel: ([\w .,]{1,300}?)\.")
+#: As Inductor names its kernels.
+_KERNEL = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w{1,300}?)_\d+ = async_compile", re.MULTILINE)
 _MOST_SHAPES = 12
 
 
@@ -41,8 +42,8 @@ def analysis_text(operations: Sequence[str]) -> str:
 
 
 def design_text(candidate: str) -> str:
-    """What the file's kernels compute, as its own comments say it; "" where they say nothing."""
-    kernels = list(dict.fromkeys(match[1].strip() for match in _KERNEL.finditer(candidate)))
+    """What the kernels of a file of Inductor's compute, as their names say it; "" for other files."""
+    kernels = list(dict.fromkeys(match[1].replace("_", " ") for match in _KERNEL.finditer(candidate)))
     if not kernels:
         return ""
     listed = "; ".join(kernels)

@@ -26,7 +26,7 @@ from rl.judges import machine_of
 from rl.metrics import StepLog, of_samples
 from rl.prompts import contrastive_prompt
 from rl.ranks import Ranks
-from rl.rows import read_rows, text_of_task
+from rl.rows import successes_of, text_of_task
 from rl.stages.judging import Bench, JudgeOf, bench
 from rl.stages.trainers import Grpo, Ledger, batches, options, train
 from rl.step_report import Report
@@ -291,12 +291,7 @@ def _beginning(
     """Successes of rows, of this stage's tasks and type of machine alone; of any type where a service will tell it."""
     if stage.exemplars.begin_with is None:
         return []
-    digests = {task.sha256 for task in known.values()}
-    timed = [
-        Success(row.reference.sha256, row.machine, row.candidate, row.speedup, row.origin)
-        for row in read_rows(stage.exemplars.begin_with)
-        if row.speedup is not None and row.machine and row.reference.sha256 in digests
-    ]
+    timed = successes_of(stage.exemplars.begin_with, known.values())
     found = [one for one in timed if one.machine == (machine or one.machine)]
     if len(found) < len(timed):
         others = ", ".join(sorted({one.machine for one in timed} - {str(machine)}))

@@ -7,7 +7,6 @@ had judged of a round is in the journal of verdicts, so the same samples, drawn 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from agent.strategy.novelty import fingerprint
 from evaluator.sources import TaskSource
 from rl import checkpoints, models, tasks
 from rl.config import SelfsupStage
-from rl.errors import ConfigError, DataError, FleetLost
+from rl.errors import DataError, FleetLost
 from rl.exemplars import Draw
 from rl.metrics import StepLog, of_samples
 from rl.prompts import contrastive_prompt
@@ -154,16 +153,16 @@ class _Round:
             text = text_of_task(task.source, "", "", stage.fleet.device)
             messages = contrastive_prompt(text, Draw((), 0), models.special_tokens(tokenizer))
             prompt = models.prompt_value(tokenizer, messages)
-            seed = int.from_bytes(hashlib.sha256(f"{stage.seed}/{self.number}/{name}".encode()).digest()[:7])
-            completions += sample(
+            made = models.sample(
                 model,
                 tokenizer,
                 prompt,
                 count=stage.samples,
                 temperature=stage.temperature,
                 most=stage.max_tokens,
-                seed=seed,
+                seed=tasks.seed_of(stage.seed, self.number, name),
             )
+            completions += [text for text, _ in made]
             prompts += [prompt] * stage.samples
             asked += [name] * stage.samples
         return prompts, completions, asked
@@ -215,54 +214,6 @@ class _Round:
             return 0
         before = self._stage.output / f"round-{self.number - 1}" / _JUDGED
         return int(checkpoints.read_json(before)["hacks"])
-
-
-@torch.no_grad()
-def sample(
-    model: Any, tokenizer: Any, prompt: Any, *, count: int, temperature: float, most: int, seed: int
-) -> list[str]:
-    """Completions of one prompt, from the whole distribution.
-
-    Args:
-        model: a causal model in evaluation mode.
-        tokenizer: its own.
-        prompt: see `rl.models.prompt_value`.
-        count: how many.
-        temperature: of the draw.
-        most: tokens of a completion.
-        seed: what is drawn depends on it, the weights and the prompt alone.
-
-    Raises:
-        ConfigError: the prompt leaves no room in the model's context.
-    """
-    if isinstance(prompt, str):
-        given = tokenizer(prompt, return_tensors="pt")
-    else:
-        given = tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-    ids = given["input_ids"].to(model.device)
-    room = int(getattr(model.config, "max_position_embeddings", None) or 2**20) - ids.shape[1]
-    if room < 1:
-        raise ConfigError(
-            f"a prompt has {ids.shape[1]} tokens, and the model reads no more than {ids.shape[1] + room}"
-        )
-    devices = [ids.device] if ids.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        made = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            temperature=temperature,
-            top_k=0,
-            top_p=1.0,
-            num_return_sequences=count,
-            max_new_tokens=min(most, room),
-            use_cache=True,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    return [str(text) for text in tokenizer.batch_decode(made[:, ids.shape[1] :], skip_special_tokens=True)]
 
 
 def _log_of(stage: SelfsupStage, rounds: list[_Round]) -> StepLog:

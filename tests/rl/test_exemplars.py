@@ -123,7 +123,7 @@ def test_a_step_that_was_killed_is_done_again_alike(tmp_path: Path) -> None:
     with ExemplarDatabase(path) as database:
         assert database.members("t", H200) == members
         assert [round(one.speedup, 1) for one in members] == [2.0, 1.5, 1.0]
-        with pytest.raises(ValueError, match="no snapshot 3"):
+        with pytest.raises(ValueError, match="no position 3"):
             database.rewind(3)
 
 

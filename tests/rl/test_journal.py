@@ -62,10 +62,17 @@ def test_one_process_writes_and_others_follow(tmp_path: Path) -> None:
         with Journal(path, "test", write=False) as follower:
             assert follower.records == [{"n": 1}]
             journal.append([{"n": 2}])
-            assert follower.follow() == [{"n": 2}]
-            assert follower.follow() == []
+            assert (follower.follow(), follower.records) == (1, [{"n": 1}, {"n": 2}])
+            assert (follower.follow(), follower.records) == (2, [{"n": 1}, {"n": 2}])
+            journal.rewind(1)
+            journal.append([{"n": 3}])
+            assert (follower.follow(), follower.records) == (1, [{"n": 1}, {"n": 3}])
+            with pytest.raises(ValueError, match="no position 3"):
+                journal.rewind(3)
             with pytest.raises(JournalError, match="followed here"):
                 follower.append([{"n": 3}])
+    with Journal(path, "test") as journal:
+        assert journal.records == [{"n": 1}, {"n": 3}]
     with pytest.raises(JournalError, match="cannot be opened"):
         Journal(tmp_path / "none", "test", write=False)
 

@@ -1,4 +1,4 @@
-"""Where proposals come from besides generated modules: templates, the library, a service."""
+"""Where proposals come from besides generated modules: the library, a service."""
 
 from __future__ import annotations
 
@@ -13,24 +13,13 @@ from typer.testing import CliRunner
 from kernelbench_tasks import catalog
 from rl.data.__main__ import app
 from rl.data.accepted import ServiceSilent, client_of, leads, tasks_by_digest
-from rl.data.templates import dialect_leads, library_leads
-from rl.demo.dialect.grammar import Grammar
+from rl.data.library import library_leads
 from rl.errors import ConfigError
 from services.client import ClientError
 from services.client.sending import KEY_VARIABLE
 from tests.services import service as services
 from tests.services.databases import new_sqlite
 from tests.services.ranked import confirmed, ended_job
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_small_data_set_has_every_family_of_templates(device: str) -> None:
-    first = list(dialect_leads(device, 0, 5))
-    assert len({lead.make().about["family"] for lead in first}) == 5
-    assert [lead.id for lead in first] == [lead.id for lead in dialect_leads(device, 0, 5)]
-    assert [lead.id for lead in first] != [lead.id for lead in dialect_leads(device, 1, 5)]
-    every = [lead.id for lead in dialect_leads(device, 0, 10**6)]
-    assert len(every) == len(set(every)) == len(Grammar(device, "full").programs)
 
 
 def test_the_library_gives_each_of_its_kernels_with_its_task() -> None:

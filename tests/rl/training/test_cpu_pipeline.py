@@ -5,27 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from agent.providers.base import Message
 from agent.providers.policy import LocalPolicy
-from agent.runs import curves
 from agent.spec import ModelChoice
 from kernelbench_tasks import catalog
 from rl.config import FleetPart
-from rl.demo.dialect.grammar import Grammar
 from rl.exemplars import ExemplarDatabase
 from rl.judges import machine_of
 from rl.metrics import read_steps
-from rl.report import main as report
 from rl.rows import Row, ShownRow, prompt_of, read_rows, write_rows
-from tests.rl.test_report import Page
 from tests.rl.training import runs
+from tests.rl.training.softmax_programs import PROGRAMS
 from tests.rl.training.world import contrastive_stage
 
 CONFIG = Path(__file__).parents[3] / "rl" / "configs" / "cpu.yaml"
@@ -38,15 +32,6 @@ LOGGED = {
     "gradient_norm": "train/grad_norm",
     "entropy": "train/entropy",
 }
-
-
-def reported(run: Path) -> Page:
-    """The report of a run, made as a user makes it."""
-    app = typer.Typer()
-    app.command()(report)
-    said = CliRunner().invoke(app, [str(run)])
-    assert said.exit_code == 0, said.output
-    return Page((run / "report.html").read_text("utf-8"))
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -71,49 +56,22 @@ def same_curves(run: Path) -> None:
     assert known >= 3 * len(lines)
 
 
-def tells_what_happened(run: Path) -> str:
-    """Whether the report of a run holds its curves, its best files and what was said of its completions; its words about the latter."""
-    page, lines, every = reported(run), read_steps(run / "metrics.jsonl"), runs.samples(run)
-    words = " ".join(page.words.split())
-    drawn = [name for name, _, _ in curves.CURVES if any(line[name] is not None for line in lines)]
-    assert len(drawn) >= 8
-    assert page.tags.count("svg") == len(drawn)
-    for step in (lines[0]["step"], lines[-1]["step"]):
-        timed = [one for one in every if one["step"] == step and one["speedup"] is not None]
-        best = max(timed, key=lambda one: one["speedup"], default={"source": ""})
-        assert all(line in page.words for line in best["source"].splitlines())
-    told = words[words.index("What was caught") :]
-    for word, times in Counter(one["word"] or "no verdict" for one in every).items():
-        assert f" {word} {times}" in told
-    caught = Counter(one["caught"] for one in every if one["caught"])
-    for what, times in caught.items():
-        first = next(one["step"] for one in every if one["caught"] == what)
-        assert f" {what} {times} {first} " in told
-    assert ("No completion of this run was caught." in told) != bool(caught)
-    return told
-
-
 def pairs(path: Path) -> None:
-    """Rows of the catalogue's softmax: programs of the demonstration's dialect, right at every size."""
+    """Rows of the catalogue's softmax, right at every size."""
     task = catalog.load("softmax")
-    programs = [
-        one for one in Grammar("cpu", "small", ("softmax",)).programs if one.name.endswith("O3_native/kept")
-    ]
-    assert len(programs) == 4
+    programs = list(PROGRAMS.values())
     rows = []
-    for number, one in enumerate(programs):
+    for number, (name, source) in enumerate(PROGRAMS.items()):
         for turn in range(3):
             # Two rows of three show others with scores (invented: the referee's come later), as prompts of GRPO will.
             others = (programs[(number + turn) % 4], programs[(number + turn + 1) % 4]) if turn else ()
-            shown = tuple(
-                ShownRow(source=other.source, speedup=0.2 + place) for place, other in enumerate(others)
-            )
+            shown = tuple(ShownRow(source=other, speedup=0.2 + place) for place, other in enumerate(others))
             row = Row(
-                id=f"{one.name}/{turn}",
+                id=f"{name}/{turn}",
                 task=task.name,
                 source=task.source,
                 device="cpu",
-                candidate=one.source,
+                candidate=source,
                 shown=shown,
             )
             rows.append(row)
@@ -160,19 +118,14 @@ def test_three_stages_from_rows_to_a_policy_with_rewards_of_the_referee(tmp_path
         assert {one.source for one in begun} == {row.candidate for row in rows}
     for stage in ("sft", "contrastive"):
         same_curves(folder / stage)
-    tells_what_happened(folder / "contrastive")
     policy = LocalPolicy(ModelChoice(str(folder / "contrastive" / "checkpoint"), provider="policy"))
     reply = policy.complete([Message("user", prompt_of(rows[0]))], max_tokens=256)
     assert "class ModelNew" in reply.text
 
 
-def test_a_run_that_caught_something_has_it_in_its_report_and_its_curves_in_tensorboard(
-    trained: Path,
-) -> None:
+def test_curves_of_a_run_that_caught_something_are_in_tensorboard(trained: Path) -> None:
     stage = contrastive_stage(trained, "caught-in-report", trained / "sft" / "checkpoint", steps=3)
     ended = runs.train(stage, at={2: "cheat"})
     assert ended.error == "", ended.text
     same_curves(stage.output)
-    told = tells_what_happened(stage.output)
-    assert " the referee: stale_output " in told
-    assert "The database of hacks rule kind files stale_output caught 1 " in told
+    assert "the referee: stale_output" in {one["caught"] for one in runs.samples(stage.output)}

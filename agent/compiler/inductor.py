@@ -1,0 +1,136 @@
+"""The code that Inductor generates for a task, as it comes, as a candidate file.
+
+The file holds Inductor's module, the reference (for everything that the code was not made for), and `ModelNew`, which looks at sizes,
+strides and dtypes and hands the tensors over. The capture program is ours, but the untrusted reference shares its process: what it
+wrote is text, its form is checked here, and only the sandbox ever runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.bundle.sections import bound_names
+from agent.compiler.forward import cut_apart, forward_of, joined, titled, without_docstring
+from agent.errors import ProposalFailed
+
+if TYPE_CHECKING:
+    from evaluator.client import Referee
+    from evaluator.sources import TaskSource
+
+LABELS = {"cpu": "inductor C++", "cuda": "inductor Triton"}
+NOTE = "the code that torch.compile generates, one source for all sizes"
+#: Tracing and code generation take 8 to 20 s on two free cores; no compiler runs.
+_DEADLINE_S = 300.0
+_MEMORY_BYTES = 6 << 30
+_MAX_CAPTURE_BYTES = 8 << 20
+_PROGRAM = Path(__file__).parent / "sandboxed" / "capture_program.py"
+
+
+def inductor_source(referee: Referee, task: TaskSource, dims: Mapping[str, Any], device: str) -> str:
+    """The candidate file of a task, made in a disposable sandboxed process.
+
+    Args:
+        referee: whose sandbox runs the compiler.
+        task: the reference.
+        dims: the task's dimensions as `Referee.describe` gives them.
+        device: "cpu" or "cuda".
+
+    Raises:
+        ProposalFailed: the compiler's code does not stand alone, or the process died or wrote nonsense; the message says why.
+        RefereeLost: the referee died.
+    """
+    files = {"reference.py": task.source, "request.json": json.dumps({"dims": dims, "device": device})}
+    # A GPU's driver reserves far more address space than it uses, so a limit on memory would refuse it.
+    memory_bytes = None if device == "cuda" else _MEMORY_BYTES
+    result = referee.run_tool(
+        _PROGRAM.read_text(),
+        files,
+        deadline_s=_DEADLINE_S,
+        memory_bytes=memory_bytes,
+        device=device == "cuda",
+    )
+    data = result.outputs.get("capture.json")
+    if data is None:
+        last = (result.stderr.strip().splitlines() or ["it wrote nothing"])[-1][:300]
+        raise ProposalFailed(f"asking for the compiler's code ended with {result.status}: {last}")
+    return assemble(data, task.source, task.name)
+
+
+def assemble(data: bytes, reference: str, title: str) -> str:
+    """The candidate file for what the capture program wrote; the same bytes give the same text.
+
+    Raises:
+        ProposalFailed: see `inductor_source`.
+    """
+    if len(data) > _MAX_CAPTURE_BYTES:
+        raise ProposalFailed(f"the capture has {len(data)} bytes, more than {_MAX_CAPTURE_BYTES}")
+    try:
+        found = json.loads(data)
+        if "error" in found:
+            raise ProposalFailed(str(found["error"])[:400])
+        module = str(found["module"])
+        bound = {name for statement in ast.parse(module).body for name in bound_names(statement)}
+        section = cut_apart(reference, {*bound, "ModelNew", "STATE", "applies", "attrgetter", "inspect"})
+        forward = forward_of(section.text)
+        conditions = [*map(str, found["conditions"]), *["not training"] * (not found["also_in_training"])]
+        model = _MODEL.format(
+            state=", ".join(f"attrgetter({str(path)!r})" for path in found["state"]),
+            dimensions=found["dimensions"],
+            sizes="".join(f"    {line}\n" for line in found["sizes"]),
+            expected="".join(f"        {line},\n" for line in found["expected"]),
+            conditions=" and ".join(f"({one})" for one in conditions),
+            signature=forward.signature,
+            names=forward.call,
+            tensors=", ".join(found["tensors"]),
+            others="".join(f"{name}, " for name in found["others"]),
+            result=found["result"],
+        )
+    except (AttributeError, KeyError, RecursionError, SyntaxError, TypeError, ValueError) as error:
+        raise ProposalFailed(f"the capture has another form: {type(error).__name__}: {error}") from error
+    head = titled(title, ": the code that torch.compile generates.")
+    imports = "import inspect\nfrom operator import attrgetter"
+    whole = joined([head, imports, module, without_docstring(section.text), model])
+    return cut_apart(
+        whole, set(), "ModelNew"
+    ).text  # without the many names that Inductor binds and this code does not use
+
+
+_MODEL = '''\
+# Where the tensors of the module are that the code takes after those of the call.
+STATE = [{state}]
+
+
+def applies(given, others, made_with, training):
+    """Whether the code was made for these tensors, what else `forward` was given, and this module."""
+    if [one.dim() for one in given] != {dimensions} or any(one.get_device() > 0 for one in given):
+        return False
+    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
+        return False
+{sizes}    expected = [
+{expected}    ]
+    found = [(one.dtype, one.device.type, tuple(one.shape), one.stride()) for one in given]
+    return found == expected and {conditions}
+
+
+class ModelNew(Model):
+    """The reference: same constructor, same weights. Where the compiler's code applies, that is what runs."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        bound = inspect.signature(Model).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._made_with = dict(bound.arguments)
+
+    def forward(self, {signature}):
+        given = [{tensors}]
+        if all(type(one) is torch.Tensor for one in given):
+            given += [find(self) for find in STATE]
+            if applies(given, ({others}), self._made_with, self.training):
+                out = call(given)
+                return {result}
+        return super().forward({names})
+'''

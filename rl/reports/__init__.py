@@ -1,1 +1,0 @@
-"""The report of a run: one HTML file with everything in it, made from the run's folder alone."""

@@ -1,0 +1,112 @@
+"""Inductor's code as a candidate: right where it applies, the reference elsewhere, and refused with a reason where it cannot stand alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.compiler.inductor import assemble
+from agent.errors import ProposalFailed
+from tests.agent.compiler.extraction import capture_text, run_program, task_text
+
+DIMS: dict[str, dict[str, Any]] = {
+    "rows": {"min": 1, "max": 16384, "multiple_of": 1, "default": 64},
+    "cols": {"min": 8, "max": 8192, "multiple_of": 1, "default": 128},
+}
+
+# Which calls reach the compiler's code, and whether all results are right.
+RUN = """
+import json, sys, torch, reference, candidate
+torch.set_default_device(sys.argv[1])
+reached = []
+code = candidate.call
+candidate.call = lambda given: (reached.append(case), code(given))[1]
+right = {}
+def compare(name, cols, *inputs, changed=lambda one: one):
+    global case
+    case = name
+    model = changed(reference.Model(cols))
+    new = changed(candidate.ModelNew(cols))
+    new.load_state_dict(model.state_dict(), strict=True)
+    right[name] = torch.allclose(new(*inputs), model(*inputs), atol=1e-5, rtol=1e-4)
+draw = torch.randn
+with torch.no_grad():
+    compare("as captured", 128, draw(64, 128), draw(64, 128))
+    compare("other sizes", 333, draw(7, 333), draw(7, 333))
+    compare("one row", 64, draw(1, 64), draw(1, 64))
+    compare("other strides", 64, draw(64, 9).t(), draw(9, 64))
+    compare("other dtype", 64, draw(9, 64).double(), draw(9, 64).double(), changed=lambda one: one.double())
+    compare("too many columns", 9000, draw(3, 9000), draw(3, 9000))
+compare("gradients", 64, draw(9, 64), draw(9, 64))
+print(json.dumps({"reached": reached, "right": right}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "maker"), [("cpu", "cpp_pybinding"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+)
+def test_one_source_serves_all_sizes_and_the_reference_serves_the_rest(
+    tmp_path: Path, device: str, maker: str
+) -> None:
+    reference = task_text("layernorm_relu_add")
+    captured = capture_text(tmp_path / "capture", reference, DIMS, device)
+    source = assemble(captured, reference, "layernorm_relu_add")
+    assert source == assemble(captured, reference, "layernorm_relu_add")
+    assert f"async_compile.{maker}(" in source
+    (tmp_path / "reference.py").write_text(reference)
+    (tmp_path / "candidate.py").write_text(source)
+    answer = run_program(tmp_path, RUN, device)
+    assert all(answer["right"].values()), answer
+    assert answer["reached"] == ["as captured", "other sizes"]
+
+
+BODY = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        {body}
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return torch.nn.functional.dropout(x, 0.5, True)", "draws random numbers"),
+        ("return x.add_(1.0)", "shares memory with something else, or an input is written to"),
+        ("return x.t()", "shares memory with something else"),
+        ("self.calls += 1\n        return x * self.calls", "changes attributes of the module"),
+        ("return x[x > 0]", "cannot be read off the inputs"),
+        ("return x * torch.tensor([2.0])", "no input, parameter or buffer"),
+        ("return iter([x])", "no plain data"),
+    ],
+)
+def test_what_does_not_stand_alone_is_refused_with_its_reason(tmp_path: Path, body: str, said: str) -> None:
+    reference = BODY.format(body=body)
+    with pytest.raises(ProposalFailed, match=said):
+        assemble(capture_text(tmp_path / "capture", reference, {}), reference, "t")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"module": 3}', json.dumps({"module": "def ("}).encode()]
+)
+def test_a_capture_of_another_form_is_refused(data: bytes) -> None:
+    with pytest.raises(ProposalFailed):
+        assemble(data, task_text("softmax"), "t")
