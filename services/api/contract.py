@@ -1,6 +1,6 @@
 """The OpenAPI document: what FastAPI reads off the routes, and what stands around every route.
 
-The gate, the guard and the handlers of errors answer before or after a route does, in problem documents that FastAPI knows
+Middleware and the handlers of errors answer before or after a route does, in problem documents that FastAPI knows
 nothing of. A document that leaves them out makes clients that fall over the first 404.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from services.api.gate import OPEN
+from services.api.authentication import OPEN
 from services.users.caller import current
 
 PROBLEM = "application/problem+json"

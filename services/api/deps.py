@@ -15,19 +15,15 @@ from urllib.parse import parse_qs
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
-from starlette.responses import Response
 
-from services.api import answers
-from services.api.gate import CALLER, FIRST_KEY
+from services.api.authentication import CALLER, FIRST_KEY
+from services.api.hosts import SAFE_METHODS
 from services.db.session import Database
 from services.errors import Forbidden
 from services.settings import Settings
 from services.users.caller import Caller
 from services.users.logins import unmasked
-
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 # These are coroutines since plain functions would each take a turn in the pool of threads, at every request.
@@ -65,51 +61,45 @@ async def get_session(request: Request) -> AsyncIterator[Session]:
     """
     database = await get_database(request)
     opened: AbstractContextManager[Session]
-    opened = database.read() if request.method in _SAFE_METHODS else database.uncommitted()
+    opened = database.read() if request.method in SAFE_METHODS else database.uncommitted()
     with opened as session:
         yield session
 
 
 class Route(APIRoute):
-    """A route that ends its session, and makes its answer ready, in the thread that used it.
+    """A route that closes its session in the thread that used it.
 
-    FastAPI would end it in a turn of its own. While it waits for a thread the connection is still taken, and threads that
-    wait for a connection are all there are: sixty requests at a time would stop each other until they time out.
+    FastAPI would use a second turn in the pool of threads before it closes the session. While a request waits for that thread
+    it holds a connection, and the threads may all wait for connections: sixty requests at a time would stop each other.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        status_code = options.get("status_code")
-        kept = endpoint if iscoroutinefunction(endpoint) else _ending(endpoint, status_code)
-        super().__init__(path, kept, **options)
+        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _closing(endpoint), **options)
 
 
-def _ending(endpoint: Callable[..., Any], status_code: int | None) -> Callable[..., Any]:
+def _closing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(endpoint)
-    def ending(**given: Any) -> Any:
+    def closing(**given: Any) -> Any:
         try:
-            made = endpoint(**given)
+            return endpoint(**given)
         finally:
             for one in given.values():
                 if isinstance(one, Session):
                     one.close()
-        # What sets headers of its own on an answer that FastAPI makes leaves it to FastAPI.
-        if isinstance(made, BaseModel) and not any(isinstance(one, Response) for one in given.values()):
-            made = answers.written(made, status_code)
-        return answers.packed(made) if isinstance(made, Response) else made
 
-    return ending
+    return closing
 
 
 async def check_form(request: Request) -> None:
     """Refuse what a browser sends with a login's cookie unless it comes from a page of ours (CSRF).
 
-    `services.api.guard` looks at what the browser says of the origin; this also holds for browsers that say nothing.
+    `services.api.hosts` looks at what the browser says of the origin; this also holds for browsers that say nothing.
 
     Raises:
         Forbidden: the form, or the header `X-CSRF-Token`, does not carry what our pages give to this login.
     """
     caller = _caller(request)
-    if caller.csrf is None or request.method in _SAFE_METHODS:
+    if caller.csrf is None or request.method in SAFE_METHODS:
         return
     given = request.headers.get("x-csrf-token") or await form_field(request, "csrf")
     if not hmac.compare_digest(unmasked(given), caller.csrf):

@@ -132,6 +132,6 @@ def _run(request: Any, batch: Path | None, say: Console, *, show: bool) -> tuple
 
     def begin(session: Any, settings: Any, owner: str) -> str:
         folder = batch.resolve() if batch is not None else None
-        return submit.create_job(session, request, settings, claim_for=owner, batch_folder=folder)
+        return submit.make_job(session, request, settings, claim_for=owner, batch_folder=folder).id
 
     return work_here(begin, say, show=show, seconds=request.budget.seconds)

@@ -33,8 +33,8 @@ def replay(
     from services.db.session import database
     from services.db.upgrade import upgrade
     from services.jobs.lease import Lease
+    from services.jobs.rows import job_spec
     from services.jobs.store import SqlJobStore
-    from services.jobs.submit import job_spec
     from services.settings import get_settings
 
     base = database(get_settings().database)

@@ -68,7 +68,7 @@ def work_here(
 
     from agent.redaction import mask_logs
     from services.db.models import Job
-    from services.jobs import cancel, lease, read
+    from services.jobs import endings, lease, read
     from services.settings import get_settings
     from services.worker.context import stop_worker, worker_context
 
@@ -91,7 +91,7 @@ def work_here(
     except KeyboardInterrupt:
         say.print("cancelling ...")
         with base.uncommitted() as session:
-            cancel.request_cancel(session, job_id)
+            endings.cancel_job(session, job_id)
         work.join(timeout=5)
     stop_worker()
     if log.is_file() and log.stat().st_mtime >= began_at:

@@ -37,7 +37,7 @@ Text = Annotated[str, Query(max_length=400)]
 @router.post("/ui/check")
 def check_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
     """The form's other button: 303 to the page of the look, or the form again with what is wrong."""
-    made = pages.accepted(session, settings, form, submit.create_look)
+    made = pages.accepted(session, settings, form, submit.make_look)
     if isinstance(made, Response):
         return made
     carried = urlencode({name: form[name].strip() for name in ("name", "seconds") if form[name].strip()})

@@ -20,7 +20,7 @@ from services.dashboard import exports, formats, listing, ranking, tables, words
 from services.dashboard.rendering import plain, render
 from services.errors import FieldError, NotFound, Refused
 from services.jobs import read
-from services.jobs.lines import lines_of_code
+from services.jobs.rows import lines_of_code
 
 MOST = 6
 _LONGEST = 600  # characters of a text in a cell

@@ -36,7 +36,7 @@ from services.dashboard.rendering import plain
 from services.dashboard.tables import Table
 from services.db.models import utc_now
 from services.errors import NotFound
-from services.jobs import outlines, read
+from services.jobs import read
 from services.jobs.views import page_of
 from services.leaderboard import reading
 
@@ -186,7 +186,7 @@ class _Measured:
     def __init__(self, session: Session, job_id: str, *, alone: bool = False) -> None:
         self.job = plain(read.get_job(session, job_id))
         shown = {one["sha256"] for one in (self.job["winner"], self.job["best"]) if one}
-        self.candidates, held_out = outlines.judged_candidates(session, job_id, shown, alone=alone)
+        self.candidates, held_out = read.judged_candidates(session, job_id, shown, alone=alone)
         self.delivered, self.phase, self.verdict = ranking.delivered(self.job, self.candidates, held_out)
 
     def rows(self) -> list[ranking.Row]:

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
+from services.api.authentication import CALLER, cookie_of
 from services.api.deps import CallerDep, form_field
-from services.api.gate import CALLER, cookie_of
 from services.dashboard.rendering import render
 from services.db.session import Database
 from services.users import keys, logins

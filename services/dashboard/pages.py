@@ -20,8 +20,9 @@ from kernelbench_tasks import catalog
 from services.api.deps import Route, SessionDep, SettingsDep
 from services.dashboard import contexts, story, words
 from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
+from services.db.models import Evaluation, Job
 from services.errors import NotFound, QuotaExceeded, Refused
-from services.jobs import cancel, outlines, read, submit
+from services.jobs import endings, read, submit
 from services.jobs.requests import OptimizeRequest
 from services.leaderboard import reading
 from services.settings import Settings
@@ -81,7 +82,7 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
     events, earlier = read.recent_events(
         session, job_id, but_not=story.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
     )
-    candidates, held_out = outlines.judged_candidates(session, job_id, shown, most)
+    candidates, held_out = read.judged_candidates(session, job_id, shown, most)
     context = contexts.job_context(
         job,
         candidates,
@@ -118,9 +119,9 @@ def candidate_page(
 def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
     """The form of the index page, as any browser sends it: 303 to the new job, or the form again with what is wrong.
 
-    `services.api.guard` has already refused forms that come from other sites.
+    `services.api.hosts` has already refused forms that come from other sites.
     """
-    made = accepted(session, settings, form, submit.create_job)
+    made = accepted(session, settings, form, submit.make_job)
     return made if isinstance(made, Response) else RedirectResponse(f"/ui/jobs/{made}", status_code=303)
 
 
@@ -128,11 +129,11 @@ def accepted(
     session: Session,
     settings: Settings,
     form: Mapping[str, Any],
-    make: Callable[[Session, OptimizeRequest, Settings], str],
+    make: Callable[[Session, OptimizeRequest, Settings], Job | Evaluation],
 ) -> str | Response:
     """The id of what `make` makes of the form, or the form again with what is wrong."""
     try:
-        return make(session, OptimizeRequest.model_validate(_wanted(form)), settings)
+        return make(session, OptimizeRequest.model_validate(_wanted(form)), settings).id
     except ValidationError as error:
         found = [
             (_field_name(item["loc"]), str(item["msg"]).removeprefix("Value error, "))
@@ -150,7 +151,7 @@ def accepted(
 def cancel_form(session: SessionDep, job_id: str) -> Response:
     """The cancel button; harmless on a job that has ended."""
     try:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     except NotFound as error:
         return _missing(error)
     return RedirectResponse(f"/ui/jobs/{job_id}", status_code=303)

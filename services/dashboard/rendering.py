@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from evaluator.verdict import by_size
 from services.dashboard import charts, formats, pieces, table_rows, words
-from services.jobs.lines import lines_of_code
+from services.jobs.rows import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
 

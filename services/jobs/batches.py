@@ -23,7 +23,6 @@ from services.errors import FieldError, NotReady, Refused
 from services.jobs import events
 from services.jobs.endings import end_job
 from services.jobs.read import job_row
-from services.jobs.wake import bell
 
 _REQUESTS, _ANSWERS, _SEEN = "batch.requests", "batch.answers", "batch.seen"
 MAX_ANSWERS_CHARACTERS = 64_000_000
@@ -117,7 +116,7 @@ def add_answers(session: Session, job_id: str, text: str, *, more: bool = False)
         resume(session, job)
     session.commit()
     if not more:
-        bell.set()
+        events.NEW_WORK.set()
     return len(lines)
 
 

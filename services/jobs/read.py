@@ -1,24 +1,27 @@
-"""Queries for the API and the pages: rows in, views out. Nothing here writes."""
+"""Queries for the API and the pages: rows in, views out. Nothing here writes.
+
+The page of a job and its tables show hundreds of candidates: `judged_candidates` reads those without what makes them heavy.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Integer, bindparam, exists, func, select
+from sqlalchemy import BindParameter, Integer, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import Session, defer
 
+from agent.portfolio.ranking import RANKING_STEPS, last_ranking
 from kernelbench_tasks import catalog
 from services.db.ids import is_candidate_id, is_id
-from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
-from services.db.types import among
+from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Step, Verdict, utc_now
+from services.db.types import among, listed
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
-from services.jobs.choice import choice_of
-from services.jobs.submit import LOOK
-from services.jobs.tally import Tally, latest, tallies
+from services.jobs.rows import LOOK
+from services.jobs.tally import LATEST_FIRST, Tally, latest, tallies
 from services.jobs.views import (
     CandidateView,
     ChoiceView,
@@ -51,6 +54,32 @@ _ENDS = select(
     func.max(Event.id).filter(Event.name == bindparam("also")),
     func.count().filter(_NAMED_OTHERWISE),
 ).where(Event.job_id == _JOB)
+
+_LAST_RANKING = (
+    select(Step.name, Step.value)
+    .where(Step.job_id == _JOB, Step.name.startswith(RANKING_STEPS, autoescape=True))
+    .order_by(Step.name.desc())
+    .limit(1)
+)
+_WHOLE = among(Candidate.sha256, listed("whole", Candidate.sha256))
+# A source that has not been counted when it was stored is counted when it is shown.
+_READ = or_(_WHOLE, Candidate.lines.is_(None))
+_OUTLINED = (
+    select(
+        Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256, Candidate.created_at,
+        Candidate.lines, case((_READ, Candidate.source)).label("source"), case((_READ, Candidate.note), else_="").label("note"),
+    )
+    .where(Candidate.job_id == _JOB)
+    .order_by(Candidate.number)
+)  # fmt: skip
+_AT_HELD_OUT = Verdict.phase == "held_out"
+# Verdicts from before there were outlines have none; of the held-out shapes a page shows each.
+_IN_FULL = or_(
+    among(Verdict.sha256, listed("whole", Verdict.sha256)), Verdict.outline.is_(None), _AT_HELD_OUT
+)
+_OUTLINES = select(
+    Verdict.id, Verdict.sha256, Verdict.phase, case((_IN_FULL, Verdict.body), else_=Verdict.outline)
+).where(Verdict.job_id == _JOB)
 
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
@@ -180,6 +209,95 @@ def find_candidate(session: Session, job_id: str, sha256: str | None) -> Candida
     return get_candidate(session, found) if found else None
 
 
+def judged_candidates(
+    session: Session,
+    job_id: str,
+    whole: Collection[str] = (),
+    most: int | None = None,
+    *,
+    alone: bool = False,
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy; and the referee's verdict on the
+    job's optimized.py at held-out shapes, once there is one.
+
+    Verdicts come as outlines, and `lines` stands for the source, except for the sources named in `whole`. A job has
+    hundreds of candidates, and its page shows the shapes of one.
+
+    Args:
+        session: where to look.
+        job_id: the job.
+        whole: sources of which everything is wanted.
+        most: of a job with more candidates, only the fastest and the newest, about as many of each.
+        alone: only the candidates in `whole`.
+    """
+    wanted: Collection[str] | None = whole if alone else None
+    if most is not None:
+        wanted = _notable(session, job_id, whole, most)
+    candidates, found = _OUTLINED, _OUTLINES
+    if wanted is not None:
+        candidates = candidates.where(among(Candidate.sha256, wanted))
+        found = found.where(or_(among(Verdict.sha256, wanted), _AT_HELD_OUT))
+    given = {"job": job_id, "whole": whole}
+    verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
+    held_out: tuple[int, dict[str, Any] | None] = (0, None)
+    for number, sha256, phase, body in session.execute(found, given):
+        verdicts[sha256][phase] = body
+        if phase == "held_out" and number > held_out[0]:
+            held_out = number, body
+    nothing: dict[str, Any] = {}
+    choice = choice_of(session, job_id)
+    rows = session.execute(candidates, given)
+    return [
+        _outline(job_id, row, verdicts.get(row.sha256, nothing), choice.get(row.sha256)) for row in rows
+    ], held_out[1]
+
+
+def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
+    """The sources of the fastest and of the newest candidates, or None where there are no more than `most`."""
+    newest = select(Candidate.sha256).where(Candidate.job_id == job_id).order_by(Candidate.number.desc())
+    found = session.scalars(newest.limit(most + 1)).all()
+    if len(found) <= most:
+        return None
+    speed = func.coalesce(Verdict.traffic_speedup, Verdict.geomean_speedup)
+    fastest = (
+        select(Verdict.sha256)
+        .where(Verdict.job_id == job_id, Verdict.word == "accepted", speed.is_not(None))
+        # as pages rank them: who was validated comes before who was only screened
+        .order_by((Verdict.phase == "validation").desc(), speed.desc())
+        .limit(most // 2)
+    )
+    return {*found[: most // 2], *session.scalars(fastest), *whole}
+
+
+def _outline(job_id: str, row: Any, phases: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
+    last = latest(phases)
+    findings = (last or {}).get("findings")
+    return {
+        "id": row.id,
+        "job_id": job_id,
+        "sha256": row.sha256,
+        "origin": row.origin,
+        "label": row.label,
+        "parent_sha256": row.parent_sha256,
+        "source": row.source,
+        "note": row.note,
+        "lines": row.lines,
+        "created_at": row.created_at.isoformat(),
+        "state": "judged" if last else "pending",
+        "verdict": str(last.get("verdict"))[:32] if last else None,
+        "reason": str(last.get("reason") or "") if last else None,
+        "findings": findings if isinstance(findings, list) else [],
+        **{phase: phases.get(phase) for phase in LATEST_FIRST},
+        "choice": choice,
+    }
+
+
+def choice_of(session: Session, job_id: str) -> dict[str, dict[str, Any]]:
+    """Place and figures of each candidate that the choice was among, by sha256; empty before the choice."""
+    found = session.execute(_LAST_RANKING, {"job": job_id}).one_or_none()
+    return last_ranking({found.name: found.value["value"]}) if found else {}
+
+
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
     """Events of a job with ids greater than `after`, oldest first. An unknown job has none."""
     query = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
@@ -243,7 +361,7 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
 
 
 def look_row(session: Session, evaluation_id: str) -> Evaluation:
-    """The row of a look at a task (`services.jobs.submit.create_look`).
+    """The row of a look at a task (`services.jobs.submit.make_look`).
 
     Raises:
         NotFound: no such look.

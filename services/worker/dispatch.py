@@ -20,7 +20,6 @@ from services.db.session import Database
 from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import LeasedModel, LeasedRow
-from services.jobs.wake import bell
 from services.observing import workers as observed
 from services.users import audit
 from services.worker.identity import is_known_dead
@@ -35,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """A thread that looks at the database every second, and for rows to tell workers of whenever the bell rings.
+    """A thread that looks at the database every second, and for rows to tell workers of whenever `events.NEW_WORK` is set.
 
     Args:
         database: where the rows are.
@@ -65,7 +64,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Stop after the current round."""
         self._stopped.set()
-        bell.set()
+        events.NEW_WORK.set()
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -82,8 +81,8 @@ class Dispatcher:
                 _log.warning("the dispatcher could not reach the database", exc_info=True)
             except Exception:  # noqa: BLE001 - without this thread nothing is ever sent, freed or ended again
                 _log.exception("a round of the dispatcher failed")
-            bell.wait(max(0.0, looked_at + LOOK_EVERY_S - time.monotonic()))
-            bell.clear()
+            events.NEW_WORK.wait(max(0.0, looked_at + LOOK_EVERY_S - time.monotonic()))
+            events.NEW_WORK.clear()
 
     def look(self) -> None:
         """One round."""

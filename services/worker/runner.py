@@ -28,8 +28,8 @@ from services.errors import LeaseLost
 from services.jobs import batches, events, lease, turns
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
+from services.jobs.rows import LOOK, job_spec
 from services.jobs.store import SqlJobStore
-from services.jobs.submit import LOOK, job_spec
 from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory

@@ -16,9 +16,8 @@ from services.db.models import Candidate
 from services.db.session import Database
 from services.db.types import storable_json
 from services.demo.board import board
-from services.jobs import outlines, read
-from services.jobs.store import verdict_row
-from services.jobs.submit import candidate_row
+from services.jobs import read
+from services.jobs.rows import candidate_row, verdict_row
 from tests.services.databases import new_sqlite
 from tests.services.ranked import ended_job
 
@@ -59,7 +58,7 @@ def test_pages_the_demo_the_command_line_and_the_api_rank_by_what_decided(tmp_pa
     job_id, winner = job_with_a_choice(base)
     with base.read() as session:
         views = [view.model_dump(mode="json") for view in read.list_candidates(session, job_id)]
-        outlined = outlines.outlined_candidates(session, job_id)
+        outlined = read.judged_candidates(session, job_id)[0]
         first = session.scalars(select(Candidate.id).where(Candidate.sha256 == winner)).one()
         alone = read.get_candidate(session, first)
     assert alone.choice is not None and (alone.choice.place, alone.choice.why) == (1, WHY)

@@ -23,7 +23,7 @@ from services.db.models import Base, Evaluation, Event, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.errors import LeaseLost
-from services.jobs import cancel, lease, read, submit
+from services.jobs import endings, lease, read, submit
 from services.jobs.endings import end_evaluation
 from services.jobs.lease import Lease
 from services.jobs.requests import CandidateRequest
@@ -304,7 +304,7 @@ def test_a_running_job_whose_worker_is_dead_can_be_cancelled(base: Database, tmp
     job_id = new_job(base, tmp_path)
     taken(base, job_id, seconds=0.0)
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelling"
     Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
@@ -318,7 +318,7 @@ def test_a_job_that_is_given_back_while_it_is_being_cancelled_is_cancelled(
     job_id = new_job(base, tmp_path)
     held = taken(base, job_id)
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.write() as session:
         lease.release(session, held)
     assert claim(base, job_id) is None
@@ -341,7 +341,7 @@ def test_cancelling_a_job_stops_the_evaluations_of_candidates_added_by_hand(
         held = lease.claim(session, Evaluation, running, "two", 60.0, ATTEMPTS)
     assert held is not None
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.read() as session:
         assert lease.wanted(session, held) == "cancelled", "its worker's watch stops it"
         assert session.get_one(Evaluation, waiting).state == "cancelled"

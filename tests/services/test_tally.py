@@ -13,8 +13,7 @@ from services.db.models import Job
 from services.db.session import Database
 from services.jobs import submit, tally
 from services.jobs.requests import CandidateRequest
-from services.jobs.store import verdict_row
-from services.jobs.submit import candidate_row
+from services.jobs.rows import candidate_row, verdict_row
 from services.jobs.views import CountsView
 from tests.services.databases import BOTH_DATABASES, fresh_database, new_job
 

@@ -1,6 +1,6 @@
-"""The gate behind the guard: who asks, and may they at all? Everything that follows knows the answer as a `Caller`.
+"""Authentication: whose request it is, and whether the caller's scope allows it. What follows reads the answer as a `Caller`.
 
-It stands around the whole application, so that a route that is added later is closed until it is listed here as open:
+It is around the whole application, so that a route that is added later is closed until it is listed here as open:
 
 - *No key was ever made.* The service is for this machine alone: other addresses, and whatever came through a proxy, are
   refused, and whoever is left may do everything.
@@ -27,6 +27,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.api.hosts import SAFE_METHODS
 from services.api.problems import problem
 from services.db.models import ApiKey, utc_now
 from services.db.session import Database
@@ -46,7 +47,6 @@ UNCOUNTED = "/healthz"
 FIRST_KEY = (
     "`kernelwright keys create NAME --user YOU --scope admin` on the service's machine makes the first key"
 )
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _REFUSALS_NOTED = parse_many("20/minute")
 _REFUSALS_NOTED_IN_ALL = parse_many("300/minute")
 _NOTED_STATUSES = (401, 403, 429)
@@ -76,7 +76,7 @@ class _Refusal:
     headers: dict[str, str] | None = None
 
 
-class Gate:
+class Authentication:
     """ASGI middleware.
 
     Args:
@@ -206,7 +206,7 @@ class Gate:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and (
-                scope["method"] not in _SAFE_METHODS or message["status"] in _NOTED_STATUSES
+                scope["method"] not in SAFE_METHODS or message["status"] in _NOTED_STATUSES
             ):
                 await run_in_threadpool(self._note_answer, scope, caller, message)
             await send(message)
@@ -276,7 +276,7 @@ def _answer(refusal: _Refusal, scope: Scope, headers: Headers) -> Response:
 def _needed_scope(method: str, path: str) -> KeyScope:
     if any(_is_below(path, one) for one in ADMIN):
         return "admin"
-    return "read" if method in _SAFE_METHODS or path == "/logout" else "submit"
+    return "read" if method in SAFE_METHODS or path == "/logout" else "submit"
 
 
 def _is_open(path: str) -> bool:
