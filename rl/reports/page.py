@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from agent.pages import environment
 from agent.runs import curves, story
 from agent.runs.files import Run, number, text
 from agent.runs.story import Pair, Ratio
@@ -40,14 +40,7 @@ def html(run: Run, ablation: Mapping[str, Any], hacks: Sequence[tuple[str, str, 
         ablation: figures by arm, as a replay of the demonstration has them or as `arms_of` makes them of comparisons.
         hacks: of the database of hacks: kind, rule, how many files.
     """
-    engine = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    engine.filters.update(figure=_figure, percent=_percent)
+    engine = environment(_FOLDER, {"figure": _figure, "percent": _percent})
     return engine.get_template("report.html.j2").render(
         run=run,
         facts=facts(run),

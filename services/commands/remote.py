@@ -164,7 +164,8 @@ def watch(
                     say.print(line)
         job = client.job(job_id)
         found = list(client.candidates(job_id))
-    console.print(leaderboard([view.model_dump(mode="json") for view in found]))
+    winner = job.winner.sha256 if job.winner else None
+    console.print(leaderboard([view.model_dump(mode="json") for view in found], winner))
     console.print(f"{job.state}: {plain_line(job.reason)}", markup=False, highlight=False)
     raise typer.Exit(0 if job.state == "succeeded" else 1)
 

@@ -148,9 +148,9 @@ def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
         return _svg(str(draw(drawn["chart"], as_file=True)))
     if name == "search":
         chart = charts.search_chart([one for one in found.candidates if not ranking.is_delivery(one)])
-        return _svg(plots.standalone(charts.search_svg(chart)))
+        return _svg(plots.standalone(chart.svg()))
     timed, summary = ranking.timed_shapes(found.verdict), ranking.summary_of(found.verdict)
-    return _svg(plots.standalone(charts.shapes_svg(charts.shape_chart(timed, summary=summary))))
+    return _svg(plots.standalone(charts.shape_chart(timed, summary=summary).svg()))
 
 
 @router.get("/ui/candidates/{candidate_id}/plots/{file}")
@@ -160,7 +160,7 @@ def candidate_plot(session: SessionDep, candidate_id: str, file: str) -> Respons
     verdict = ranking.verdict_in(plain(read.get_candidate(session, candidate_id)), phase)
     timed, summary = ranking.timed_shapes(verdict), ranking.summary_of(verdict)
     chart = charts.shape_chart(timed, summary=summary, name=phase)
-    return _svg(plots.standalone(charts.shapes_svg(chart)))
+    return _svg(plots.standalone(chart.svg()))
 
 
 @router.get("/ui/leaderboard/{task}/plots/history.svg")
@@ -168,7 +168,7 @@ def history_plot(session: SessionDep, task: str, gpu: Text = None, platform: Tex
     """First place of a board over time."""
     held = reading.history(session, task, **selection(gpu=gpu, platform=platform))
     chart = charts.history_chart([plain(view) for view in held], utc_now())
-    return _svg(plots.history_file(chart))
+    return _svg(plots.standalone(chart.svg()))
 
 
 class _Measured:

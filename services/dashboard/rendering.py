@@ -14,12 +14,13 @@ from typing import Any
 
 from fastapi import Response
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from pydantic import BaseModel
 
+from agent import pages
 from evaluator.verdict import by_size
-from services.dashboard import charts, formats, pieces, table_rows, words
+from services.dashboard import formats, words
 from services.jobs.rows import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
@@ -62,24 +63,14 @@ def static_url(name: str) -> str:
 @cache
 def environment() -> Environment:
     """The template environment: escapes everything, and a misspelt name is an error."""
-    jinja = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     filters = (
         formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
         formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
         lines_of_code, formats.breakable, formats.px, formats.weight, by_size,
     )  # fmt: skip
-    jinja.filters.update({function.__name__: function for function in filters})
+    jinja = pages.environment(HERE / "templates", {function.__name__: function for function in filters})
     jinja.globals.update(
         words=words,
-        pieces=pieces,
-        table_rows=table_rows,
-        charts=charts,
         elapsed_s=formats.elapsed_s,
         static_url=static_url,
         caller=current.get,

@@ -20,8 +20,7 @@ from rich.text import Text
 from kernelbench_tasks import catalog
 from services.commands.task_argument import task_field
 from services.data_folder import DataFolderOpen, make_private
-from services.demo.failure import DemoFailed
-from services.demo.serving import running_service
+from services.demo.serving import DemoFailed, running_service
 from services.demo.steps import Demo
 
 DEFAULT_TASK = "layernorm_relu_add"

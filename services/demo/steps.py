@@ -23,12 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from services.client import Client
-from services.commands.showing import event_line
+from services.commands.showing import event_line, leaderboard
 from services.dashboard import formats, story, words
 from services.demo import cheat
-from services.demo.board import board
-from services.demo.failure import DemoFailed
-from services.demo.serving import START_WITHIN_S
+from services.demo.serving import START_WITHIN_S, DemoFailed
 from services.plain_text import plain_line
 
 JUDGE_WITHIN_S = 300.0
@@ -109,12 +107,12 @@ class Demo:
                     now.doing = ""
                     now.say(line)
                     if self._is_live:
-                        now.board = board(self._candidates(job_id), None)
+                        now.board = leaderboard(self._candidates(job_id))
 
     def show_result(self, job: Mapping[str, Any]) -> None:
         """Prints the leaderboard and what the held-out shapes say."""
         winner, summary = job["winner"] or {}, job["summary"] or {}
-        self._console.print(board(self._candidates(job["id"]), winner.get("sha256")))
+        self._console.print(leaderboard(self._candidates(job["id"]), winner.get("sha256")))
         origin = words.origin(winner.get("origin"))
         facts = Table.grid(padding=(0, 2))
         for name, value in (

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from kernelbench_tasks import catalog
+from services.commands.showing import leaderboard
 from services.demo import steps
-from services.demo.board import board
 from services.demo.cheat import cheating_candidate
 from tests.browser import stored
 from tests.services.service import ROOT, TINY_TASK, UNPARSABLE, descendants, is_alive, wait_until
@@ -75,7 +75,7 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
         stored.candidate("no", "external", screen=stored.verdict([], word="cheating", reason="Replayed.")),
     ]
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(board(candidates, candidates[0]["sha256"]))
+    console.print(leaderboard(candidates, candidates[0]["sha256"]))
     lines = [line.split("│")[1:-1] for line in console.export_text().splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in line] for line in lines]
     assert cells[0][:7] == [

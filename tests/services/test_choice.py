@@ -11,11 +11,11 @@ from rich.console import Console
 from sqlalchemy import select
 
 from services.commands import showing
-from services.dashboard import ranking, table_rows, tables
+from services.dashboard import ranking, tables
+from services.dashboard.rendering import environment
 from services.db.models import Candidate
 from services.db.session import Database
 from services.db.types import storable_json
-from services.demo.board import board
 from services.jobs import read
 from services.jobs.rows import candidate_row, verdict_row
 from tests.services.databases import new_sqlite
@@ -70,12 +70,12 @@ def test_pages_the_demo_the_command_line_and_the_api_rank_by_what_decided(tmp_pa
             (2, "library", 1.6, False),
             (3, "late", 9.0, False),
         ]
-        page = str(table_rows.ranked(rows, has_traffic=False, tickable=False))
+        page = str(environment().get_template("_parts.html").module.ranked_rows(rows, False, False))
         assert "12 of 12 validation shapes" in page and "4 of 12 validation shapes" in page
         assert WHY in page.replace("&#39;", "'") and page.count("the winner was chosen without it") == 1
         table = tables.candidates(rows)
         assert dict(zip(table.columns, table.rows[0], strict=True))["why"] == WHY
-    for drawn in (board(views, winner), showing.leaderboard(views)):
+    for drawn in (showing.leaderboard(views, winner), showing.leaderboard(views)):
         text = drawn_text(drawn)
         assert text.index("m-1 #1") < text.index("library ") < text.index("late")
         assert "1.60" in text and "1.97" not in text and WHY in text
