@@ -17,7 +17,7 @@ from services.api.authentication import Authentication
 from services.api.compression import Compression
 from services.api.deps import check_form
 from services.api.hosts import HostCheck
-from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
+from services.api.routes import evaluations, events, health, jobs, keys, leaderboard
 from services.api.streams import EventStreams
 from services.dashboard import (
     boards,
@@ -27,7 +27,6 @@ from services.dashboard import (
     fleet,
     login,
     pages,
-    problem_pages,
     reference,
     runs,
 )
@@ -60,7 +59,7 @@ class Application(FastAPI):
         settings: Settings = self.state.settings
         app: ASGIApp = Compression(super().build_middleware_stack())
         app = Authentication(app, self.state.database, settings)
-        app = HostCheck(app, settings.allowed_hosts, settings.body_seconds)
+        app = HostCheck(app, settings.allowed_hosts, settings.max_body_bytes, settings.body_seconds)
         return Observed(app, self.state.metrics.http)
 
     def openapi(self) -> dict[str, Any]:
@@ -112,20 +111,8 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.waiting = set()
     app.state.documents = {}
     problems.install(app)
-    for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
-        app.include_router(group.router)
-    for part in (
-        exports,
-        boards,
-        pages,
-        reference,
-        login,
-        key_pages,
-        problem_pages,
-        fleet,
-        compare,
-        checks,
-        runs,
-    ):
+    api = (jobs, events, evaluations, leaderboard, health, keys)
+    shown = (exports, boards, pages, reference, login, key_pages, fleet, compare, checks, runs)
+    for part in (*api, *shown):
         app.include_router(part.router)
     return app

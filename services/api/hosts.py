@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.api.connections import with_body_timeout
-from services.api.problems import problem
+from services.api.problems import problem, too_large
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OWN_SITE = ("same-origin", "none")  # "none" is a person typing an address
@@ -37,12 +37,16 @@ class HostCheck:
     Args:
         app: the application behind it.
         allowed_hosts: host names, besides localhost and IP addresses, that are served.
+        max_body_bytes: larger announced bodies are refused before they are read (others are refused by FastAPI).
         body_seconds: how long a request's body may take.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str], body_seconds: float) -> None:
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Collection[str], max_body_bytes: int, body_seconds: float
+    ) -> None:
         self._app = app
         self._allowed_hosts = {"localhost", *(host.lower() for host in allowed_hosts)}
+        self._max_body_bytes = max_body_bytes
         self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,9 +54,14 @@ class HostCheck:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope["method"], headers)
         if refusal is not None:
             await problem(403, refusal)(scope, receive, send)
+            return
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
+            await too_large(self._max_body_bytes)(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:

@@ -23,7 +23,6 @@ from starlette.concurrency import run_in_threadpool
 
 from services.db.models import FINAL_STATES, Evaluation, Event, Job
 from services.db.session import Database
-from services.db.types import among
 from services.users.keys import is_valid
 
 _log = logging.getLogger(__name__)
@@ -148,5 +147,5 @@ def _each(database: Database, job_ids: Collection[str]) -> list[tuple[str, int |
     waiting = exists().where(Evaluation.job_id == Job.id, Evaluation.state.not_in(FINAL_STATES))
     settled = Job.state.in_(FINAL_STATES) & ~waiting
     with database.read() as session:
-        rows = session.execute(select(Job.id, newest, settled).where(among(Job.id, job_ids))).all()
+        rows = session.execute(select(Job.id, newest, settled).where(Job.id.in_(job_ids))).all()
     return [(row[0], row[1], bool(row[2])) for row in rows]

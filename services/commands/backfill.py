@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import Annotated
-
-import typer
 from rich.console import Console
 
-from services.commands.folder import open_database
+from services.commands.common import AsJson, open_database, print_json
 
 
 def backfill_leaderboard(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put jobs on the leaderboard that rank and are not on it, as of when they ended; run again, it changes nothing.
 
@@ -24,8 +19,7 @@ def backfill_leaderboard(
     base = open_database(Console(stderr=True))
     entered, kept_out = backfill(base)
     if as_json:
-        json.dump({"entered": entered, "not_listed": dict(kept_out)}, sys.stdout)
-        sys.stdout.write("\n")
+        print_json({"entered": entered, "not_listed": dict(kept_out)})
         return
     say = Console()
     say.print(f"{entered} jobs were entered", highlight=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from services.commands.folder import open_database
-from services.commands.task_argument import EXIT_USAGE
+from services.commands.common import AsJson, give_up, open_database, print_json
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -25,7 +22,6 @@ app = typer.Typer(
     help="Keys of the service on this machine: as soon as there is one, every request needs one.",
 )
 Named = Annotated[str, typer.Argument(help="A key's id, or how it begins (kw_...), as `keys list` shows it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 @app.command()
@@ -59,7 +55,7 @@ def list_all(as_json: AsJson = False) -> None:
     with _writing() as session:
         found = [key_view(row, user) for row, user in keys.list_keys(session)]
     if as_json:
-        _print_json([view.model_dump(mode="json") for view in found])
+        print_json([view.model_dump(mode="json") for view in found])
         return
     table = Table(
         Column("key", no_wrap=True),
@@ -153,7 +149,7 @@ def quota(
             found = quotas.Quotas.model_validate(wanted)
         except ValidationError as error:
             problems = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
-            _give_up(problems)
+            give_up(problems)
         if settings:
             giving.set_quotas(session, FROM_THE_MACHINE, row, found)
         shown = [(one.quota, one.used) for one in quotas.standing_of(session, row.id).spent]
@@ -171,7 +167,7 @@ def _show_new(made: Any, *, as_json: bool) -> None:
 
     view = new_key_view(made)
     if as_json:
-        _print_json(view.model_dump(mode="json"))
+        print_json(view.model_dump(mode="json"))
         return
     until = f"until {_day(view.expires_at)}" if view.expires_at else "until it is revoked"
     Console(stderr=True).print(
@@ -190,17 +186,7 @@ def _writing() -> Iterator[Session]:
         with base.write() as session:
             yield session
     except ServiceError as error:
-        _give_up(str(error))
-
-
-def _give_up(message: str) -> Any:
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False)
-    raise typer.Exit(EXIT_USAGE)
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout)
-    sys.stdout.write("\n")
+        give_up(str(error))
 
 
 def _day(time: datetime) -> str:

@@ -9,10 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluator.verdict import by_size
-from services.dashboard import formats, ranking, words
+from services.dashboard import formats, ranking, story, words
 from services.plain_text import plain_line
 
 _STYLES = {"good": "green", "bad": "red", "cheat": "magenta", "warn": "yellow"}
+_TOLD = ("candidate.judged", "candidate.proposed", "portfolio.changed", "budget.spent", "task.inferred", "job.progress",
+         "job.failed", "job.cancelled", "job.finished", "job.waiting")  # fmt: skip
 _LONGEST_REASON = 90
 
 
@@ -66,42 +68,13 @@ def _cells(row: ranking.Row, weighted: bool) -> list[Text]:
 
 
 def event_line(event: Mapping[str, Any]) -> Text | None:
-    """One event as a line, or None when the leaderboard says it better."""
+    """One event as a line, in the words of the job's page; None for what the leaderboard says better."""
     name, data = event["name"], event["data"]
-    if name == "candidate.judged":
-        speedup = data.get("geomean_speedup")
-        shown = f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
-        label = data.get("label") or "optimized.py"
-        word = str(data.get("verdict"))
-        return Text.assemble(
-            "judged ",
-            plain_line(label),
-            f" ({data.get('phase')}): ",
-            (plain_line(word), _STYLES.get(words.verdict(word).tone, "dim")),
-            shown,
-        )
-    if name == "portfolio.changed":
-        speedup, seconds = data.get("geomean_speedup"), data.get("seconds")
-        what = "first accepted candidate" if data.get("provisional") else "best so far"
-        told = f"{what}: {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})"
-        told += f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
-        told += f" after {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-        return Text(
-            told + (", provisional: not validated yet" if data.get("provisional") else ""), style="bold"
-        )
-    if name == "candidate.proposed":
-        return Text(
-            f"proposed {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})", style="dim"
-        )
-    if name == "budget.spent" and "tokens" not in data:
-        return Text(plain_line(data.get("text") or data.get("reason")), style="yellow")
-    if name == "job.progress":
-        return Text(plain_line(data.get("text")), style="dim")
-    if name == "task.inferred":
-        return Text("\n".join(plain_line(line) for line in str(data["text"]).splitlines()))
-    if name in ("job.failed", "job.cancelled", "job.finished", "job.waiting"):
-        return Text(f"{name}: {_shortened(data.get('reason') or '')}")
-    return None
+    if name not in _TOLD or (name == "budget.spent" and "tokens" in data):
+        return None
+    said = story.say(name, data)
+    line = Text(plain_line(said.what), style=_STYLES.get(said.tone, "dim"))
+    return line.append(f": {plain_line(said.detail)}" if said.detail else "", style="default")
 
 
 def _shortened(text: str) -> str:

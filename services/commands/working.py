@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from services.commands.folder import close_data_folder, open_database
+from services.commands.common import close_data_folder, open_database, print_json
 from services.commands.showing import event_line, leaderboard
 from services.jobs.views import JobView
 from services.plain_text import plain_line
@@ -39,8 +37,7 @@ def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as
             "summary": job.summary,
             "bundle": str(bundle) if bundle else None,
         }
-        json.dump(shown, sys.stdout)
-        sys.stdout.write("\n")
+        print_json(shown)
     else:
         reason = plain_line(job.reason)
         said = reason if job.verdict == "no_improvement" else f"{job.state}: {reason}"

@@ -13,6 +13,7 @@ from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from evaluator.verdict import compiled_words
 from services.dashboard import charts, formats, listing, ranking, story, words
+from services.db.models import FINAL_STATES
 
 EVENTS_SHOWN = 50
 # A job may have thousands of candidates; all of them are in the tables as data.
@@ -51,7 +52,7 @@ def job_context(
     labels = {one["sha256"]: one["label"] for one in candidates}
     events = [_labelled(event, labels) for event in events]
     told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
-    is_final = job["state"] in words.FINAL_STATES
+    is_final = job["state"] in FINAL_STATES
     diff = listing.unified(reference, candidate["source"]) if candidate else None
     diff_shown, diff_hidden = listing.beginning(diff or ())
     reference_lines, reference_hidden = listing.beginning(

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from services.api.deps import AdminDep, Route, SessionDep, form_field, refuse_first_key
-from services.dashboard.rendering import plain, render
+from services.dashboard.rendering import page, plain, render
 from services.dashboard.words import Word
-from services.errors import Conflict, NotFound, Refused
+from services.errors import Refused
 from services.users import audit, giving, keys
 from services.users.keys import NewKey
 from services.users.views import KeyRequest, key_view
@@ -62,23 +62,19 @@ def make_key(session: SessionDep, caller: AdminDep, form: KeyFormDep) -> Respons
 
 
 @router.post("/ui/keys/{key_id}/rotate")
+@page
 def rotate_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
     """The page again, with the text of the key that takes the place of another, this one time."""
-    try:
-        made = giving.rotate_key(session, caller, key_id, _GRACE_HOURS)
-    except (NotFound, Conflict) as error:
-        return _missing(error)
+    made = giving.rotate_key(session, caller, key_id, _GRACE_HOURS)
     session.commit()
     return _page(session, made=made)
 
 
 @router.post("/ui/keys/{key_id}/revoke")
+@page
 def revoke_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
     """303 to the page, without a key more."""
-    try:
-        giving.revoke_key(session, caller, key_id)
-    except NotFound as error:
-        return _missing(error)
+    giving.revoke_key(session, caller, key_id)
     session.commit()
     return RedirectResponse("/ui/keys", status_code=303)
 
@@ -104,8 +100,3 @@ def _page(
         can_make=can_make,
         grace_hours=f"{_GRACE_HOURS:g}",
     )
-
-
-def _missing(error: NotFound | Conflict) -> Response:
-    status = 404 if isinstance(error, NotFound) else 409
-    return render("error.html", status=status, title="Not done", detail=str(error))

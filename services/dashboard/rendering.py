@@ -7,8 +7,8 @@ hold everywhere.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from agent import pages
 from evaluator.verdict import by_size
 from services.dashboard import formats, words
+from services.errors import Conflict, NotFound, Refused
 from services.jobs.rows import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
@@ -45,6 +46,8 @@ PAGE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+_REFUSALS = {NotFound: (404, "Not found"), Conflict: (409, "Not done"), Refused: (422, "No such page")}
 
 
 @cache
@@ -92,6 +95,20 @@ def render(template: str, *, status: int = 200, **context: Any) -> Response:
     """Renders a page with the security headers."""
     html = environment().get_template(template).render(**context)
     return HTMLResponse(html, status_code=status, headers=PAGE_HEADERS)
+
+
+def page(endpoint: Callable[..., Response]) -> Callable[..., Response]:
+    """An endpoint for people: what it refuses is said on a page, and not in a problem document."""
+
+    @wraps(endpoint)
+    def shown(*args: Any, **given: Any) -> Response:
+        try:
+            return endpoint(*args, **given)
+        except (NotFound, Conflict, Refused) as error:
+            status, title = _REFUSALS[type(error)]
+            return render("error.html", status=status, title=title, detail=str(error))
+
+    return shown
 
 
 def plain(view: BaseModel | Mapping[str, Any]) -> dict[str, Any]:

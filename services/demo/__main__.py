@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelbench_tasks import catalog
-from services.commands.task_argument import task_field
+from services.commands.common import task_field
 from services.data_folder import DataFolderOpen, make_private
 from services.demo.serving import DemoFailed, running_service
 from services.demo.steps import Demo

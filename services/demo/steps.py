@@ -22,7 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from services.client import Client
+from services.client import FINAL_STATES, Client
 from services.commands.showing import event_line, leaderboard
 from services.dashboard import formats, story, words
 from services.demo import cheat
@@ -68,7 +68,7 @@ class Demo:
     def clear_leftovers(self) -> None:
         """Cancels jobs of an earlier demo that was interrupted: they would take this one's processor."""
         for job in self._ask("GET", "/jobs")["data"]:
-            if job["state"] not in words.FINAL_STATES:
+            if job["state"] not in FINAL_STATES:
                 self._ask("POST", f"/jobs/{job['id']}/cancel")
 
     def optimize(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Demo:
         self._say(f"Job {job['id']}: {self._client.base_url.join(job['urls']['dashboard'])}")
         self._follow(job["id"])
         job = self._ask("GET", f"/jobs/{job['id']}")
-        while job["state"] not in words.FINAL_STATES:
+        while job["state"] not in FINAL_STATES:
             time.sleep(_POLL_S)
             job = self._ask("GET", f"/jobs/{job['id']}")
         if job["state"] != "succeeded":

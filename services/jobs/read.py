@@ -17,7 +17,6 @@ from agent.portfolio.ranking import RANKING_STEPS, last_ranking
 from kernelbench_tasks import catalog
 from services.db.ids import is_candidate_id, is_id
 from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Step, Verdict, utc_now
-from services.db.types import among, listed
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
 from services.jobs.rows import LOOK
@@ -61,7 +60,7 @@ _LAST_RANKING = (
     .order_by(Step.name.desc())
     .limit(1)
 )
-_WHOLE = among(Candidate.sha256, listed("whole", Candidate.sha256))
+_WHOLE = Candidate.sha256.in_(bindparam("whole", expanding=True))
 # A source that has not been counted when it was stored is counted when it is shown.
 _READ = or_(_WHOLE, Candidate.lines.is_(None))
 _OUTLINED = (
@@ -75,7 +74,7 @@ _OUTLINED = (
 _AT_HELD_OUT = Verdict.phase == "held_out"
 # Verdicts from before there were outlines have none; of the held-out shapes a page shows each.
 _IN_FULL = or_(
-    among(Verdict.sha256, listed("whole", Verdict.sha256)), Verdict.outline.is_(None), _AT_HELD_OUT
+    Verdict.sha256.in_(bindparam("whole", expanding=True)), Verdict.outline.is_(None), _AT_HELD_OUT
 )
 _OUTLINES = select(
     Verdict.id, Verdict.sha256, Verdict.phase, case((_IN_FULL, Verdict.body), else_=Verdict.outline)
@@ -149,7 +148,7 @@ def _candidate_views(
     verdicts: dict[str, dict[str, Verdict]] = defaultdict(dict)
     found = select(Verdict).options(defer(Verdict.outline)).where(Verdict.job_id == job_id)
     if limit is not None or after is not None:
-        found = found.where(among(Verdict.sha256, [row.sha256 for row in rows]))
+        found = found.where(Verdict.sha256.in_([row.sha256 for row in rows]))
     for verdict in session.scalars(found):
         verdicts[verdict.sha256][verdict.phase] = verdict
     choice = choice_of(session, job_id)
@@ -235,8 +234,8 @@ def judged_candidates(
         wanted = _notable(session, job_id, whole, most)
     candidates, found = _OUTLINED, _OUTLINES
     if wanted is not None:
-        candidates = candidates.where(among(Candidate.sha256, wanted))
-        found = found.where(or_(among(Verdict.sha256, wanted), _AT_HELD_OUT))
+        candidates = candidates.where(Candidate.sha256.in_(wanted))
+        found = found.where(or_(Verdict.sha256.in_(wanted), _AT_HELD_OUT))
     given = {"job": job_id, "whole": whole}
     verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
     held_out: tuple[int, dict[str, Any] | None] = (0, None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from agent.spec import JobSpec
-from services.db.models import Candidate, Job, Verdict
+from services.db.models import Candidate, Job, Step, Verdict
 
 #: The effort of an evaluation that only looks at its task.
 LOOK = "look"
@@ -19,6 +21,12 @@ def lines_of_code(source: str | None) -> int | None:
     return sum(
         1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("#", "//"))
     )
+
+
+def step_value(session: Session, job_id: str, name: str) -> Any:
+    """What a finished step of a job left; None where it has not finished."""
+    row = session.get(Step, (job_id, name))
+    return row.value["value"] if row else None
 
 
 def candidate_row(

@@ -25,7 +25,7 @@ from services.db.session import Database
 from services.db.types import shown_json, shown_text, storable_json, storable_text
 from services.jobs import events, lease
 from services.jobs.lease import Lease
-from services.jobs.rows import candidate_row, proposed_data, verdict_row
+from services.jobs.rows import candidate_row, proposed_data, step_value, verdict_row
 from services.users import quotas
 
 # Told by the service itself, which knows about attempts and leases.
@@ -107,11 +107,9 @@ class SqlJobStore:
     @outliving
     def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
         """See `JobStore.verdict`."""
-
-        def read(session: Session) -> Any:
-            return session.scalar(self._verdict_query(sha256, phase))
-
-        return cast(dict[str, Any] | None, self._read_once(("verdict", sha256, phase), read))
+        query = self._verdict_query(sha256, phase)
+        found = self._read_once(("verdict", sha256, phase), lambda session: session.scalar(query))
+        return cast(dict[str, Any] | None, found)
 
     @outliving
     def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
@@ -148,12 +146,7 @@ class SqlJobStore:
     @outliving
     def step(self, name: str) -> object | None:
         """See `JobStore.step`."""
-
-        def read(session: Session) -> Any:
-            row = session.get(models.Step, (self._job_id, name))
-            return row.value["value"] if row else None
-
-        return self._read_once(("step", name), read)
+        return self._read_once(("step", name), lambda session: step_value(session, self._job_id, name))
 
     @outliving
     def finish_step(self, name: str, value: object) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from services.db.models import FINAL_STATES, Candidate, Job, Verdict
-from services.db.types import among
 from services.jobs.views import BestView, CountsView, View
 
 LATEST_FIRST = ("held_out", "validation", "screen")
@@ -45,11 +44,11 @@ def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
     ids = [job.id for job in rest]
     verdicts: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     # Columns and not rows of the models: a running job has hundreds, and lists are asked for all the time.
-    for verdict in session.execute(select(*_OF_VERDICT).where(among(Verdict.job_id, ids))):
+    for verdict in session.execute(select(*_OF_VERDICT).where(Verdict.job_id.in_(ids))):
         verdicts[verdict.job_id, verdict.sha256][verdict.phase] = verdict
     candidates: dict[str, list[Any]] = defaultdict(list)
     # In the index's own order: for that of the numbers alone SQLite went through every candidate of every job.
-    rows = select(*_OF_CANDIDATE).where(among(Candidate.job_id, ids))
+    rows = select(*_OF_CANDIDATE).where(Candidate.job_id.in_(ids))
     rows = rows.order_by(Candidate.job_id, Candidate.number)
     for candidate in session.execute(rows):
         candidates[candidate.job_id].append(candidate)

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session, aliased
 from evaluator.verdict import HARNESS_VERSION
 from kernelbench_tasks import catalog
 from services.db.models import Job, Leaderboard, LeaderboardEntry, LeaderboardFirst
-from services.db.types import among
 from services.errors import NotFound
 from services.jobs import cursors
 from services.leaderboard.eligibility import NotListed
@@ -193,7 +192,7 @@ def place_of(session: Session, job: Job) -> PlaceView:
 
 def _current() -> ColumnElement[bool]:
     """Boards of this referee and of the catalogue's tasks as their files are now."""
-    return and_(Leaderboard.harness == HARNESS_VERSION, among(Leaderboard.task_sha256, catalog.digests()))
+    return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(catalog.digests()))
 
 
 def _chosen(boards: Sequence[Leaderboard], gpu: str | None, platform: str | None) -> Leaderboard | None:
@@ -263,9 +262,9 @@ def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardV
     if not boards:
         return []
     ids = [board.id for board in boards]
-    found = session.execute(_first_and_count().where(among(Leaderboard.id, ids))).all()
+    found = session.execute(_first_and_count().where(Leaderboard.id.in_(ids))).all()
     wanted = [first for _, first, _ in found if first is not None]
-    entries = session.scalars(select(LeaderboardEntry).where(among(LeaderboardEntry.id, wanted))).all()
+    entries = session.scalars(select(LeaderboardEntry).where(LeaderboardEntry.id.in_(wanted))).all()
     views = _entry_views(session, entries, 1)
     firsts = {
         entry.board_id: view.model_copy(update={"rank": 1})

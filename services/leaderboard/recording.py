@@ -23,7 +23,7 @@ from services.db.models import (
     Verdict,
     utc_now,
 )
-from services.db.types import among
+from services.jobs.rows import step_value
 from services.leaderboard.eligibility import NotListed, Standing, decide
 from services.leaderboard.ownership import owner_of, shown_label, shown_model
 
@@ -51,7 +51,7 @@ def _of_members(session: Session, job: Job) -> list[dict[str, Any]]:
     baselines = [candidates.Candidate(**one).sha256 for one in plan.get("baselines") or ()]
     judged = {sha256 for sha256 in plan["members"] if sha256 not in baselines}
     rows = session.execute(
-        select(Verdict.sha256, Verdict.body).where(Verdict.job_id == job.id, among(Verdict.sha256, judged))
+        select(Verdict.sha256, Verdict.body).where(Verdict.job_id == job.id, Verdict.sha256.in_(judged))
     ).all()
     return [row.body for row in rows] if {row.sha256 for row in rows} == judged else []
 
@@ -181,11 +181,8 @@ def _roofline_share(session: Session, job: Job, winner: Candidate) -> float | No
         Verdict.job_id == job.id, Verdict.sha256 == winner.sha256, Verdict.phase == "screen"
     )
     share = share_of_roofline(
-        _step(session, job.id, PROFILE_STEP), _step(session, job.id, DESCRIBE_STEP), session.scalar(query)
+        step_value(session, job.id, PROFILE_STEP),
+        step_value(session, job.id, DESCRIBE_STEP),
+        session.scalar(query),
     )
     return share if share is not None and 0 < share <= ROOFLINE_BELIEVED else None
-
-
-def _step(session: Session, job_id: str, name: str) -> Any:
-    row = session.get(Step, (job_id, name))
-    return row.value["value"] if row else None

@@ -19,12 +19,14 @@ from celery.signals import (
 from services.observing.logs import dress
 from services.settings import get_settings
 
+#: The one task: something may be ready in the database. What, and whose turn it is, is asked there.
+LOOK = "kernelwright.look"
 _log = logging.getLogger(__name__)
 
 
 def make_celery(broker_url: str) -> Celery:
     """An application on a broker."""
-    celery = Celery("kernelwright", broker=broker_url, include=["services.worker.tasks"])
+    celery = Celery("kernelwright", broker=broker_url)
     celery.conf.update(
         # results live in our tables
         task_ignore_result=True,
@@ -48,6 +50,14 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
 
 
 app = make_celery(get_settings().broker_url)
+
+
+@app.task(name=LOOK)
+def look(table: str | None = None) -> None:
+    """Wake the slots of this worker, those for one table alone where it is named: others would look in vain."""
+    from services.worker.context import worker_context
+
+    worker_context().slots.wake(table)
 
 
 @after_setup_logger.connect

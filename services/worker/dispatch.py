@@ -22,13 +22,13 @@ from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import LeasedModel, LeasedRow
 from services.observing import workers as observed
 from services.users import audit
+from services.worker.app import LOOK
 from services.worker.identity import is_known_dead
 
 LOOK_EVERY_S = 1.0
 _RESEND_AFTER_S = 10.0
 _MESSAGES_AT_ONCE = 8
 _PURGE_EVERY_S = 24 * 3600.0
-_LOOK = "kernelwright.look"  # `services.worker.tasks`, which only workers load
 _MODELS: tuple[LeasedModel, ...] = (Job, Evaluation)
 _log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Dispatcher:
         for row_id, device in rows:
             try:
                 self._celery.send_task(
-                    _LOOK,
+                    LOOK,
                     args=[model.__tablename__],
                     queue=device,
                     retry=False,

@@ -26,15 +26,14 @@ NONE = "no improvement: optimized.py (a kernel, origin llm): 0.46x [0.18, 0.92] 
 def test_the_first_accepted_candidate_is_told_with_its_seconds_and_as_provisional() -> None:
     line = event_line({"name": "portfolio.changed", "data": FIRST})
     assert line is not None
-    assert line.plain == (
-        "first accepted candidate: a kernel (llm) 1.23x after 42 s, provisional: not validated yet"
-    )
+    told = "First accepted candidate: a kernel: LLM · 1.23× · after 42 s · provisional: not validated yet"
+    assert line.plain == told
     said = story.say("portfolio.changed", FIRST)
     assert said.what == "First accepted candidate: a kernel"
     assert "after 42 s" in said.detail and "provisional" in said.detail
     validated = FIRST | {"provisional": False}
     line = event_line({"name": "portfolio.changed", "data": validated})
-    assert line is not None and line.plain == "best so far: a kernel (llm) 1.23x after 42 s"
+    assert line is not None and line.plain == "New best: a kernel: LLM · 1.23×"
     assert story.say("portfolio.changed", validated).what == "New best: a kernel"
 
 
