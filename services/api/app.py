@@ -24,11 +24,11 @@ from services.dashboard import (
     checks,
     compare,
     exports,
-    fleet,
     login,
     pages,
     reference,
     runs,
+    workers,
 )
 from services.dashboard import keys as key_pages
 from services.db.session import database
@@ -112,7 +112,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.documents = {}
     problems.install(app)
     api = (jobs, events, evaluations, leaderboard, health, keys)
-    shown = (exports, boards, pages, reference, login, key_pages, fleet, compare, checks, runs)
+    shown = (exports, boards, pages, reference, login, key_pages, workers, compare, checks, runs)
     for part in (*api, *shown):
         app.include_router(part.router)
     return app

@@ -101,17 +101,17 @@ async def check_form(request: Request) -> None:
     caller = _caller(request)
     if caller.csrf is None or request.method in SAFE_METHODS:
         return
-    given = request.headers.get("x-csrf-token") or await form_field(request, "csrf")
+    given = request.headers.get("x-csrf-token") or (await form_fields(request)).get("csrf", "")
     if not hmac.compare_digest(unmasked(given), caller.csrf):
         raise Forbidden("this form is not of a page of this login; reload the page and try again")
 
 
-async def form_field(request: Request, name: str) -> str:
-    """A field of a form as browsers send it, "" if there is none."""
+async def form_fields(request: Request) -> dict[str, str]:
+    """The fields of a form as browsers send it; of a field that is sent twice the last."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        return ""
+        return {}
     body = (await request.body()).decode("utf-8", errors="replace")
-    return parse_qs(body, keep_blank_values=True).get(name, [""])[-1]
+    return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
 
 
 async def admin_only(caller: CallerDep) -> Caller:
@@ -135,6 +135,7 @@ def refuse_first_key(caller: Caller) -> None:
         raise Forbidden(f"there is no key yet; {FIRST_KEY}")
 
 
+FormDep = Annotated[dict[str, str], Depends(form_fields)]
 AdminDep = Annotated[Caller, Depends(admin_only)]
 # Closed before the answer is sent: what is told of the answer (the audit log) needs SQLite's one place for writers.
 SessionDep = Annotated[Session, Depends(get_session, scope="function")]

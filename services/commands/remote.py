@@ -35,7 +35,7 @@ from services.commands.common import (
     wrong_fields,
 )
 from services.commands.showing import event_line, leaderboard
-from services.dashboard import story
+from services.dashboard import event_text
 from services.plain_text import plain_line
 
 Url = Annotated[
@@ -164,9 +164,9 @@ def watch(
             say = bar.console if console.is_terminal and bar.console.is_terminal else console
             row = bar.add_task("waiting", total=None)
             for event in client.watch(job_id):
-                if event.name == story.PROGRESS_EVENT:
+                if event.name == event_text.PROGRESS_EVENT:
                     done, total = event.data.get("done"), event.data.get("total")
-                    text = plain_line(story.progress(event.data)).replace("[", "\\[")
+                    text = plain_line(event_text.progress(event.data)).replace("[", "\\[")
                     bar.update(row, description=text, completed=done or 0, total=total or None)
                 line = event_line(event.model_dump(mode="json"))
                 if line:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluator.verdict import by_size
-from services.dashboard import formats, ranking, story, words
+from services.dashboard import event_text, formats, ranking, words
 from services.plain_text import plain_line
 
 _STYLES = {"good": "green", "bad": "red", "cheat": "magenta", "warn": "yellow"}
@@ -72,7 +72,7 @@ def event_line(event: Mapping[str, Any]) -> Text | None:
     name, data = event["name"], event["data"]
     if name not in _TOLD or (name == "budget.spent" and "tokens" in data):
         return None
-    said = story.say(name, data)
+    said = event_text.say(name, data)
     line = Text(plain_line(said.what), style=_STYLES.get(said.tone, "dim"))
     return line.append(f": {plain_line(said.detail)}" if said.detail else "", style="default")
 

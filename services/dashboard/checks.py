@@ -17,7 +17,7 @@ from evaluator.shapes.inference.declaring import told
 from kernelbench_tasks import catalog
 from services.api.deps import Route, SessionDep, SettingsDep
 from services.dashboard import formats, pages, words
-from services.dashboard.pages import FormDep
+from services.dashboard.pages import JobFormDep
 from services.dashboard.rendering import page, render
 from services.dashboard.words import Word
 from services.db.models import FINAL_STATES
@@ -34,7 +34,7 @@ Text = Annotated[str, Query(max_length=400)]
 
 
 @router.post("/ui/check")
-def check_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
+def check_form(session: SessionDep, settings: SettingsDep, form: JobFormDep) -> Response:
     """The form's other button: 303 to the page of the look, or the form again with what is wrong."""
     made = pages.accepted(session, settings, form, submit.make_look)
     if isinstance(made, Response):

@@ -10,7 +10,7 @@
 | `/ui/jobs/{id}/plots/{name}.svg` | `search`, `shapes`, `map` |
 | `/ui/candidates/{id}/plots/{phase}.svg` | `held_out`, `validation`, `screen` |
 | `/ui/leaderboard/{task}/plots/history.svg` | first place over time |
-| `/ui/workers/tables/{name}.csv` | see `fleet` |
+| `/ui/workers/tables/{name}.csv` | see `workers` |
 | `/ui/runs/tables/{name}.csv`, `/ui/runs/{run}/tables/{name}.csv` | see `runs` |
 | `/ui/compare/tables/{name}.csv` | `facts`, `shapes` of several `candidate` |
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from agent.performance.money import Prices
 from kernelbench_tasks import catalog
-from services.api.deps import Route, SessionDep, SettingsDep
-from services.dashboard import contexts, story
+from services.api.deps import FormDep, Route, SessionDep, SettingsDep
+from services.dashboard import contexts, event_text
 from services.dashboard.rendering import STATIC_TYPES, page, plain, render, static_file
 from services.db.models import FINAL_STATES, Evaluation, Job
 from services.errors import NotFound, QuotaExceeded, Refused
@@ -48,14 +47,12 @@ def blank_form() -> dict[str, Any]:
     }
 
 
-async def form_fields(request: Request) -> dict[str, Any]:
-    """What a browser sent as `application/x-www-form-urlencoded`; unknown fields are dropped."""
-    body = (await request.body()).decode("utf-8", errors="replace")
-    sent = {key: values[-1] for key, values in parse_qs(body, keep_blank_values=True).items()}
+async def job_form(sent: FormDep) -> dict[str, Any]:
+    """The form for a new job as it was sent; unknown fields are dropped."""
     return {key: sent.get(key, value) for key, value in blank_form().items() if key != "errors"}
 
 
-FormDep = Annotated[dict[str, Any], Depends(form_fields)]
+JobFormDep = Annotated[dict[str, Any], Depends(job_form)]
 
 
 @router.get("/")
@@ -76,7 +73,7 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
     shown = {one["sha256"] for one in (job["winner"], job["best"]) if one}
     most = contexts.CANDIDATES_READ if job["counts"]["candidates"] > contexts.CANDIDATES_READ else None
     events, earlier = read.recent_events(
-        session, job_id, but_not=story.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
+        session, job_id, but_not=event_text.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
     )
     candidates, held_out = read.judged_candidates(session, job_id, shown, most)
     context = contexts.job_context(
@@ -110,7 +107,7 @@ def candidate_page(
 
 
 @router.post("/ui/submit")
-def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
+def submit_form(session: SessionDep, settings: SettingsDep, form: JobFormDep) -> Response:
     """The form of the index page, as any browser sends it: 303 to the new job, or the form again with what is wrong.
 
     `services.api.hosts` has already refused forms that come from other sites.

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from services.client import FINAL_STATES, Client
 from services.commands.showing import event_line, leaderboard
-from services.dashboard import formats, story, words
+from services.dashboard import event_text, formats, words
 from services.demo import cheat
 from services.demo.serving import START_WITHIN_S, DemoFailed
 from services.plain_text import plain_line
@@ -100,8 +100,8 @@ class Demo:
                 data = event["data"]
                 if event["name"] == "candidate.judged" and data["verdict"] == "accepted":
                     self.first_accepted_s = self.first_accepted_s or now.elapsed_s
-                if event["name"] == story.PROGRESS_EVENT:
-                    now.doing = plain_line(story.progress(data))
+                if event["name"] == event_text.PROGRESS_EVENT:
+                    now.doing = plain_line(event_text.progress(data))
                 line = event_line(event)
                 if line is not None:
                     now.doing = ""

@@ -23,7 +23,6 @@ from services.jobs.rows import LOOK
 from services.jobs.tally import LATEST_FIRST, Tally, latest, tallies
 from services.jobs.views import (
     CandidateView,
-    ChoiceView,
     EvaluationUrls,
     EvaluationView,
     EventView,
@@ -32,6 +31,7 @@ from services.jobs.views import (
     JobView,
     SpendView,
     TaskView,
+    same_fields,
 )
 
 #: Sources in one page of candidates: a hundred of a megabyte each, asked for by many at once, would take all memory.
@@ -321,7 +321,7 @@ def recent_events(
 
 
 def _event_view(row: Any) -> EventView:
-    return EventView(id=row.id, time=row.time, name=row.name, data=row.data)
+    return EventView(**row._mapping)
 
 
 def is_settled(session: Session, job_id: str) -> bool:
@@ -340,23 +340,14 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
     row = session.get(Evaluation, evaluation_id) if is_id(evaluation_id) else None
     if row is None:
         raise NotFound(f"there is no evaluation {evaluation_id[:40]!r}")
-    return EvaluationView(
-        id=row.id,
-        state=_shown_state(row),
-        task=_task_view(row.task_name, row.task_sha256),
-        candidate={"sha256": row.candidate_sha256, "origin": row.origin, "label": row.label},
-        device=row.device,
-        effort=row.effort,
-        priority=row.priority,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        attempt=row.attempt,
-        verdict=row.verdict,
-        reason=row.reason,
-        result=row.result,
-        urls=EvaluationUrls(self=f"/evaluations/{row.id}", cancel=f"/evaluations/{row.id}/cancel"),
-    )
+    given: dict[str, Any] = {
+        **same_fields(EvaluationView, row),
+        "state": _shown_state(row),
+        "task": _task_view(row.task_name, row.task_sha256),
+        "candidate": {"sha256": row.candidate_sha256, "origin": row.origin, "label": row.label},
+        "urls": EvaluationUrls(self=f"/evaluations/{row.id}", cancel=f"/evaluations/{row.id}/cancel"),
+    }
+    return EvaluationView(**given)
 
 
 def look_row(session: Session, evaluation_id: str) -> Evaluation:
@@ -397,30 +388,18 @@ def _job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
 def _job_view(job: Job, tally: Tally) -> JobView:
     base = f"/jobs/{job.id}"
     caps = job.request.get("budget") or {}
-    return JobView(
-        id=job.id,
-        name=job.name,
-        state=_shown_state(job),
-        task=TaskView(name=job.task_name, sha256=job.task_sha256, catalog=job.from_catalog),
-        device=job.device,
-        priority=job.priority,
-        created_at=job.created_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        attempt=job.attempt,
-        verdict=job.verdict,
-        reason=job.reason,
-        counts=tally.counts,
-        best=tally.best,
-        winner=tally.winner,
-        summary=job.summary,
-        spend=SpendView(
+    given: dict[str, Any] = {
+        **same_fields(JobView, job),
+        **dict(tally),
+        "state": _shown_state(job),
+        "task": TaskView(name=job.task_name, sha256=job.task_sha256, catalog=job.from_catalog),
+        "spend": SpendView(
             usd=job.usd,
             tokens=job.tokens,
             seconds=_seconds(job.started_at, job.finished_at),
             **{f"{name}_cap": caps.get(name) for name in ("usd", "tokens", "seconds")},
         ),
-        urls=JobUrls(
+        "urls": JobUrls(
             self=base,
             candidates=f"{base}/candidates",
             events=f"{base}/events",
@@ -428,7 +407,8 @@ def _job_view(job: Job, tally: Tally) -> JobView:
             bundle=f"{base}/bundle",
             dashboard=f"/ui{base}",
         ),
-    )
+    }
+    return JobView(**given)
 
 
 def _candidate_view(
@@ -437,25 +417,16 @@ def _candidate_view(
     last: Verdict | None = latest(phases)
     bodies: dict[str, dict[str, Any]] = {phase: verdict.body for phase, verdict in phases.items()}
     findings = last.body.get("findings") if last else None
-    return CandidateView(
-        id=row.id,
-        job_id=row.job_id,
-        sha256=row.sha256,
-        origin=row.origin,
-        label=row.label,
-        parent_sha256=row.parent_sha256,
-        source=row.source,
-        note=row.note,
-        created_at=row.created_at,
-        state="judged" if last else "pending",
-        verdict=last.word if last else None,
-        reason=last.reason if last else None,
-        findings=findings if isinstance(findings, list) else [],
-        screen=bodies.get("screen"),
-        validation=bodies.get("validation"),
-        held_out=bodies.get("held_out"),
-        choice=ChoiceView.model_validate(choice[row.sha256]) if row.sha256 in choice else None,
-    )
+    given: dict[str, Any] = {
+        **same_fields(CandidateView, row),
+        **{phase: bodies.get(phase) for phase in LATEST_FIRST},
+        "state": "judged" if last else "pending",
+        "verdict": last.word if last else None,
+        "reason": last.reason if last else None,
+        "findings": findings if isinstance(findings, list) else [],
+        "choice": choice.get(row.sha256),
+    }
+    return CandidateView(**given)
 
 
 def _shown_state(row: Job | Evaluation) -> JobState:

@@ -141,17 +141,16 @@ def _locked_board(session: Session, standing: Standing) -> Leaderboard:
     if board is None:
         try:
             with session.begin_nested():
-                session.add(
-                    Leaderboard(
-                        task_sha256=standing.task_sha256,
-                        task_name=standing.task_name,
-                        harness=standing.harness,
-                        platform=standing.platform,
-                        device=standing.device,
-                        device_type=standing.device_type,
-                        versions=standing.versions,
-                    )
+                of_board = (
+                    "task_sha256",
+                    "task_name",
+                    "harness",
+                    "platform",
+                    "device",
+                    "device_type",
+                    "versions",
                 )
+                session.add(Leaderboard(**{name: getattr(standing, name) for name in of_board}))
         except IntegrityError:
             pass  # another job has made it meanwhile
         board = session.scalars(query).one()

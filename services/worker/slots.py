@@ -16,7 +16,7 @@ from services.db.models import Evaluation, Job
 from services.jobs.lease import LeasedModel
 
 LOOK_EVERY_S = 5.0
-#: One job at a time, since it drives the device for its whole length; and of evaluations one at the bench and one that is
+#: One job at a time, since it drives the device for its whole length; and of evaluations one in the referee's queue and one that is
 #: ready when it leaves. More would only be taken out of the queue earlier, before others whose turn would have been first.
 SLOTS: tuple[LeasedModel, ...] = (Job, Evaluation, Evaluation)
 _AFTER_FAULT_S = 1.0

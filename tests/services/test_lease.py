@@ -30,9 +30,9 @@ from services.jobs.requests import CandidateRequest
 from services.jobs.store import SqlJobStore
 from services.settings import Settings
 from services.worker.app import make_celery
-from services.worker.bench import Bench
 from services.worker.dispatch import Dispatcher
 from services.worker.identity import is_known_dead, own_identity
+from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 
@@ -381,7 +381,7 @@ def test_an_outcome_with_its_bundle_is_stored_whole(base: Database, tmp_path: Pa
     path = tmp_path / "tiny.zip"
     path.write_bytes(bytes(range(256)) * 100)
     runner = Runner(
-        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+        Settings(data_dir=tmp_path), base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None
     )
     runner.finish_job(
         held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, {"geomean_speedup": 1.5})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from services.api.deps import AdminDep, Limit, Route, SessionDep, refuse_first_key
 from services.jobs.views import Page, page, page_of
-from services.users import audit, giving, keys
+from services.users import audit, key_management, keys
 from services.users.views import (
     AuditView,
     KeyRequest,
@@ -29,7 +29,9 @@ _SECRET = {"Cache-Control": "no-store"}
 def make_key(body: KeyRequest, response: Response, session: SessionDep, caller: AdminDep) -> NewKeyView:
     """Make a key. Its text is in this answer and nowhere else."""
     refuse_first_key(caller)
-    made = giving.give_key(session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas)
+    made = key_management.give_key(
+        session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas
+    )
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -52,7 +54,7 @@ def rotate_key(
     key_id: KeyId, body: RotateRequest, response: Response, session: SessionDep, caller: AdminDep
 ) -> NewKeyView:
     """Make a key in the place of another, which stays valid for a while. Its text is in this answer and nowhere else."""
-    made = giving.rotate_key(session, caller, key_id, body.grace_hours)
+    made = key_management.rotate_key(session, caller, key_id, body.grace_hours)
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -61,7 +63,7 @@ def rotate_key(
 @router.delete("/keys/{key_id}")
 def revoke_key(key_id: KeyId, session: SessionDep, caller: AdminDep) -> KeyView:
     """End a key at once and for good, with the logins made with it; again changes nothing."""
-    row, user = giving.revoke_key(session, caller, key_id)
+    row, user = key_management.revoke_key(session, caller, key_id)
     session.commit()
     return key_view(row, user)
 

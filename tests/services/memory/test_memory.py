@@ -26,7 +26,7 @@ from services.memory.ownership import ONE_USER, SHARED, readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
 from services.settings import Settings
-from services.worker.bench import Bench
+from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from tests.services.databases import new_sqlite
 
@@ -252,7 +252,7 @@ def test_a_broken_memory_costs_a_job_nothing_else(base: Database, tmp_path: Path
 def test_the_worker_remembers_a_job_when_it_ends(base: Database, tmp_path: Path, one_user: bool) -> None:
     shared, private = ended_job(base, tmp_path), ended_job(base, tmp_path, source=OWN_TASK)
     settings = Settings(data_dir=tmp_path, one_user=one_user)
-    runner = Runner(settings, base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None)
+    runner = Runner(settings, base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None)
     for job_id in (shared, private):
         with base.write() as session:
             held = lease.claim(session, Job, job_id, "one", 60.0, 3)

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from services.dashboard import ranking, story, words
+from services.dashboard import event_text, ranking, words
 from services.dashboard.listing import DiffLine
 from services.dashboard.rendering import environment
 
@@ -29,7 +29,7 @@ def test_texts_of_strangers_stay_texts() -> None:
         "best_baseline": HOSTILE, "baselines": {HOSTILE: {"median_us": HOSTILE}}, "candidate_us": HOSTILE, "correct": HOSTILE,
     }  # fmt: skip
     row.summary = {"by_stratum": {HOSTILE: {"geomean_speedup": 2.0}, "near": {"geomean_speedup": 1.0}}}
-    told = story.timeline([{"name": HOSTILE, "data": {"text": HOSTILE}, "time": HOSTILE}], None)
+    told = event_text.timeline([{"name": HOSTILE, "data": {"text": HOSTILE}, "time": HOSTILE}], None)
     for made in (
         parts().chip(words.Word(HOSTILE, HOSTILE, HOSTILE)),
         parts().origin(HOSTILE),
