@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from evaluator.cli import progress_bar
 from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unauthorized, Unreachable
 from services.client.sending import KEY_VARIABLE
 from services.commands.common import (
@@ -34,8 +33,7 @@ from services.commands.common import (
     text_of,
     wrong_fields,
 )
-from services.commands.showing import event_line, leaderboard
-from services.dashboard import event_text
+from services.commands.showing import Following, leaderboard
 from services.plain_text import plain_line
 
 Url = Annotated[
@@ -159,18 +157,9 @@ def watch(
     """Follow a job until it ends, with what is being judged below its log; exit code 0 when it succeeded."""
     console = Console()
     with _service(url, key_file, plain_http) as client:
-        with progress_bar() as bar:
-            # on a terminal through the bar, which would be drawn over otherwise
-            say = bar.console if console.is_terminal and bar.console.is_terminal else console
-            row = bar.add_task("waiting", total=None)
+        with Following(console) as following:
             for event in client.watch(job_id):
-                if event.name == event_text.PROGRESS_EVENT:
-                    done, total = event.data.get("done"), event.data.get("total")
-                    text = plain_line(event_text.progress(event.data)).replace("[", "\\[")
-                    bar.update(row, description=text, completed=done or 0, total=total or None)
-                line = event_line(event.model_dump(mode="json"))
-                if line:
-                    say.print(line)
+                following.tell(event.model_dump(mode="json"))
         job = client.job(job_id)
         found = list(client.candidates(job_id))
     winner = job.winner.sha256 if job.winner else None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +21,51 @@ _STYLES = {"good": "green", "bad": "red", "cheat": "magenta", "warn": "yellow"}
 _TOLD = ("candidate.judged", "candidate.proposed", "portfolio.changed", "budget.spent", "task.inferred", "job.progress",
          "job.failed", "job.cancelled", "job.finished", "job.waiting")  # fmt: skip
 _LONGEST_REASON = 90
+_SAY_EVERY_S = 5.0
+
+
+class Following:
+    """A job on a terminal as its events come: a line for each that matters, below them the leaderboard and what is done now.
+
+    Args:
+        console: where to print; what is below the lines is drawn on a terminal alone.
+        chatty: elsewhere, print what is done now whenever there was no line for a while.
+    """
+
+    def __init__(self, console: Console, *, chatty: bool = False) -> None:
+        self._console = console
+        self._chatty = chatty and not console.is_terminal
+        self._start = self._said_at = time.monotonic()
+        self._doing = Spinner("dots", "waiting", style="cyan")
+        self._live = Live(self, console=console, transient=True) if console.is_terminal else nullcontext()
+        self.board: Table | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._start
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Show one event, as GET /jobs/{id}/events sends it."""
+        line = event_line(event)
+        if event["name"] == event_text.PROGRESS_EVENT:
+            text = plain_line(event_text.progress(event["data"]))
+            self._doing.update(text=Text(text, style="cyan"))
+            if self._chatty and time.monotonic() - self._said_at > _SAY_EVERY_S:
+                line = Text(text, style="cyan")
+        if line is not None:
+            self._said_at = time.monotonic()
+            self._console.print(Text(f"{formats.offset(self.elapsed_s):>8}  ", style="dim") + line)
+
+    def __enter__(self) -> Following:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def __rich__(self) -> Group:
+        return Group(*([self.board] if self.board else []), self._doing)
 
 
 def leaderboard(candidates: Sequence[Mapping[str, Any]], winner_sha256: str | None = None) -> Table:

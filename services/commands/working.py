@@ -12,11 +12,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from services.commands.common import close_data_folder, open_database, print_json
-from services.commands.showing import event_line, leaderboard
+from services.commands.showing import Following, leaderboard
 from services.jobs.views import JobView
 from services.plain_text import plain_line
 
@@ -122,7 +120,7 @@ def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, sho
     from services.jobs import read
 
     seen = 0
-    with Live(Table(), console=say, auto_refresh=False, transient=False) as live:
+    with Following(say) as following:
         while True:
             running = work.is_alive()
             with base.read() as session:
@@ -130,11 +128,11 @@ def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, sho
                 candidates = read.list_candidates(session, job_id) if found and show else None
             for event in found:
                 seen = event.id
-                line = event_line(event.model_dump(mode="json"))
-                if line:
-                    live.console.print(line)
+                following.tell(event.model_dump(mode="json"))
             if candidates is not None:
-                live.update(leaderboard([view.model_dump(mode="json") for view in candidates]), refresh=True)
+                following.board = leaderboard([view.model_dump(mode="json") for view in candidates])
             if not running:
-                return
+                break
             work.join(_REFRESH_S)
+    if following.board is not None:
+        say.print(following.board)

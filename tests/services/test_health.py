@@ -263,7 +263,7 @@ def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault
 
     if ends == "cancelled":
         monkeypatch.setattr("services.worker.runner.run_job", as_told_to_stop)
-    queue.call = lambda judge, work: falls_sick(judge, work)  # type: ignore[method-assign]
+    referees.call = lambda judge, work: falls_sick(judge, work)  # type: ignore[method-assign]
     settings = Settings(data_dir=tmp_path)
     runner = Runner(settings, base, referees, "one", lambda: None, lambda: sick[0])
     assert runner.work_on_next(Job)
