@@ -85,7 +85,7 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
         worker = EmbeddedWorker(celery, settings.device) if with_worker else None
         if worker:
             worker.start()
-        dispatcher.start(queue_is_new=settings.embedded)
+        dispatcher.start()
         try:
             yield
         finally:

@@ -62,7 +62,7 @@ def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
         f"{reason}; then `kernelwright resume {job.id}`, or `kernelwright batch {job.id}` over HTTP"
     )
     job.stalled_attempts = job.faults = 0  # waiting is no fault
-    job.lease_owner = job.lease_until = job.sent_at = None
+    job.lease_owner = job.lease_until = None
     if folder is not None:
         requests = folder / REQUESTS
         text = requests.read_text(encoding="utf-8") if requests.is_file() else ""
@@ -124,7 +124,6 @@ def add_answers(session: Session, job_id: str, text: str, *, more: bool = False)
 def resume(session: Session, job: Job) -> None:
     """Queues a waiting job that the caller has locked."""
     job.state = "queued"
-    job.sent_at = None
     job.reason = None
     events.append(session, job.id, "job.queued", {"name": job.name, "device": job.device})
 
