@@ -3,7 +3,7 @@
 It is around the whole application, so that a route that is added later is closed until it is listed here as open:
 
 - *No key was ever made.* The service is for this machine alone: other addresses, and whatever came through a proxy, are
-  refused, and whoever is left may do everything.
+  refused, and all others may do everything.
 - *There are keys.* Every route but `OPEN` needs one, as `Authorization: Bearer kw_...` or by way of a login's cookie. Methods
   that change nothing need scope `read`, all others `submit`, what is below `ADMIN` `admin`. Whose rows are seen is not decided here but in
   every session of the database (`services.db.privacy`).
@@ -159,9 +159,9 @@ class Authentication:
         return self._count(caller) or caller
 
     def _identify(
-        self, session: Session, headers: Headers, nobody: Caller, scheme: str
+        self, session: Session, headers: Headers, unknown: Caller, scheme: str
     ) -> tuple[Caller, ApiKey | None]:
-        """Who a header or a cookie says that this is; `nobody` for neither.
+        """The caller that a header or a cookie names; `unknown` without either.
 
         Raises:
             KeyRefused: it says so wrongly.
@@ -172,16 +172,16 @@ class Authentication:
             if len(given) > 1 or kind.lower() != "bearer":
                 raise keys.KeyRefused("send one key, as `Authorization: Bearer kw_...`")
             caller = keys.verify_key(session, text.strip(" "))
-            return replace(caller, address=nobody.address), session.get(ApiKey, caller.key_id)
+            return replace(caller, address=unknown.address), session.get(ApiKey, caller.key_id)
         token = cookie_of(headers, logins.cookie_name(logins.COOKIE, scheme))
         if token is None:
-            return nobody, None
+            return unknown, None
         try:
             row = logins.verify_login(session, token)
         except keys.KeyRefused:
-            return nobody, None  # like a browser without the cookie: it is shown the login page
+            return unknown, None  # like a browser without the cookie: it is shown the login page
         caller = keys.caller_of(session, row)
-        return replace(caller, address=nobody.address, csrf=logins.csrf_of(token)), row
+        return replace(caller, address=unknown.address, csrf=logins.csrf_of(token)), row
 
     def _count(self, caller: Caller) -> _Refusal | None:
         """Count a request; a refusal if there were too many."""
@@ -223,14 +223,14 @@ class Authentication:
             return
         path = getattr(scope.get("route"), "path", None) or "unknown"
         action = f"{scope['method']} {path}"
-        # without its query, which holds what somebody typed
+        # without its query, which holds what a user typed
         location = Headers(raw=message["headers"]).get("location", "").partition("?")[0]
         target = (
             next(iter(scope.get("path_params", {}).values()), None) or location.rpartition("/")[2] or None
         )
         if path in ("/login", "/logout"):
             target = None
-            caller = scope[CALLER]  # whoever has just logged in
+            caller = scope[CALLER]  # the user who has just logged in
         self._note(caller, _ACTIONS.get(action, action), target, status)
 
     def _note_refusal(self, scope: Scope, caller: Caller, status: int, detail: str) -> None:

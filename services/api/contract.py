@@ -53,10 +53,10 @@ _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
 
 def completed(app: FastAPI, found: dict[str, Any]) -> dict[str, Any]:
-    """The document as whoever asks should have it: with every refusal, and with keys only where they are needed.
+    """The document for the current caller: with every refusal, and with keys only where they are needed.
 
     Args:
-        app: whose it is; `app.state.documents` keeps what was made.
+        app: the application; `app.state.documents` keeps what was made.
         found: what FastAPI makes of the routes; left as it is.
     """
     caller = current.get()
@@ -76,7 +76,7 @@ def _completed(found: dict[str, Any], *, without_keys: bool) -> dict[str, Any]:
     for path, method, operation in _operations(document):
         if path in OPEN:
             operation["security"] = []
-        elif without_keys:  # this service has none yet, and asks nobody for one
+        elif without_keys:  # this service has none yet, and asks for none
             operation["security"] = [{}, *operation.get("security", [])]
         for status in _refusals(path, method, operation):
             _describe(operation["responses"], status)

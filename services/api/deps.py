@@ -1,6 +1,6 @@
 """What routes ask for, as annotated types.
 
-Whoever takes a database or a session from here gets one that sees what the caller may see, see `services.db.privacy`.
+A database or a session from here sees what the caller may see (`services.db.privacy`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def get_settings(request: Request) -> Settings:
 
 
 async def get_caller(request: Request) -> Caller:
-    """Who asks, as the gate found out."""
+    """The caller, as `Authentication` found out."""
     return _caller(request)
 
 
@@ -55,7 +55,7 @@ SettingsDep = Annotated[Settings, Depends(get_settings)]
 
 
 async def get_session(request: Request) -> AsyncIterator[Session]:
-    """A session that can write exactly when the method may; whoever writes commits, the rest is rolled back.
+    """A session that can write exactly when the method may; a route that writes commits, the rest is rolled back.
 
     It takes a connection at its first query, and `Route` has it given back before the thread of that query is left.
     """
@@ -115,7 +115,7 @@ async def form_fields(request: Request) -> dict[str, str]:
 
 
 async def admin_only(caller: CallerDep) -> Caller:
-    """A caller with scope admin. The gate has seen to that; a route that moves elsewhere is still held to it.
+    """A caller with scope admin. `Authentication` has seen to that; a route that moves elsewhere is still held to it.
 
     Raises:
         Forbidden: the caller has less.
@@ -126,7 +126,7 @@ async def admin_only(caller: CallerDep) -> Caller:
 
 
 def refuse_first_key(caller: Caller) -> None:
-    """Nobody without a key makes one over HTTP: whoever did so first would own the service.
+    """A caller without a key makes none over HTTP: the first one to do so would own the service.
 
     Raises:
         Forbidden: the caller has shown no key.

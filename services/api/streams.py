@@ -75,7 +75,7 @@ class EventStreams:
             yield watcher
         finally:
             self._open[whose] -= 1
-            self._open += Counter()  # forgets who has none
+            self._open += Counter()  # forgets callers without any
             others = self._watchers[job_id]
             others.discard(watcher)
             if not others:
@@ -89,7 +89,7 @@ class EventStreams:
         asked_at, was_valid = self._keys.get(key_id, (-math.inf, True))
         if now - asked_at < KEY_KEPT_S:
             return was_valid
-        self._keys[key_id] = (now, was_valid)  # others who come meanwhile do not ask as well
+        self._keys[key_id] = (now, was_valid)  # other streams do not ask meanwhile
         valid = await run_in_threadpool(_is_valid, self._database, key_id)
         self._keys[key_id] = (now, valid)
         return valid

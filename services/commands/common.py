@@ -105,7 +105,7 @@ def text_of(path: Path) -> str:
 
 
 def close_data_folder(say: Console) -> None:
-    """See `services.data_folder.make_private`; ends the command where the folder is somebody's who leaves it open."""
+    """See `services.data_folder.make_private`; ends the command where the folder is another user's or open to others."""
     from services.data_folder import DataFolderOpen, make_private
     from services.settings import get_settings
 
@@ -118,13 +118,15 @@ def close_data_folder(say: Console) -> None:
 
 
 def open_database(say: Console) -> Database:
-    """The database of this machine's settings with the newest schema; a file in the data folder is nobody else's to read."""
+    """The database of this machine's settings with the newest schema; a file in the data folder is closed to other users."""
     from services.db.session import database
     from services.db.upgrade import upgrade
     from services.settings import get_settings
 
     settings = get_settings()
-    if not settings.database_url:  # whoever makes a key for PostgreSQL need not own a folder of the service
+    if (
+        not settings.database_url
+    ):  # a user who makes a key for PostgreSQL need not own a folder of the service
         close_data_folder(say)
     base = database(settings.database)
     upgrade(base)

@@ -103,7 +103,7 @@ class Tick:
 
 
 def history_chart(firsts: Sequence[Json], now: datetime) -> Chart:
-    """First place of a board over time, oldest first and up to now: a stepped line, and a dot for each who took it."""
+    """First place of a board over time, oldest first and up to now: a stepped line, and a dot for each new holder."""
     held = [(formats.moment(one["since"]) or now, one) for one in firsts]
     speeds = [float(one["geomean_speedup"]) for _, one in held]
     from_px, to_px, floor_px = 64.0, _WIDE_PX - 24, _HEIGHT_PX - 34

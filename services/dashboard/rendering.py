@@ -83,7 +83,7 @@ def environment() -> Environment:
 
 
 def csrf_field() -> Markup:
-    """What a form of ours must carry, for whoever is logged in; see `services.api.deps.check_form`."""
+    """What a form of ours must carry, for a caller who is logged in; see `services.api.deps.check_form`."""
     caller = current.get()
     token = caller.csrf if caller is not None else None
     return (

@@ -112,7 +112,7 @@ def candidates(rows: Sequence[ranking.Row]) -> Table:
 
 
 def rejected(reasons: Sequence[ranking.Reason]) -> Table:
-    """Who was turned down, and why."""
+    """Candidates that were rejected, and why."""
     columns = """id=candidate.id label=candidate.label origin=candidate.origin verdict=verdict_word reason=sentence rules"""
     rules = (" ".join(str(finding.get("rule")) for finding in one.findings) for one in reasons)
     return Table.of(({**vars(one), "rules": said} for one, said in zip(reasons, rules, strict=True)), columns)
@@ -165,7 +165,7 @@ def events(found: Sequence[Json], more: str | None) -> Table:
 
 
 def boards(views: Sequence[Json], more: str | None) -> Table:
-    """Every board of the global leaderboard with who is first."""
+    """Every board of the global leaderboard with its first entry."""
     first = " ".join(f"first_{one}" if "=" in one else f"first_{one}={one}" for one in _ENTRY.split())
     columns = "task task_sha256 gpu platform harness entries changed_at " + first.replace("=", "=first.")
     return Table.of(views, columns, more)
@@ -177,7 +177,7 @@ def entries(views: Sequence[Json], more: str | None) -> Table:
 
 
 def firsts(views: Sequence[Json]) -> Table:
-    """Who was first when."""
+    """The holders of first place over time."""
     columns = "since until label origin model speedup=geomean_speedup ci_low=ci95.0 ci_high=ci95.1 job_id"
     return Table.of(views, columns)
 
@@ -188,7 +188,7 @@ def differences(ids: Sequence[str], rows: Sequence[Any]) -> Table:
 
 
 def workers(found: Sequence[Json]) -> Table:
-    """Who judges here. `held` of `attacks`: its own attacks on its sandbox."""
+    """The workers. `held` of `attacks`: its own attacks on its sandbox."""
     columns = "id process device type state seen_at silent_s tier held attacks busy_share problem"
     return Table.of(found, columns)
 

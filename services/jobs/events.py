@@ -18,7 +18,7 @@ from services.db.types import shown_json
 
 #: Set when a row is made that wants a worker, for the dispatcher of this process. Only a hint: it looks every second anyway.
 NEW_WORK = threading.Event()
-# Not by way of a model's row: that takes three times as long, and nobody asks for what was just appended.
+# Not by way of a model's row: that takes three times as long, and what was just appended is not asked for.
 _APPEND = insert(cast(Table, Event.__table__)).inline()
 
 

@@ -42,7 +42,7 @@ class Lease:
 def claim(
     session: Session, model: LeasedModel, row_id: str, owner: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
-    """Take a queued row, or one whose lease ran out; None when somebody else has it, it needs no work, or its user has as
+    """Take a queued row, or one whose lease ran out; None when another worker has it, it needs no work, or its user has as
     many running as allowed."""
     lock_user(session, session.scalar(select(model.owner_id).where(model.id == row_id)))
     result = session.execute(
@@ -128,7 +128,7 @@ def release(
 
 
 def owners(session: Session, model: LeasedModel) -> list[str]:
-    """Who holds leases that have not been ended yet."""
+    """The workers that hold leases which have not been ended yet."""
     query = select(model.lease_owner).where(model.state == "running", model.lease_until > 0).distinct()
     return [owner for owner in session.scalars(query) if owner is not None]
 
@@ -151,7 +151,7 @@ def any_claimable(session: Session, model: LeasedModel, device: str, max_attempt
 
 
 def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[LeasedRow]:
-    """Rows nobody works on that must be ended: cancelled while their worker died or gave them back, or out of attempts."""
+    """Rows without a worker that must be ended: cancelled while their worker died or gave them back, or out of attempts."""
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
     waiting = or_(expired, model.state == "queued")
     query = select(model).where(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Integer, bindparam, case, exists, func, or_, select
+from sqlalchemy import BindParameter, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import Session, defer
 
 from agent.portfolio.ranking import RANKING_STEPS, last_ranking
@@ -41,19 +41,6 @@ _OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
 
 # Statements that are put together once.
 _JOB: BindParameter[str] = bindparam("job")
-_NAMED_OTHERWISE = Event.name != bindparam("but_not")
-_LAST_TOLD = (
-    select(*_OF_EVENT)
-    .where(Event.job_id == _JOB, _NAMED_OTHERWISE)
-    .order_by(Event.id.desc())
-    .limit(bindparam("most", type_=Integer))
-)
-_ENDS = select(
-    func.max(Event.id),
-    func.max(Event.id).filter(Event.name == bindparam("also")),
-    func.count().filter(_NAMED_OTHERWISE),
-).where(Event.job_id == _JOB)
-
 _LAST_RANKING = (
     select(Step.name, Step.value)
     .where(Step.job_id == _JOB, Step.name.startswith(RANKING_STEPS, autoescape=True))
@@ -261,7 +248,7 @@ def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -
     fastest = (
         select(Verdict.sha256)
         .where(Verdict.job_id == job_id, Verdict.word == "accepted", speed.is_not(None))
-        # as pages rank them: who was validated comes before who was only screened
+        # as pages rank them: validated candidates before those that were only screened
         .order_by((Verdict.phase == "validation").desc(), speed.desc())
         .limit(most // 2)
     )
@@ -309,15 +296,12 @@ def recent_events(
     """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
     whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
     """
-    given = {"job": job_id, "but_not": but_not}
-    told = session.execute(_LAST_TOLD, {**given, "most": limit}).all()
-    last, last_also, count = session.execute(_ENDS, {**given, "also": also}).one()
-    found = {row.id: row for row in told}
-    missing = {last, last_also} - {None, *found}
-    if missing:
-        rest = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id.in_(missing))
-        found.update((row.id, row) for row in session.execute(rest))
-    return [_event_view(found[number]) for number in sorted(found)], max(0, count - len(told))
+    of_job = select(*_OF_EVENT).where(Event.job_id == job_id).order_by(Event.id.desc())
+    told = session.execute(of_job.where(Event.name != but_not).limit(limit)).all()
+    rest = [session.execute(one.limit(1)).first() for one in (of_job, of_job.where(Event.name == also))]
+    found = {row.id: row for row in [*told, *rest] if row is not None}
+    count = select(func.count()).where(Event.job_id == job_id, Event.name != but_not)
+    return [_event_view(found[number]) for number in sorted(found)], (session.scalar(count) or 0) - len(told)
 
 
 def _event_view(row: Any) -> EventView:

@@ -250,9 +250,6 @@ class SqlJobStore:
         """
         row: Any = session.get_one(self._lease.model, self._lease.row_id)  # locked already, by `_writing`
         row.stalled_attempts = row.faults = 0
-        job = session.get(Job, self._job_id)
-        if job is not None:
-            job.tally = None
 
     def _candidate(self, session: Session, sha256: str) -> models.Candidate | None:
         query = select(models.Candidate)

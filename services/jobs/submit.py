@@ -31,7 +31,6 @@ from services.jobs.requests import (
     own_shapes,
 )
 from services.jobs.rows import LOOK, candidate_row, proposed_data
-from services.jobs.tally import NOTHING
 from services.settings import Settings
 from services.users import quotas
 
@@ -52,7 +51,7 @@ def make_job(
     """Make a queued job, commit, and return its row as it was stored (an earlier one's, when the key was used before).
 
     Args:
-        session: of whoever makes the request; it can write.
+        session: of the user who makes the request; it can write.
         request: the job.
         settings: of the service.
         idempotency_key: see `services.jobs.idempotency`.
@@ -126,7 +125,6 @@ def make_job(
         from_catalog=catalog.find_by_sha256(task.sha256) is not None,
         request=wanted,
         priority=request.priority,
-        tally=NOTHING,  # until the first candidate is stored, so that nobody has to look for candidates
     )
     session.add(job)
     session.flush()
@@ -201,7 +199,7 @@ def make_look(session: Session, request: TaskRequest, settings: Settings) -> Eva
         device=device,
         effort=LOOK,
         deadline_s=_LOOK_S,
-        priority=OWN_PRIORITY,  # somebody sits before a page and waits
+        priority=OWN_PRIORITY,  # a person sits before a page and waits
     )
     session.add(row)
     session.commit()
@@ -316,7 +314,7 @@ def _priority_errors(session: Session, priority: int) -> list[FieldError]:
 def _proposers(
     request: OptimizeRequest, settings: Settings, errors: list[FieldError]
 ) -> tuple[tuple[str, ...], tuple[ModelChoice, ...]]:
-    # Whoever answers a batch is the client's business.
+    # How a batch is answered is the client's business.
     configured = request.batch or settings.llm_base_url is not None or settings.llm_api_key is not None
     names = [model.model_dump() for model in request.models or ()]
     if not names and settings.llm_model and configured:
@@ -365,7 +363,7 @@ def _proposers(
 
 
 def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldError]:
-    """Dollars cannot be limited where nobody knows what a model costs."""
+    """Dollars cannot be limited where the price of a model is not known."""
     unknown = [
         choice.model
         for choice in models

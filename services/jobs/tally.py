@@ -1,6 +1,5 @@
-"""What lists say of a job: how many candidates, which is the best. Kept with a job that has none yet, or that has ended, so that
-a list of fifty jobs does not read their thousands of candidates. Whoever stores a candidate or a verdict takes it away in the same
-transaction; then it is worked out anew until the end.
+"""What lists say of a job: how many candidates, which is the best. It is kept with a job that has ended, so that a list of fifty
+jobs does not read their thousands of candidates, and worked out anew for all others.
 """
 
 from __future__ import annotations
@@ -29,10 +28,6 @@ class Tally(View):
     counts: CountsView
     best: BestView | None
     winner: BestView | None
-
-
-#: What is kept with a new job.
-NOTHING = Tally(counts=CountsView(), best=None, winner=None).model_dump(mode="json")
 
 
 def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:

@@ -72,7 +72,7 @@ class Dispatcher:
             is_new = events.NEW_WORK.is_set()
             events.NEW_WORK.clear()
             try:
-                if is_new:  # somebody waits: the rest of a round would be in the way
+                if is_new:  # a user waits: the rest of a round would be in the way
                     self._tell_workers(at_once=True)
                 if time.monotonic() - looked_at >= LOOK_EVERY_S:
                     looked_at = time.monotonic()

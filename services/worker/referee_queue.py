@@ -189,7 +189,7 @@ class JobReferee:
     def profile(self, text: str) -> dict[str, Any] | None:
         """What holds a task back, or None where `kernelwright device` has not measured this machine's ceilings.
 
-        One turn in the queue: whoever profiles holds the device's lock, and must not wait for others who need it.
+        One turn in the queue: a profile holds the device's lock, and must not wait for a job that needs it.
 
         Raises:
             ProfileFailed: the task cannot be profiled.
