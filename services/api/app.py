@@ -36,9 +36,9 @@ from services.db.upgrade import upgrade
 from services.observing.metrics import Metrics
 from services.observing.requests import Observed
 from services.settings import Settings, get_settings
+from services.worker.app import EmbeddedWorker
 from services.worker.app import app as celery
 from services.worker.dispatch import Dispatcher
-from services.worker.embedded import EmbeddedWorker
 
 _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in module, with evidence.
 

@@ -14,7 +14,7 @@ def backfill_leaderboard(
 
     It works on the database of this machine's settings, also while the service runs.
     """
-    from services.leaderboard.backfill import backfill
+    from services.leaderboard.recording import backfill
 
     base = open_database(Console(stderr=True))
     entered, kept_out = backfill(base)

@@ -66,12 +66,10 @@ def static_url(name: str) -> str:
 @cache
 def environment() -> Environment:
     """The template environment: escapes everything, and a misspelt name is an error."""
-    filters = (
-        formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
-        formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
-        lines_of_code, formats.breakable, formats.px, formats.weight, by_size,
-    )  # fmt: skip
-    jinja = pages.environment(HERE / "templates", {function.__name__: function for function in filters})
+    names = "speedup interval microseconds seconds dollars count percent ratio weight clock clock_short dims breakable px"
+    filters: dict[str, Callable[..., Any]] = {name: getattr(formats, name) for name in names.split()}
+    filters |= {"lines_of_code": lines_of_code, "by_size": by_size}
+    jinja = pages.environment(HERE / "templates", filters)
     jinja.globals.update(
         words=words,
         elapsed_s=formats.elapsed_s,

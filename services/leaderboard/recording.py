@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -23,6 +24,8 @@ from services.db.models import (
     Verdict,
     utc_now,
 )
+from services.db.session import Database
+from services.jobs import events
 from services.jobs.rows import step_value
 from services.leaderboard.eligibility import NotListed, Standing, decide
 from services.leaderboard.ownership import owner_of, shown_label, shown_model
@@ -104,6 +107,32 @@ def enter(session: Session, job: Job, at: datetime | None = None) -> Leaderboard
     board.changed_at = now
     _note_first(session, board.id, at, now)
     return entry
+
+
+def backfill(database: Database) -> tuple[int, Counter[str]]:
+    """Enter every job that ranks and has no entry, the one that ended first before the others, as of when it ended.
+
+    Each in a transaction of its own, so that ending jobs wait for none but their own board; safe to repeat or to break off.
+
+    Returns:
+        How many were entered, and how often each reason kept a job out.
+    """
+    entered = exists().where(LeaderboardEntry.job_id == Job.id)
+    missing = select(Job.id).where(Job.state == "succeeded", Job.from_catalog, ~entered)
+    with database.read() as session:
+        ids = session.scalars(missing.order_by(Job.finished_at, Job.id)).all()
+    made, kept_out = 0, Counter[str]()
+    for job_id in ids:
+        with database.write() as session:
+            job = events.lock_job(session, job_id)
+            if job is None:
+                continue
+            standing = standing_of(session, job)
+            if isinstance(standing, NotListed):
+                kept_out[standing.reason] += 1
+            elif enter(session, job, job.finished_at) is not None:
+                made += 1
+    return made, kept_out
 
 
 def _note_first(session: Session, board_id: int, at: datetime, now: datetime) -> None:
