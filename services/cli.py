@@ -21,9 +21,8 @@ from services.commands.backfill import backfill_leaderboard
 from services.commands.cost import cost
 from services.commands.doctor import doctor
 from services.commands.mcp import mcp
-from services.commands.optimize import optimize
+from services.commands.optimize import optimize, resume
 from services.commands.replay import replay
-from services.commands.resume import resume
 from services.commands.serve import serve
 from services.commands.verify import verify
 from services.commands.worker import worker

@@ -16,7 +16,7 @@
 | `KERNELWRIGHT_POLICY_BASE_URL`, `_POLICY_API_KEY` | unset | an OpenAI-compatible server that serves that model, for example vLLM |
 | `KERNELWRIGHT_MAX_BODY_BYTES` | 1000000 | larger request bodies get 413 |
 | `KERNELWRIGHT_HEAD_SECONDS`, `_BODY_SECONDS` | 10, 60 | a connection on which no request's head comes for so long is closed; a body that takes longer gets 408 |
-| `KERNELWRIGHT_ANSWER_SECONDS` | 60 | a client that takes nothing of its answer for so long is cut off, within as long again |
+| `KERNELWRIGHT_ANSWER_SECONDS` | 60 | a client that takes nothing of its answer for so long is disconnected |
 | `KERNELWRIGHT_STREAMS_PER_KEY` | 600 | event streams open at a time of one key (without keys: of one address) |
 | `KERNELWRIGHT_ALLOWED_HOSTS` | unset | JSON list of names by which browsers may call this service |
 | `KERNELWRIGHT_RATE_LIMIT` | `6000/minute` | requests of one key (without keys: of one address); several with `;` between them |

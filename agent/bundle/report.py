@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment
 
 from agent.bundle.evidence import BundleContents, evidence
+from agent.pages import environment
 from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
 from agent.performance.measured import REFERENCE, predictability, runtimes
@@ -100,17 +101,13 @@ def _own_shapes(verdict: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["by_size"] = by_size
-    environment.filters["dims"] = _dims
-    environment.filters["figure"] = _figure
-    environment.filters["percent"] = lambda share: f"{100 * share:.1f} %"
-    return environment
+    filters = {
+        "by_size": by_size,
+        "dims": _dims,
+        "figure": _figure,
+        "percent": lambda share: f"{100 * share:.1f} %",
+    }
+    return environment(Path(__file__).parent / "templates", filters)
 
 
 def _dims(dims: Mapping[str, Any]) -> str:

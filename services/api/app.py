@@ -13,23 +13,22 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from services.api import contract, problems
-from services.api.compression import Compressed
+from services.api.authentication import Authentication
+from services.api.compression import Compression
 from services.api.deps import check_form
-from services.api.gate import Gate
-from services.api.guard import Guard
-from services.api.routes import audit, evaluations, events, health, jobs, keys, leaderboard
-from services.api.streams import Lookout
+from services.api.hosts import HostCheck
+from services.api.routes import evaluations, events, health, jobs, keys, leaderboard
+from services.api.streams import EventStreams
 from services.dashboard import (
     boards,
     checks,
     compare,
     exports,
-    fleet,
     login,
     pages,
-    problem_pages,
     reference,
     runs,
+    workers,
 )
 from services.dashboard import keys as key_pages
 from services.db.session import database
@@ -37,9 +36,9 @@ from services.db.upgrade import upgrade
 from services.observing.metrics import Metrics
 from services.observing.requests import Observed
 from services.settings import Settings, get_settings
+from services.worker.app import EmbeddedWorker
 from services.worker.app import app as celery
 from services.worker.dispatch import Dispatcher
-from services.worker.embedded import EmbeddedWorker
 
 _ABOUT = """Takes a reference PyTorch module and gives back a faster drop-in module, with evidence.
 
@@ -48,19 +47,20 @@ Requests carry a key, `Authorization: Bearer kw_...`; what one user makes, no ot
 its own machine alone."""
 
 
-# Only told here: the gate asks for it, before a route is even looked for.
+# For the OpenAPI document alone: `Authentication` checks keys, before a route is looked for.
 _BEARER = HTTPBearer(auto_error=False, description="a key, `kw_...`; docs/keys.md")
 
 
 class Application(FastAPI):
-    """FastAPI with the guard around everything, its own body limit included (which would answer in plain text), and observed."""
+    """FastAPI with middleware around all of its own layers, whose errors would be answered in plain text."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The observer, the guard, the gate, compression, then FastAPI's own layers."""
+        """From the outside: logs and metrics, checks of host and origin, authentication, compression, FastAPI's own layers."""
         settings: Settings = self.state.settings
-        gate = Gate(Compressed(super().build_middleware_stack()), self.state.database, settings)
-        guard = Guard(gate, settings.allowed_hosts, settings.max_body_bytes, settings.body_seconds)
-        return Observed(guard, self.state.metrics.http)
+        app: ASGIApp = Compression(super().build_middleware_stack())
+        app = Authentication(app, self.state.database, settings)
+        app = HostCheck(app, settings.allowed_hosts, settings.max_body_bytes, settings.body_seconds)
+        return Observed(app, self.state.metrics.http)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, with what answers before a route does."""
@@ -80,12 +80,12 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(upgrade, app.state.database)
         app.state.stopping = asyncio.Event()
-        app.state.lookout = Lookout(app.state.database, app.state.stopping, settings.streams_per_key)
+        app.state.streams = EventStreams(app.state.database, app.state.stopping, settings.streams_per_key)
         dispatcher = Dispatcher(app.state.database, celery, settings.max_lost_workers, settings.audit_days)
         worker = EmbeddedWorker(celery, settings.device) if with_worker else None
         if worker:
             worker.start()
-        dispatcher.start(queue_is_new=settings.embedded)
+        dispatcher.start()
         try:
             yield
         finally:
@@ -111,20 +111,8 @@ def create_app(settings: Settings | None = None, *, with_worker: bool = False) -
     app.state.waiting = set()
     app.state.documents = {}
     problems.install(app)
-    for group in (jobs, events, evaluations, leaderboard, health, keys, audit):
-        app.include_router(group.router)
-    for part in (
-        exports,
-        boards,
-        pages,
-        reference,
-        login,
-        key_pages,
-        problem_pages,
-        fleet,
-        compare,
-        checks,
-        runs,
-    ):
+    api = (jobs, events, evaluations, leaderboard, health, keys)
+    shown = (exports, boards, pages, reference, login, key_pages, workers, compare, checks, runs)
+    for part in (*api, *shown):
         app.include_router(part.router)
     return app

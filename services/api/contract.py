@@ -1,6 +1,6 @@
 """The OpenAPI document: what FastAPI reads off the routes, and what stands around every route.
 
-The gate, the guard and the handlers of errors answer before or after a route does, in problem documents that FastAPI knows
+Middleware and the handlers of errors answer before or after a route does, in problem documents that FastAPI knows
 nothing of. A document that leaves them out makes clients that fall over the first 404.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from services.api.gate import OPEN
+from services.api.authentication import OPEN
 from services.users.caller import current
 
 PROBLEM = "application/problem+json"
@@ -53,10 +53,10 @@ _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
 
 def completed(app: FastAPI, found: dict[str, Any]) -> dict[str, Any]:
-    """The document as whoever asks should have it: with every refusal, and with keys only where they are needed.
+    """The document for the current caller: with every refusal, and with keys only where they are needed.
 
     Args:
-        app: whose it is; `app.state.documents` keeps what was made.
+        app: the application; `app.state.documents` keeps what was made.
         found: what FastAPI makes of the routes; left as it is.
     """
     caller = current.get()
@@ -76,7 +76,7 @@ def _completed(found: dict[str, Any], *, without_keys: bool) -> dict[str, Any]:
     for path, method, operation in _operations(document):
         if path in OPEN:
             operation["security"] = []
-        elif without_keys:  # this service has none yet, and asks nobody for one
+        elif without_keys:  # this service has none yet, and asks for none
             operation["security"] = [{}, *operation.get("security", [])]
         for status in _refusals(path, method, operation):
             _describe(operation["responses"], status)

@@ -1,6 +1,6 @@
 """What routes ask for, as annotated types.
 
-Whoever takes a database or a session from here gets one that sees what the caller may see, see `services.db.privacy`.
+A database or a session from here sees what the caller may see (`services.db.privacy`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from urllib.parse import parse_qs
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
-from starlette.responses import Response
 
-from services.api import answers
-from services.api.gate import CALLER, FIRST_KEY
+from services.api.authentication import CALLER, FIRST_KEY
+from services.api.hosts import SAFE_METHODS
 from services.db.session import Database
 from services.errors import Forbidden
 from services.settings import Settings
 from services.users.caller import Caller
 from services.users.logins import unmasked
-
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 # These are coroutines since plain functions would each take a turn in the pool of threads, at every request.
@@ -37,7 +33,7 @@ async def get_settings(request: Request) -> Settings:
 
 
 async def get_caller(request: Request) -> Caller:
-    """Who asks, as the gate found out."""
+    """The caller, as `Authentication` found out."""
     return _caller(request)
 
 
@@ -59,73 +55,67 @@ SettingsDep = Annotated[Settings, Depends(get_settings)]
 
 
 async def get_session(request: Request) -> AsyncIterator[Session]:
-    """A session that can write exactly when the method may; whoever writes commits, the rest is rolled back.
+    """A session that can write exactly when the method may; a route that writes commits, the rest is rolled back.
 
     It takes a connection at its first query, and `Route` has it given back before the thread of that query is left.
     """
     database = await get_database(request)
     opened: AbstractContextManager[Session]
-    opened = database.read() if request.method in _SAFE_METHODS else database.uncommitted()
+    opened = database.read() if request.method in SAFE_METHODS else database.uncommitted()
     with opened as session:
         yield session
 
 
 class Route(APIRoute):
-    """A route that ends its session, and makes its answer ready, in the thread that used it.
+    """A route that closes its session in the thread that used it.
 
-    FastAPI would end it in a turn of its own. While it waits for a thread the connection is still taken, and threads that
-    wait for a connection are all there are: sixty requests at a time would stop each other until they time out.
+    FastAPI would use a second turn in the pool of threads before it closes the session. While a request waits for that thread
+    it holds a connection, and the threads may all wait for connections: sixty requests at a time would stop each other.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        status_code = options.get("status_code")
-        kept = endpoint if iscoroutinefunction(endpoint) else _ending(endpoint, status_code)
-        super().__init__(path, kept, **options)
+        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _closing(endpoint), **options)
 
 
-def _ending(endpoint: Callable[..., Any], status_code: int | None) -> Callable[..., Any]:
+def _closing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(endpoint)
-    def ending(**given: Any) -> Any:
+    def closing(**given: Any) -> Any:
         try:
-            made = endpoint(**given)
+            return endpoint(**given)
         finally:
             for one in given.values():
                 if isinstance(one, Session):
                     one.close()
-        # What sets headers of its own on an answer that FastAPI makes leaves it to FastAPI.
-        if isinstance(made, BaseModel) and not any(isinstance(one, Response) for one in given.values()):
-            made = answers.written(made, status_code)
-        return answers.packed(made) if isinstance(made, Response) else made
 
-    return ending
+    return closing
 
 
 async def check_form(request: Request) -> None:
     """Refuse what a browser sends with a login's cookie unless it comes from a page of ours (CSRF).
 
-    `services.api.guard` looks at what the browser says of the origin; this also holds for browsers that say nothing.
+    `services.api.hosts` looks at what the browser says of the origin; this also holds for browsers that say nothing.
 
     Raises:
         Forbidden: the form, or the header `X-CSRF-Token`, does not carry what our pages give to this login.
     """
     caller = _caller(request)
-    if caller.csrf is None or request.method in _SAFE_METHODS:
+    if caller.csrf is None or request.method in SAFE_METHODS:
         return
-    given = request.headers.get("x-csrf-token") or await form_field(request, "csrf")
+    given = request.headers.get("x-csrf-token") or (await form_fields(request)).get("csrf", "")
     if not hmac.compare_digest(unmasked(given), caller.csrf):
         raise Forbidden("this form is not of a page of this login; reload the page and try again")
 
 
-async def form_field(request: Request, name: str) -> str:
-    """A field of a form as browsers send it, "" if there is none."""
+async def form_fields(request: Request) -> dict[str, str]:
+    """The fields of a form as browsers send it; of a field that is sent twice the last."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        return ""
+        return {}
     body = (await request.body()).decode("utf-8", errors="replace")
-    return parse_qs(body, keep_blank_values=True).get(name, [""])[-1]
+    return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
 
 
 async def admin_only(caller: CallerDep) -> Caller:
-    """A caller with scope admin. The gate has seen to that; a route that moves elsewhere is still held to it.
+    """A caller with scope admin. `Authentication` has seen to that; a route that moves elsewhere is still held to it.
 
     Raises:
         Forbidden: the caller has less.
@@ -136,7 +126,7 @@ async def admin_only(caller: CallerDep) -> Caller:
 
 
 def refuse_first_key(caller: Caller) -> None:
-    """Nobody without a key makes one over HTTP: whoever did so first would own the service.
+    """A caller without a key makes none over HTTP: the first one to do so would own the service.
 
     Raises:
         Forbidden: the caller has shown no key.
@@ -145,6 +135,7 @@ def refuse_first_key(caller: Caller) -> None:
         raise Forbidden(f"there is no key yet; {FIRST_KEY}")
 
 
+FormDep = Annotated[dict[str, str], Depends(form_fields)]
 AdminDep = Annotated[Caller, Depends(admin_only)]
 # Closed before the answer is sent: what is told of the answer (the audit log) needs SQLite's one place for writers.
 SessionDep = Annotated[Session, Depends(get_session, scope="function")]

@@ -1,9 +1,8 @@
-"""One look-out for all open event streams: it asks the database what is new and wakes those whom it concerns.
+"""One task that polls the database for all open event streams and wakes those whose job has news.
 
-Five hundred streams that each looked four times a second would keep a core busy with nothing happening. Here one query asks
-for the newest event of all; whoever watches a job with new events is woken and reads them itself, in order. Ids of different
-jobs do not become visible in order (PostgreSQL hands them out before commit), so now and then every watched job is asked
-about by itself; that also finds jobs that ended without a further event. A stream ends with its key, and whether a key is
+One query asks for the newest event of all; a stream whose job has new events is woken and reads them itself, in order. Ids of
+different jobs do not become visible in order (PostgreSQL hands them out before commit), so every few seconds each watched job is
+looked at by itself; that also finds jobs that ended without a further event. A stream ends with its key, and whether a key is
 still valid is asked once for all of its streams.
 """
 
@@ -14,7 +13,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,16 +23,12 @@ from starlette.concurrency import run_in_threadpool
 
 from services.db.models import FINAL_STATES, Evaluation, Event, Job
 from services.db.session import Database
-from services.db.types import among
 from services.users.keys import is_valid
 
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
-# Where nothing has happened for a while: what comes first is then told a second late at most.
-IDLE_AFTER_S, IDLE_LOOK_EVERY_S = 10.0, 1.0
 ASK_EACH_EVERY_S = 5.0
 KEY_KEPT_S = 2.5
-_AT_ONCE = 500
 MOST_OF_ONE = 600
 
 
@@ -46,7 +41,7 @@ class Watcher:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Lookout:
+class EventStreams:
     """Wakes streams. Lives on one event loop.
 
     Args:
@@ -80,7 +75,7 @@ class Lookout:
             yield watcher
         finally:
             self._open[whose] -= 1
-            self._open += Counter()  # forgets who has none
+            self._open += Counter()  # forgets callers without any
             others = self._watchers[job_id]
             others.discard(watcher)
             if not others:
@@ -94,57 +89,47 @@ class Lookout:
         asked_at, was_valid = self._keys.get(key_id, (-math.inf, True))
         if now - asked_at < KEY_KEPT_S:
             return was_valid
-        self._keys[key_id] = (now, was_valid)  # others who come meanwhile do not ask as well
+        self._keys[key_id] = (now, was_valid)  # other streams do not ask meanwhile
         valid = await run_in_threadpool(_is_valid, self._database, key_id)
         self._keys[key_id] = (now, valid)
         return valid
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        newest, asked_at, changed_at = 0, -ASK_EACH_EVERY_S, loop.time()
+        newest, asked_at = 0, -math.inf
         while self._watchers and not self._stopping.is_set():
             try:
                 newest, changed = await run_in_threadpool(_changed, self._database, newest)
                 self._wake(changed)
-                changed_at = loop.time() if changed else changed_at
-                if loop.time() - asked_at >= ASK_EACH_EVERY_S:
-                    for chunk in _chunks(list(self._watchers)):
-                        self._wake_behind(await run_in_threadpool(_each, self._database, chunk))
-                    asked_at = loop.time()
+                if time.monotonic() - asked_at >= ASK_EACH_EVERY_S:
+                    found = await run_in_threadpool(_each, self._database, list(self._watchers))
+                    self._wake(
+                        job_id
+                        for job_id, last, settled in found
+                        if settled or any((last or 0) > one.seen for one in self._watchers.get(job_id, ()))
+                    )
+                    asked_at = time.monotonic()
             except SQLAlchemyError as error:  # the database is being restarted: the next look finds it again
                 _log.warning("events cannot be read now: %s", type(error).__name__)
-            is_idle = loop.time() - changed_at >= IDLE_AFTER_S
             try:
-                await asyncio.wait_for(self._stopping.wait(), IDLE_LOOK_EVERY_S if is_idle else LOOK_EVERY_S)
+                await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY_S)
             except TimeoutError:
                 pass
         self._wake(list(self._watchers))
 
-    def _wake(self, job_ids: Sequence[str]) -> None:
+    def _wake(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             for watcher in self._watchers.get(job_id, ()):
                 watcher.woken.set()
 
-    def _wake_behind(self, found: Sequence[tuple[str, int | None, bool]]) -> None:
-        for job_id, newest, settled in found:
-            for watcher in self._watchers.get(job_id, ()):
-                if settled or (newest or 0) > watcher.seen:
-                    watcher.woken.set()
-
 
 def _is_valid(database: Database, key_id: str) -> bool:
-    """False where the database is away: the stream ends, and whoever reconnects is looked at by the gate."""
+    """False where the database is away: the stream ends, and a client that reconnects is authenticated again."""
     try:
         with database.read() as session:
             return is_valid(session, key_id)
     except SQLAlchemyError as error:
         _log.warning("a key cannot be checked: %s", type(error).__name__)
         return False
-
-
-def _chunks(job_ids: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(job_ids), _AT_ONCE):
-        yield job_ids[start : start + _AT_ONCE]
 
 
 def _changed(database: Database, since: int) -> tuple[int, list[str]]:
@@ -156,11 +141,11 @@ def _changed(database: Database, since: int) -> tuple[int, list[str]]:
         return newest, list(session.scalars(select(Event.job_id).where(Event.id > since).distinct()))
 
 
-def _each(database: Database, job_ids: list[str]) -> list[tuple[str, int | None, bool]]:
+def _each(database: Database, job_ids: Collection[str]) -> list[tuple[str, int | None, bool]]:
     """For each job its newest event, and whether nothing more is to be expected."""
     newest = select(func.max(Event.id)).where(Event.job_id == Job.id).scalar_subquery()
     waiting = exists().where(Evaluation.job_id == Job.id, Evaluation.state.not_in(FINAL_STATES))
     settled = Job.state.in_(FINAL_STATES) & ~waiting
     with database.read() as session:
-        rows = session.execute(select(Job.id, newest, settled).where(among(Job.id, job_ids))).all()
+        rows = session.execute(select(Job.id, newest, settled).where(Job.id.in_(job_ids))).all()
     return [(row[0], row[1], bool(row[2])) for row in rows]

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent import pages
 from evaluator.environment import harness_digest
 from evaluator.errors import EvaluatorError, RefereeLost
+from evaluator.shapes.inference.declaring import told
 from evaluator.sources import TaskSource, sha256_of
 from services.catalogue import registry
 from services.catalogue.checkout import TaskFile
-from services.catalogue.report import report_page
 
 #: Of texts that fetch weights or code when they run.
 _DOWNLOADS = re.compile(
@@ -46,6 +47,14 @@ _MAY_BE_NETWORK = (
 
 #: Seconds from one registration of what has come so far to the next.
 _REGISTER_EVERY_S = 5.0
+
+#: How the report calls each state.
+_STATES = {
+    "sound": "registered",
+    "marked": "registered with remarks",
+    "refused": "refused",
+    "unknown": "could not be looked at",
+}
 
 Progress = Callable[[int, int, str], None]
 
@@ -164,9 +173,15 @@ def _register(
     counts = Counter(row["state"] for row in ordered)
     reports = {
         "report.json": json.dumps({"device": device, "counts": counts, "tasks": shown}, indent=1),
-        "report.html": report_page(shown, counts, device),
+        "report.html": _report_page(shown, counts, device),
     }
     return Imported(registry.replace(data_dir, tasks, texts, reports), counts)
+
+
+def _report_page(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], device: str) -> str:
+    """One self-contained page. Every value is escaped: files and what they say are anybody's."""
+    template = pages.environment(Path(__file__).parent / "templates").get_template("report.html")
+    return template.render(rows=rows, counts=counts, device=device, states=_STATES, told=told)
 
 
 def _row(file: TaskFile) -> dict[str, Any]:
@@ -213,13 +228,13 @@ def _looks(
         working += 1
     try:
         while working:
-            told = said.get()
-            if isinstance(told, BaseException):
-                raise told
-            if told is None:
+            answer = said.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is None:
                 working -= 1
             else:
-                yield told
+                yield answer
     finally:
         stopping.set()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from services.commands.common import AsJson, print_json
 
 EXIT_UNSOUND, EXIT_CANNOT = 1, 2
 
@@ -35,7 +36,7 @@ def apply(
     ] = "2%",
     processes: Annotated[int, typer.Option(min=2, max=20, help="How many processes time.")] = 4,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each times.")] = 3.0,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put a bundle into your model: writes splice.py and a test, compares results, times whole steps before and after.
 
@@ -77,8 +78,7 @@ def apply(
         say.print(f"could not be applied: {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_CANNOT) from None
     if as_json:
-        json.dump(found.as_json(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json(found.as_json(), indent=2)
     else:
         console = Console()
         for sentence in found.sentences:

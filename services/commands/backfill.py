@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import Annotated
-
-import typer
 from rich.console import Console
 
-from services.commands.folder import open_database
+from services.commands.common import AsJson, open_database, print_json
 
 
 def backfill_leaderboard(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put jobs on the leaderboard that rank and are not on it, as of when they ended; run again, it changes nothing.
 
     It works on the database of this machine's settings, also while the service runs.
     """
-    from services.leaderboard.backfill import backfill
+    from services.leaderboard.recording import backfill
 
     base = open_database(Console(stderr=True))
     entered, kept_out = backfill(base)
     if as_json:
-        json.dump({"entered": entered, "not_listed": dict(kept_out)}, sys.stdout)
-        sys.stdout.write("\n")
+        print_json({"entered": entered, "not_listed": dict(kept_out)})
         return
     say = Console()
     say.print(f"{entered} jobs were entered", highlight=False)

@@ -9,7 +9,6 @@ Each bundle holds what one device measured; only shapes that all of them timed a
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -20,6 +19,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from services.commands.common import AsJson, print_json
 
 if TYPE_CHECKING:
     from agent.performance.money import Serving
@@ -37,7 +38,7 @@ class Unreadable(Exception):
 
 def cost(
     bundles: Annotated[list[Path], typer.Argument(help="Bundles (zip or folder) or their evidence.json.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which of the measured devices serves a module's calls cheapest. Exit 2 if the bundles cannot be compared."""
     from agent.performance.money import Prices, serving
@@ -58,8 +59,7 @@ def cost(
         console.print("No shape was timed on every device: there is nothing to compare.")
         raise typer.Exit(2)
     if as_json:
-        json.dump([{**asdict(line), "calls_per_dollar": line.calls_per_dollar} for line in lines], sys.stdout)
-        sys.stdout.write("\n")
+        print_json([{**asdict(line), "calls_per_dollar": line.calls_per_dollar} for line in lines])
         return
     Console().print(_table(lines))
     priced = {line.device for line in lines if line.usd_per_million is not None}

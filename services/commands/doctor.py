@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from evaluator.commands import doctor as evaluator_doctor
 from evaluator.doctor.findings import BAD, GOOD, Line, Section
+from services.commands.common import AsJson
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what this machine can judge. Exit status: 0 something, and all is well; 1 the database is not; 2 nothing."""
     from evaluator.folders import default_work_dir

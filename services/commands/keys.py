@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from services.commands.folder import open_database
-from services.commands.task_argument import EXIT_USAGE
+from services.commands.common import AsJson, give_up, open_database, print_json
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -25,7 +22,6 @@ app = typer.Typer(
     help="Keys of the service on this machine: as soon as there is one, every request needs one.",
 )
 Named = Annotated[str, typer.Argument(help="A key's id, or how it begins (kw_...), as `keys list` shows it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 @app.command()
@@ -42,11 +38,11 @@ def create(
 
     Example: kernelwright keys create laptop --user ada --scope admin
     """
-    from services.users import giving
+    from services.users import key_management
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        made = giving.give_key(session, FROM_THE_MACHINE, user, name, scope, expires_days or None)
+        made = key_management.give_key(session, FROM_THE_MACHINE, user, name, scope, expires_days or None)
     _show_new(made, as_json=as_json)
 
 
@@ -59,7 +55,7 @@ def list_all(as_json: AsJson = False) -> None:
     with _writing() as session:
         found = [key_view(row, user) for row, user in keys.list_keys(session)]
     if as_json:
-        _print_json([view.model_dump(mode="json") for view in found])
+        print_json([view.model_dump(mode="json") for view in found])
         return
     table = Table(
         Column("key", no_wrap=True),
@@ -100,22 +96,22 @@ def rotate(
 
     Example: kernelwright keys rotate kw_ab12cd34 --grace-hours 2
     """
-    from services.users import giving
+    from services.users import key_management
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        made = giving.rotate_key(session, FROM_THE_MACHINE, key, grace_hours)
+        made = key_management.rotate_key(session, FROM_THE_MACHINE, key, grace_hours)
     _show_new(made, as_json=as_json)
 
 
 @app.command()
 def revoke(key: Named) -> None:
     """End a key at once and for good, with the logins made with it."""
-    from services.users import giving
+    from services.users import key_management
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
-        row, user = giving.revoke_key(session, FROM_THE_MACHINE, key)
+        row, user = key_management.revoke_key(session, FROM_THE_MACHINE, key)
     Console(stderr=True).print(f"{row.prefix} of {user.name} is revoked", highlight=False)
 
 
@@ -138,7 +134,7 @@ def quota(
 
     from services.db.models import User
     from services.errors import NotFound
-    from services.users import giving, quotas
+    from services.users import key_management, quotas
     from services.users.audit import FROM_THE_MACHINE
 
     with _writing() as session:
@@ -153,9 +149,9 @@ def quota(
             found = quotas.Quotas.model_validate(wanted)
         except ValidationError as error:
             problems = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
-            _give_up(problems)
+            give_up(problems)
         if settings:
-            giving.set_quotas(session, FROM_THE_MACHINE, row, found)
+            key_management.set_quotas(session, FROM_THE_MACHINE, row, found)
         shown = [(one.quota, one.used) for one in quotas.standing_of(session, row.id).spent]
     used = dict(shown)
     table = Table("quota", "limit", "used")
@@ -171,7 +167,7 @@ def _show_new(made: Any, *, as_json: bool) -> None:
 
     view = new_key_view(made)
     if as_json:
-        _print_json(view.model_dump(mode="json"))
+        print_json(view.model_dump(mode="json"))
         return
     until = f"until {_day(view.expires_at)}" if view.expires_at else "until it is revoked"
     Console(stderr=True).print(
@@ -190,17 +186,7 @@ def _writing() -> Iterator[Session]:
         with base.write() as session:
             yield session
     except ServiceError as error:
-        _give_up(str(error))
-
-
-def _give_up(message: str) -> Any:
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False)
-    raise typer.Exit(EXIT_USAGE)
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout)
-    sys.stdout.write("\n")
+        give_up(str(error))
 
 
 def _day(time: datetime) -> str:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from services.client import DEFAULT_URL
-from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, key_from
+from services.commands.common import KeyFile, KeyNotSent, PlainHttp, key_from
 from services.commands.remote import Url
 
 _EXIT_USAGE = 2

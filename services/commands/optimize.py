@@ -1,4 +1,4 @@
-"""`kernelwright optimize`: a whole job on this machine, in this process, without HTTP.
+"""`kernelwright optimize` and `resume`: a whole job on this machine, in this process, without HTTP.
 
 The job is a row of the same database as the service's, leased by this process: the dashboard shows it, and when the
 process is killed `kernelwright serve` takes it up where it was.
@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
+from services.commands.common import AsJson, give_up, json_of, task_field, text_of, wrong_fields
 from services.commands.working import Out, end, work_here
 from services.jobs.views import JobView
 
@@ -80,7 +80,7 @@ def optimize(
         bool, typer.Option("--energy", help="Of candidates whose times tie, the one that needs least joules.")
     ] = False,
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a module faster: find candidates, judge them, write a bundle with the winner and its evidence.
 
@@ -116,14 +116,9 @@ def optimize(
     try:
         job, bundle = _run(OptimizeRequest.model_validate(wanted), batch, say, show=not as_json)
     except ValidationError as error:
-        for item in error.errors():
-            say.print(
-                f"[red]{'.'.join(str(part) for part in item['loc'])}[/]: {item['msg']}", highlight=False
-            )
-        raise typer.Exit(EXIT_USAGE) from None
+        give_up(wrong_fields(error))
     except Refused as error:
-        say.print(f"[red]refused:[/] {error}")
-        raise typer.Exit(EXIT_USAGE) from None
+        give_up(f"refused: {error}")
     end(job, bundle, out, say, as_json=as_json)
 
 
@@ -132,6 +127,47 @@ def _run(request: Any, batch: Path | None, say: Console, *, show: bool) -> tuple
 
     def begin(session: Any, settings: Any, owner: str) -> str:
         folder = batch.resolve() if batch is not None else None
-        return submit.create_job(session, request, settings, claim_for=owner, batch_folder=folder)
+        return submit.make_job(session, request, settings, claim_for=owner, batch_folder=folder).id
 
     return work_here(begin, say, show=show, seconds=request.budget.seconds)
+
+
+def resume(
+    job: Annotated[str, typer.Argument(help="Id of a job that is waiting.")],
+    answers: Annotated[
+        Path | None, typer.Option(help="A file of answers, unless they are in the job's folder already.")
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a job of this machine that waits for answers; exit codes as those of `optimize`.
+
+    Example: kernelwright resume JOB --answers answers.jsonl
+    """
+    from services.errors import ServiceError
+
+    text = text_of(answers) if answers is not None else None
+
+    def begin(session: Any, settings: Any, owner: str) -> str:
+        from services.db.models import Job
+        from services.errors import NotReady
+        from services.jobs import batches, events, lease
+
+        if text is not None:
+            batches.add_answers(session, job, text)
+        row = events.lock_job(session, job)
+        if row is not None and row.state == "waiting":
+            batches.resume(session, row)
+            session.flush()
+        held = lease.claim(session, Job, job, owner, settings.lease_seconds, settings.max_lost_workers)
+        if held is None:
+            raise NotReady(f"job {job} waits for no answers here, or somebody else works on it")
+        session.commit()
+        return job
+
+    say = Console(stderr=True)
+    try:
+        view, bundle = work_here(begin, say, show=not as_json)
+    except ServiceError as error:
+        give_up(f"refused: {error}")
+    end(view, bundle, out, say, as_json=as_json)

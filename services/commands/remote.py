@@ -1,11 +1,10 @@
 """`submit`, `jobs`, `watch`, `fetch`, `batch`: a service, here or elsewhere, from a terminal (`services.client`).
 
-Which key is shown, `services.commands.credentials` says; where it may go, the client.
+Which key is shown, `services.commands.common` says; where it may go, the client.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +18,22 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from evaluator.cli import progress_bar
 from services.client import DEFAULT_URL, Client, ClientError, OptimizeRequest, Unauthorized, Unreachable
 from services.client.sending import KEY_VARIABLE
-from services.commands.credentials import KeyFile, KeyNotSent, PlainHttp, key_from
-from services.commands.showing import event_line, leaderboard
-from services.commands.task_argument import EXIT_USAGE, json_of, task_field, text_of
-from services.dashboard import story
+from services.commands.common import (
+    AsJson,
+    KeyFile,
+    KeyNotSent,
+    PlainHttp,
+    give_up,
+    json_of,
+    key_from,
+    print_json,
+    task_field,
+    text_of,
+    wrong_fields,
+)
+from services.commands.showing import Following, leaderboard
 from services.plain_text import plain_line
 
 Url = Annotated[
@@ -114,7 +122,7 @@ def pieces_of(text: str) -> list[str]:
 def jobs(
     url: Url = DEFAULT_URL,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = _SHOWN_JOBS,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
+    as_json: AsJson = False,
     key_file: KeyFile = None,
     plain_http: PlainHttp = False,
 ) -> None:
@@ -122,8 +130,7 @@ def jobs(
     with _service(url, key_file, plain_http) as client:
         found = list(client.jobs(limit=limit))
     if as_json:
-        json.dump([job.model_dump(mode="json") for job in found], sys.stdout)
-        sys.stdout.write("\n")
+        print_json([job.model_dump(mode="json") for job in found])
         return
     table = Table(box=SIMPLE_HEAD)
     # Whole on a narrow terminal, too: the other commands take it.
@@ -150,21 +157,13 @@ def watch(
     """Follow a job until it ends, with what is being judged below its log; exit code 0 when it succeeded."""
     console = Console()
     with _service(url, key_file, plain_http) as client:
-        with progress_bar() as bar:
-            # on a terminal through the bar, which would be drawn over otherwise
-            say = bar.console if console.is_terminal and bar.console.is_terminal else console
-            row = bar.add_task("waiting", total=None)
+        with Following(console) as following:
             for event in client.watch(job_id):
-                if event.name == story.PROGRESS_EVENT:
-                    done, total = event.data.get("done"), event.data.get("total")
-                    text = plain_line(story.progress(event.data)).replace("[", "\\[")
-                    bar.update(row, description=text, completed=done or 0, total=total or None)
-                line = event_line(event.model_dump(mode="json"))
-                if line:
-                    say.print(line)
+                following.tell(event.model_dump(mode="json"))
         job = client.job(job_id)
         found = list(client.candidates(job_id))
-    console.print(leaderboard([view.model_dump(mode="json") for view in found]))
+    winner = job.winner.sha256 if job.winner else None
+    console.print(leaderboard([view.model_dump(mode="json") for view in found], winner))
     console.print(f"{job.state}: {plain_line(job.reason)}", markup=False, highlight=False)
     raise typer.Exit(0 if job.state == "succeeded" else 1)
 
@@ -198,23 +197,14 @@ def _service(url: str, key_file: Path | None, plain_http: bool) -> Iterator[Clie
         with Client(url, key_from(key_file), allow_insecure_key=plain_http) as client:
             yield client
     except ValidationError as error:
-        for item in error.errors():
-            _say(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}")
-        raise typer.Exit(EXIT_USAGE) from None
+        give_up(wrong_fields(error))
     except Unreachable as error:
-        _say(f"{error}; start one with `kernelwright serve`")
-        raise typer.Exit(1) from None
+        give_up(f"{error}; start one with `kernelwright serve`", 1)
     except Unauthorized as error:
-        _say(f"{error}\ngive its key in {KEY_VARIABLE}, or its file by --key-file")
-        raise typer.Exit(1) from None
+        give_up(f"{error}\ngive its key in {KEY_VARIABLE}, or its file by --key-file", 1)
     except (ClientError, KeyNotSent, OSError, ValueError) as error:
-        _say(str(error))
-        raise typer.Exit(1) from None
+        give_up(str(error), 1)
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _say(message: str) -> None:
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from services.commands.common import AsJson, print_json
 
 EXIT_DIFFERS = 1
 EXIT_UNKNOWN = 2
@@ -20,7 +21,7 @@ def replay(
     out: Annotated[
         Path | None, typer.Option(help="Write the recorded conversations here as JSON lines.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make every prompt of a job anew from its record and compare it with what was sent, byte for byte.
 
@@ -33,8 +34,8 @@ def replay(
     from services.db.session import database
     from services.db.upgrade import upgrade
     from services.jobs.lease import Lease
+    from services.jobs.rows import job_spec
     from services.jobs.store import SqlJobStore
-    from services.jobs.submit import job_spec
     from services.settings import get_settings
 
     base = database(get_settings().database)
@@ -66,8 +67,7 @@ def replay(
             "recorded_candidates": found.recorded_candidates,
             "templates_changed": found.templates_changed,
         }
-        json.dump(shown, sys.stdout)
-        sys.stdout.write("\n")
+        print_json(shown)
     else:
         table = Table("request", "prompt", "sha256")
         for prompt in found.prompts:

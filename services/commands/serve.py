@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from services.commands.folder import close_data_folder
+from services.commands.common import close_data_folder
 from services.users.addresses import is_loopback
 
 WAIT_FOR_KEY = "--wait-for-key"
@@ -113,7 +113,7 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
     import uvicorn
 
     from services.api.app import create_app
-    from services.api.patience import most_connections, patient
+    from services.api.connections import limit_unread_answers, most_connections, server_config
 
     app = create_app(settings, with_worker=with_worker)
 
@@ -138,15 +138,13 @@ def _serve_on(listener: socket.socket, host: str, *, with_worker: bool, say: Con
             app.state.stopping.set()
             await super().shutdown(sockets)
 
-    config = uvicorn.Config(
+    limit_unread_answers(listener, settings.answer_seconds)
+    config = server_config(
         app,
-        http=patient(settings.head_seconds, settings.answer_seconds),
-        ws="none",
+        settings.head_seconds,
         limit_concurrency=most_connections(),
-        log_config=None,
         access_log=False,
         timeout_graceful_shutdown=_GRACE_S,
-        server_header=False,
     )
     # uvicorn raises the signal that stopped it once more at the end; a stop that was asked for is no failure
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -2,114 +2,129 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Literal
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from evaluator.verdict import by_size
+from services.dashboard import event_text, formats, ranking, words
 from services.plain_text import plain_line
 
-_COLORS = {"accepted": "green", "not_judged": "yellow"}
+_STYLES = {"good": "green", "bad": "red", "cheat": "magenta", "warn": "yellow"}
+_TOLD = ("candidate.judged", "candidate.proposed", "portfolio.changed", "budget.spent", "task.inferred", "job.progress",
+         "job.failed", "job.cancelled", "job.finished", "job.waiting")  # fmt: skip
 _LONGEST_REASON = 90
+_SAY_EVERY_S = 5.0
 
 
-def leaderboard(candidates: Sequence[Mapping[str, Any]]) -> Table:
-    """Candidates as a table: accepted ones by their speedup, weighted by the traffic if that is known, then rejected ones."""
-    weighted = any(measured(view)[3] is not None for view in candidates)
+class Following:
+    """A job on a terminal as its events come: a line for each that matters, below them the leaderboard and what is done now.
+
+    Args:
+        console: where to print; what is below the lines is drawn on a terminal alone.
+        chatty: elsewhere, print what is done now whenever there was no line for a while.
+    """
+
+    def __init__(self, console: Console, *, chatty: bool = False) -> None:
+        self._console = console
+        self._chatty = chatty and not console.is_terminal
+        self._start = self._said_at = time.monotonic()
+        self._doing = Spinner("dots", "waiting", style="cyan")
+        self._live = Live(self, console=console, transient=True) if console.is_terminal else nullcontext()
+        self.board: Table | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._start
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Show one event, as GET /jobs/{id}/events sends it."""
+        line = event_line(event)
+        if event["name"] == event_text.PROGRESS_EVENT:
+            text = plain_line(event_text.progress(event["data"]))
+            self._doing.update(text=Text(text, style="cyan"))
+            if self._chatty and time.monotonic() - self._said_at > _SAY_EVERY_S:
+                line = Text(text, style="cyan")
+        if line is not None:
+            self._said_at = time.monotonic()
+            self._console.print(Text(f"{formats.offset(self.elapsed_s):>8}  ", style="dim") + line)
+
+    def __enter__(self) -> Following:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def __rich__(self) -> Group:
+        return Group(*([self.board] if self.board else []), self._doing)
+
+
+def leaderboard(candidates: Sequence[Mapping[str, Any]], winner_sha256: str | None = None) -> Table:
+    """Candidates as the job's page ranks them, then those in work, then the rejected with the reason.
+
+    Args:
+        candidates: as GET /jobs/{id}/candidates sends them.
+        winner_sha256: the winner's digest, once there is one.
+    """
+    rows = ranking.leaderboard(candidates, winner_sha256)
+    weighted = any(row.by_traffic is not None for row in rows)
     table = Table(title="Candidates (speedup over the best baseline, geometric mean)", title_justify="left")
-    table.add_column("candidate", overflow="fold")
-    table.add_column("origin")
-    table.add_column("verdict")
-    table.add_column("speedup", justify="right")
-    table.add_column("95 % interval", justify="right")
-    if weighted:
-        table.add_column("by traffic", justify="right")
-    table.add_column("measured on")
-    for view in sorted(candidates, key=rank):
-        speedup, interval, phase, by_traffic = measured(view)
-        word = view["verdict"] or "pending"
-        strata = by_size((view.get(phase) or {}).get("summary") or {}).replace(", ", "\n")
-        name = Text(plain_line(view["label"]))
-        if word not in ("accepted", "pending"):
-            name.append(f"\n{_shortened(view['reason'] or '')}", style="dim")
-        choice = view.get("choice") or {}
-        if choice.get("why"):
-            name.append(f"\n{plain_line(choice['why'])}", style="dim")
-        table.add_row(
-            name,
-            plain_line(view["origin"]),
-            Text(plain_line(word), style=_COLORS.get(word, "red" if view["verdict"] else "dim")),
-            (f"{speedup:.2f}x" + (f"\n{strata}" if strata else "")) if speedup is not None else "-",
-            f"{interval[0]:.2f} .. {interval[1]:.2f}" if interval else "-",
-            *([f"{by_traffic:.2f}x" if by_traffic is not None else "-"] if weighted else []),
-            phase + (f", {choice['shapes']} of {choice['of_shapes']} shapes" if choice else ""),
-        )
+    for name in ("rank", "candidate", "origin", "speedup", "95 % interval", "by traffic", "shapes", "worst shape", "lines",
+                 "verdict"):  # fmt: skip
+        if weighted or name != "by traffic":
+            justify: Literal["left", "right"] = (
+                "left" if name in ("candidate", "origin", "verdict") else "right"
+            )
+            table.add_column(name, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row, weighted))
     return table
 
 
+def _cells(row: ranking.Row, weighted: bool) -> list[Text]:
+    candidate, said = row.candidate, words.verdict(row.verdict_word)
+    name = Text(plain_line(candidate.get("label")) or plain_line(candidate.get("sha256"))[:12])
+    if row.is_winner:
+        name.append("  winner", style="bold green")
+    if why := row.choice.get("why"):
+        name.append(f"\n{plain_line(why)}", style="dim")
+    if said.tone in ("bad", "cheat", "warn"):
+        name.append(f"\n{_shortened(candidate.get('reason') or '')}", style="dim")
+    where = "" if row.measured_on != "screen" or row.geomean is None else " on visible shapes only"
+    where += " (the winner was chosen without it)" if row.after_choice else ""
+    where += f" on {plain_line(row.elsewhere)}" if row.elsewhere else ""
+    where += "".join(f"\n{plain_line(size)}" for size in by_size(row.summary).split(", ") if size)
+    return [
+        Text(str(row.rank) if row.rank else ""),
+        name,
+        Text(plain_line(words.origin(candidate.get("origin")).label)),
+        Text(formats.speedup(row.geomean) + where, style="bold" if row.rank else "dim"),
+        Text(formats.interval(row.ci95), style="" if row.ci95 else "dim"),
+        *([Text(formats.speedup(row.by_traffic))] if weighted else []),
+        Text(f"{row.choice['shapes']} of {row.choice['of_shapes']}" if row.choice else ""),
+        Text(formats.speedup(row.worst), style="" if row.worst else "dim"),
+        Text(formats.count(row.lines)),
+        Text(plain_line(said.label), style=_STYLES.get(said.tone, "dim")),
+    ]
+
+
 def event_line(event: Mapping[str, Any]) -> Text | None:
-    """One event as a line, or None when the leaderboard says it better."""
+    """One event as a line, in the words of the job's page; None for what the leaderboard says better."""
     name, data = event["name"], event["data"]
-    if name == "candidate.judged":
-        speedup = data.get("geomean_speedup")
-        shown = f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
-        label = data.get("label") or "optimized.py"
-        word = str(data.get("verdict"))
-        return Text.assemble(
-            "judged ",
-            plain_line(label),
-            f" ({data.get('phase')}): ",
-            (plain_line(word), _COLORS.get(word, "red")),
-            shown,
-        )
-    if name == "portfolio.changed":
-        speedup, seconds = data.get("geomean_speedup"), data.get("seconds")
-        what = "first accepted candidate" if data.get("provisional") else "best so far"
-        told = f"{what}: {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})"
-        told += f" {speedup:.2f}x" if isinstance(speedup, int | float) else ""
-        told += f" after {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-        return Text(
-            told + (", provisional: not validated yet" if data.get("provisional") else ""), style="bold"
-        )
-    if name == "candidate.proposed":
-        return Text(
-            f"proposed {plain_line(data.get('label'))} ({plain_line(data.get('origin'))})", style="dim"
-        )
-    if name == "budget.spent" and "tokens" not in data:
-        return Text(plain_line(data.get("text") or data.get("reason")), style="yellow")
-    if name == "job.progress":
-        return Text(plain_line(data.get("text")), style="dim")
-    if name == "task.inferred":
-        return Text("\n".join(plain_line(line) for line in str(data["text"]).splitlines()))
-    if name in ("job.failed", "job.cancelled", "job.finished", "job.waiting"):
-        return Text(f"{name}: {_shortened(data.get('reason') or '')}")
-    return None
-
-
-def rank(view: Mapping[str, Any]) -> tuple[bool, float, float]:
-    """What candidates are sorted by: accepted ones first, in the order of the choice, then the fastest before the others."""
-    speedup, _, _, by_traffic = measured(view)
-    place = (view.get("choice") or {}).get("place", math.inf)
-    return view["verdict"] != "accepted", place, -(by_traffic or speedup or 0.0)
-
-
-def measured(view: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None, str, float | None]:
-    """Speedup, its interval, the phase of both, and the speedup weighted by the traffic; once a winner is chosen, as it was chosen by."""
-    choice = view.get("choice") or {}
-    for phase in ("validation", "screen"):
-        summary = (view.get(phase) or {}).get("summary") or {}
-        if summary.get("geomean_speedup") is not None:
-            traffic = (summary.get("traffic") or {}).get("geomean_speedup")
-            if choice and traffic is None:
-                return choice["geomean_speedup"], choice["ci95"], phase, None
-            return (
-                summary["geomean_speedup"], summary.get("geomean_ci95"), phase,
-                choice["geomean_speedup"] if choice else traffic,
-            )  # fmt: skip
-    return None, None, "-", None
+    if name not in _TOLD or (name == "budget.spent" and "tokens" in data):
+        return None
+    said = event_text.say(name, data)
+    line = Text(plain_line(said.what), style=_STYLES.get(said.tone, "dim"))
+    return line.append(f": {plain_line(said.detail)}" if said.detail else "", style="default")
 
 
 def _shortened(text: str) -> str:

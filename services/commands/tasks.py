@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from services.commands.common import AsJson, print_json
 
 app = typer.Typer(
     no_args_is_help=True, help="The reference problems: those of the project and imported ones."
@@ -26,7 +26,7 @@ def _group() -> None:
 
 
 @app.command("list")
-def list_tasks(as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False) -> None:
+def list_tasks(as_json: AsJson = False) -> None:
     """List the tasks; their names are what `optimize` and POST /optimize take."""
     from kernelbench_tasks import catalog
     from services.catalogue import registry
@@ -47,8 +47,7 @@ def list_tasks(as_json: Annotated[bool, typer.Option("--json", help="As JSON on 
         for task in registry.list_tasks(get_settings().data_dir)
     ]
     if as_json:
-        json.dump(shown, sys.stdout)
-        sys.stdout.write("\n")
+        print_json(shown)
         return
     table = Table("task", "level", "what it computes")
     for task in shown:
@@ -67,7 +66,7 @@ def import_tasks(
         int | None,
         typer.Option(min=1, help="Files looked at side by side. Default: by cores and memory."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at every task of a KernelBench checkout and register those that measure something.
 
@@ -119,10 +118,7 @@ def import_tasks(
         raise typer.Exit(130) from None
     report = imported.folder / "report.html"
     if as_json:
-        json.dump(
-            {"folder": str(imported.folder), "report": str(report), "counts": imported.counts}, sys.stdout
-        )
-        sys.stdout.write("\n")
+        print_json({"folder": str(imported.folder), "report": str(report), "counts": imported.counts})
         return
     counts = imported.counts
     words = f"{counts['sound'] + counts['marked']} of {len(files)} tasks are registered ({counts['marked']} with remarks), "

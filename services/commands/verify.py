@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from services.commands.common import AsJson, print_json
 
 if TYPE_CHECKING:
     from agent.upkeep.verifying import Verification
@@ -32,7 +33,7 @@ def verify(
             help="Instead, time the members at up to eight shapes and write this file: kernelwright_use(recalibration=...)."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on standard output.")] = False,
+    as_json: AsJson = False,
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
     ] = "landlock",
@@ -79,8 +80,7 @@ def verify(
         _say.print(f"could not be measured: {error}", markup=False, highlight=False)
         raise typer.Exit(EXITS["unmeasured"]) from None
     if as_json:
-        json.dump(found.as_json(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json(found.as_json(), indent=2)
     else:
         show(Console(), found)
     raise typer.Exit(EXITS[found.result])

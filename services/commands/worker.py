@@ -9,6 +9,9 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from services.commands.common import close_data_folder
 
 # What the first job would import: paid once by the supervisor, not by every process that it forks.
 _NEEDED = (
@@ -23,10 +26,8 @@ _NEEDED = (
     "celery.worker.consumer",
     "kombu.transport.redis",
     "services.worker.context",
-    "services.worker.tasks",
     "sqlalchemy.dialects.postgresql.psycopg",
 )
-_log = logging.getLogger(__name__)
 
 
 def worker(
@@ -40,7 +41,6 @@ def worker(
     A supervising parent stays; the process that works is its child, and is replaced at once when it dies. Stop it with
     SIGTERM or Ctrl-C: running jobs are given back.
     """
-    from services.data_folder import DataFolderOpen, make_private
     from services.settings import get_settings
 
     settings = get_settings()
@@ -51,20 +51,13 @@ def worker(
             err=True,
         )
         raise typer.Exit(2)
-    # Before anything of ours lies in it: a folder with a bench counts as ours and would be closed, whosever it is.
-    try:
-        changed = make_private(settings.data_dir)
-    except DataFolderOpen as error:
-        typer.echo(f"refused: {error}", err=True)
-        raise typer.Exit(2) from None
+    close_data_folder(Console(stderr=True))
     _warm_up()
     from services.observing.logs import dress
     from services.worker.supervisor import supervise
 
     logging.basicConfig(level=log_level)
     dress(logging.getLogger().handlers, settings.log_format)
-    if changed:
-        _log.warning(changed)
     predecessor = supervise()
 
     try:

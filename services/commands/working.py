@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +12,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
-from services.commands.folder import close_data_folder, open_database
-from services.commands.showing import event_line, leaderboard
+from services.commands.common import close_data_folder, open_database, print_json
+from services.commands.showing import Following, leaderboard
 from services.jobs.views import JobView
 from services.plain_text import plain_line
 
@@ -39,8 +35,7 @@ def end(job: JobView, bundle: Path | None, out: Path | None, say: Console, *, as
             "summary": job.summary,
             "bundle": str(bundle) if bundle else None,
         }
-        json.dump(shown, sys.stdout)
-        sys.stdout.write("\n")
+        print_json(shown)
     else:
         reason = plain_line(job.reason)
         said = reason if job.verdict == "no_improvement" else f"{job.state}: {reason}"
@@ -68,7 +63,7 @@ def work_here(
 
     from agent.redaction import mask_logs
     from services.db.models import Job
-    from services.jobs import cancel, lease, read
+    from services.jobs import endings, lease, read
     from services.settings import get_settings
     from services.worker.context import stop_worker, worker_context
 
@@ -91,7 +86,7 @@ def work_here(
     except KeyboardInterrupt:
         say.print("cancelling ...")
         with base.uncommitted() as session:
-            cancel.request_cancel(session, job_id)
+            endings.cancel_job(session, job_id)
         work.join(timeout=5)
     stop_worker()
     if log.is_file() and log.stat().st_mtime >= began_at:
@@ -125,7 +120,7 @@ def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, sho
     from services.jobs import read
 
     seen = 0
-    with Live(Table(), console=say, auto_refresh=False, transient=False) as live:
+    with Following(say) as following:
         while True:
             running = work.is_alive()
             with base.read() as session:
@@ -133,11 +128,11 @@ def _follow(base: Any, job_id: str, work: threading.Thread, say: Console, *, sho
                 candidates = read.list_candidates(session, job_id) if found and show else None
             for event in found:
                 seen = event.id
-                line = event_line(event.model_dump(mode="json"))
-                if line:
-                    live.console.print(line)
+                following.tell(event.model_dump(mode="json"))
             if candidates is not None:
-                live.update(leaderboard([view.model_dump(mode="json") for view in candidates]), refresh=True)
+                following.board = leaderboard([view.model_dump(mode="json") for view in candidates])
             if not running:
-                return
+                break
             work.join(_REFRESH_S)
+    if following.board is not None:
+        say.print(following.board)

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Response
 
 from services.api.deps import Route, SessionDep
 from services.dashboard import charts
-from services.dashboard.rendering import plain, render
+from services.dashboard.rendering import page, plain, render
 from services.db.models import utc_now
-from services.errors import FieldError, NotFound, Refused
+from services.errors import FieldError, Refused
 from services.leaderboard import reading
 
 PAGE_SIZE = 50
@@ -35,13 +35,11 @@ def selection(**wanted: str | None) -> dict[str, Any]:
 
 
 @router.get("/ui/leaderboard")
+@page
 def boards_page(session: SessionDep, gpu: Text = None, after: Text = None) -> Response:
     """Every board with who is first."""
-    try:
-        wanted = selection(gpu=gpu)
-        found, more = reading.list_boards(session, limit=PAGE_SIZE, after=after or None, **wanted)
-    except Refused:
-        return _wrong_address()
+    wanted = selection(gpu=gpu)
+    found, more = reading.list_boards(session, limit=PAGE_SIZE, after=after or None, **wanted)
     return render(
         "leaderboard.html",
         boards=[plain(view) for view in found],
@@ -53,6 +51,7 @@ def boards_page(session: SessionDep, gpu: Text = None, after: Text = None) -> Re
 
 
 @router.get("/ui/leaderboard/{task}")
+@page
 def board_page(
     session: SessionDep,
     task: str,
@@ -63,24 +62,16 @@ def board_page(
     after: Text = None,
 ) -> Response:
     """One board, and the history of its first place."""
-    try:
-        where = selection(gpu=gpu, platform=platform)
-        who = selection(origin=origin, model=model)
-        found = reading.read_board(session, task, limit=PAGE_SIZE, after=after or None, **where, **who)
-        held = reading.history(session, task, **where)
-    except Refused:
-        return _wrong_address()
-    except NotFound as error:
-        return render("error.html", status=404, title="Not found", detail=str(error))
-    page = plain(found)
-    firsts = [plain(view) for view in held]
+    where, who = selection(gpu=gpu, platform=platform), selection(origin=origin, model=model)
+    found = plain(reading.read_board(session, task, limit=PAGE_SIZE, after=after or None, **where, **who))
+    firsts = [plain(view) for view in reading.history(session, task, **where)]
     models = sorted(
-        {row["model"] for row in [*page["data"], *firsts] if row["model"]} | ({model} if model else set())
+        {row["model"] for row in [*found["data"], *firsts] if row["model"]} | ({model} if model else set())
     )
     return render(
         "board.html",
         task=task,
-        page=page,
+        page=found,
         firsts=firsts[::-1],
         chart=charts.history_chart(firsts, utc_now()),
         origins=ORIGINS,
@@ -89,14 +80,5 @@ def board_page(
         who=who,
         where_query=urlencode(where),
         query=urlencode({**where, **who}),
-        next_query=urlencode({**where, **who, "after": page["next"]}) if page["next"] else "",
-    )
-
-
-def _wrong_address() -> Response:
-    return render(
-        "error.html",
-        status=422,
-        title="No such page",
-        detail="The address has a filter or a cursor that no page gave out.",
+        next_query=urlencode({**where, **who, "after": found["next"]}) if found["next"] else "",
     )

@@ -17,11 +17,10 @@ from evaluator.shapes.inference.declaring import told
 from kernelbench_tasks import catalog
 from services.api.deps import Route, SessionDep, SettingsDep
 from services.dashboard import formats, pages, words
-from services.dashboard.pages import FormDep
-from services.dashboard.rendering import render
+from services.dashboard.pages import JobFormDep
+from services.dashboard.rendering import page, render
 from services.dashboard.words import Word
 from services.db.models import FINAL_STATES
-from services.errors import NotFound
 from services.jobs import read, submit
 
 _SIZES_SHOWN = 8
@@ -35,9 +34,9 @@ Text = Annotated[str, Query(max_length=400)]
 
 
 @router.post("/ui/check")
-def check_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
+def check_form(session: SessionDep, settings: SettingsDep, form: JobFormDep) -> Response:
     """The form's other button: 303 to the page of the look, or the form again with what is wrong."""
-    made = pages.accepted(session, settings, form, submit.create_look)
+    made = pages.accepted(session, settings, form, submit.make_look)
     if isinstance(made, Response):
         return made
     carried = urlencode({name: form[name].strip() for name in ("name", "seconds") if form[name].strip()})
@@ -45,14 +44,12 @@ def check_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Res
 
 
 @router.get("/ui/checks/{check_id}")
+@page
 def check_page(
     session: SessionDep, settings: SettingsDep, check_id: str, name: Text = "", seconds: Text = ""
 ) -> Response:
     """What was found, and the form to start the job."""
-    try:
-        row = read.look_row(session, check_id)
-    except NotFound as error:
-        return render("error.html", status=404, title="Not found", detail=str(error))
+    row = read.look_row(session, check_id)
     from_catalog = catalog.find_by_sha256(row.task_sha256)
     form = {
         **pages.blank_form(),

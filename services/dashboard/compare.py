@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 from evaluator.fingerprint import platform, type_of
 from services.api.deps import Route, SessionDep
 from services.dashboard import exports, formats, listing, ranking, tables, words
-from services.dashboard.rendering import plain, render
-from services.errors import FieldError, NotFound, Refused
+from services.dashboard.rendering import page, plain, render
+from services.errors import FieldError, Refused
 from services.jobs import read
-from services.jobs.lines import lines_of_code
+from services.jobs.rows import lines_of_code
 
 MOST = 6
 _LONGEST = 600  # characters of a text in a cell
@@ -53,14 +53,10 @@ class Difference:
 
 
 @router.get("/ui/compare")
+@page
 def compare_page(session: SessionDep, candidate: Wanted = None) -> Response:
     """Two or more candidates, and what differs between them."""
-    try:
-        sides = _sides(session, candidate or [])
-    except NotFound as error:
-        return render("error.html", status=404, title="Not found", detail=str(error))
-    except Refused as error:
-        return render("error.html", status=422, title="Nothing to compare", detail=error.errors[0].message)
+    sides = _sides(session, candidate or [])
     facts, alike = differences(sides)
     shapes, shapes_alike = shape_differences(sides)
     diffs = []

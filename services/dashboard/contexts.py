@@ -12,7 +12,8 @@ from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
 from agent.performance.money import Prices, Serving, serving
 from evaluator.verdict import compiled_words
-from services.dashboard import charts, formats, listing, ranking, story, words
+from services.dashboard import charts, event_text, formats, listing, ranking, words
+from services.db.models import FINAL_STATES
 
 EVENTS_SHOWN = 50
 # A job may have thousands of candidates; all of them are in the tables as data.
@@ -50,8 +51,8 @@ def job_context(
     shown = job.get("winner") or job.get("best") or {}
     labels = {one["sha256"]: one["label"] for one in candidates}
     events = [_labelled(event, labels) for event in events]
-    told = [event for event in events if event["name"] != story.PROGRESS_EVENT]
-    is_final = job["state"] in words.FINAL_STATES
+    told = [event for event in events if event["name"] != event_text.PROGRESS_EVENT]
+    is_final = job["state"] in FINAL_STATES
     diff = listing.unified(reference, candidate["source"]) if candidate else None
     diff_shown, diff_hidden = listing.beginning(diff or ())
     reference_lines, reference_hidden = listing.beginning(
@@ -93,12 +94,12 @@ def job_context(
         "reference_lines": reference_lines,
         "reference_hidden": reference_hidden,
         "environment": ranking.how_measured(verdict) or ranking.environment_of(candidates),
-        "events": story.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
+        "events": event_text.timeline(told[-EVENTS_SHOWN:], job.get("created_at")),
         "events_hidden": max(0, len(told) - EVENTS_SHOWN) + earlier_events,
         "last_event_id": events[-1]["id"] if events else 0,
-        "activity": story.activity(events),
-        "profile": story.profile(events),
-        "ceilings": story.ceilings(events),
+        "activity": event_text.activity(events),
+        "profile": event_text.profile(events),
+        "ceilings": event_text.ceilings(events),
     }
 
 

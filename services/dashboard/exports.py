@@ -10,7 +10,7 @@
 | `/ui/jobs/{id}/plots/{name}.svg` | `search`, `shapes`, `map` |
 | `/ui/candidates/{id}/plots/{phase}.svg` | `held_out`, `validation`, `screen` |
 | `/ui/leaderboard/{task}/plots/history.svg` | first place over time |
-| `/ui/workers/tables/{name}.csv` | see `fleet` |
+| `/ui/workers/tables/{name}.csv` | see `workers` |
 | `/ui/runs/tables/{name}.csv`, `/ui/runs/{run}/tables/{name}.csv` | see `runs` |
 | `/ui/compare/tables/{name}.csv` | `facts`, `shapes` of several `candidate` |
 
@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -30,18 +31,26 @@ from sqlalchemy.orm import Session
 from agent.performance.drawing import draw
 from agent.performance.money import Prices
 from services.api.deps import After, Route, SessionDep, SettingsDep
-from services.dashboard import charts, contexts, plots, ranking, tables
+from services.dashboard import charts, contexts, ranking, tables
 from services.dashboard.boards import Text, selection
-from services.dashboard.rendering import plain
+from services.dashboard.rendering import plain, static_file
 from services.dashboard.tables import Table
 from services.db.models import utc_now
 from services.errors import NotFound
-from services.jobs import outlines, read
+from services.jobs import read
 from services.jobs.views import page_of
 from services.leaderboard import reading
 
 _MOST = 1000
 _PHASES = ranking.PHASES
+#: Nothing in the file may load or run anything; its style sheet is within it.
+_SVG_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_COLORS = (":root {", "* { box-sizing")
+_CHARTS = ("/* charts */", "/* code */")
 
 router = APIRouter(route_class=Route, include_in_schema=False)
 Rows = Annotated[int, Query(ge=1, le=_MOST)]
@@ -148,9 +157,9 @@ def job_plot(session: SessionDep, job_id: str, file: str) -> Response:
         return _svg(str(draw(drawn["chart"], as_file=True)))
     if name == "search":
         chart = charts.search_chart([one for one in found.candidates if not ranking.is_delivery(one)])
-        return _svg(plots.standalone(charts.search_svg(chart)))
+        return _svg(standalone(chart.svg()))
     timed, summary = ranking.timed_shapes(found.verdict), ranking.summary_of(found.verdict)
-    return _svg(plots.standalone(charts.shapes_svg(charts.shape_chart(timed, summary=summary))))
+    return _svg(standalone(charts.shape_chart(timed, summary=summary).svg()))
 
 
 @router.get("/ui/candidates/{candidate_id}/plots/{file}")
@@ -160,7 +169,7 @@ def candidate_plot(session: SessionDep, candidate_id: str, file: str) -> Respons
     verdict = ranking.verdict_in(plain(read.get_candidate(session, candidate_id)), phase)
     timed, summary = ranking.timed_shapes(verdict), ranking.summary_of(verdict)
     chart = charts.shape_chart(timed, summary=summary, name=phase)
-    return _svg(plots.standalone(charts.shapes_svg(chart)))
+    return _svg(standalone(chart.svg()))
 
 
 @router.get("/ui/leaderboard/{task}/plots/history.svg")
@@ -168,7 +177,7 @@ def history_plot(session: SessionDep, task: str, gpu: Text = None, platform: Tex
     """First place of a board over time."""
     held = reading.history(session, task, **selection(gpu=gpu, platform=platform))
     chart = charts.history_chart([plain(view) for view in held], utc_now())
-    return _svg(plots.history_file(chart))
+    return _svg(standalone(chart.svg()))
 
 
 class _Measured:
@@ -186,7 +195,7 @@ class _Measured:
     def __init__(self, session: Session, job_id: str, *, alone: bool = False) -> None:
         self.job = plain(read.get_job(session, job_id))
         shown = {one["sha256"] for one in (self.job["winner"], self.job["best"]) if one}
-        self.candidates, held_out = outlines.judged_candidates(session, job_id, shown, alone=alone)
+        self.candidates, held_out = read.judged_candidates(session, job_id, shown, alone=alone)
         self.delivered, self.phase, self.verdict = ranking.delivered(self.job, self.candidates, held_out)
 
     def rows(self) -> list[ranking.Row]:
@@ -219,4 +228,18 @@ def answer_of(request: Request, table: Table, name: str, ending: str) -> Respons
 
 
 def _svg(markup: str) -> Response:
-    return Response(markup, media_type="image/svg+xml", headers=plots.HEADERS)
+    return Response(markup, media_type="image/svg+xml", headers=_SVG_HEADERS)
+
+
+def standalone(markup: str) -> str:
+    """Markup of one chart with a style sheet of its own."""
+    start = markup.index("<svg")
+    end = markup.index(">", start) + 1  # attributes are escaped, so the first one ends the tag
+    return f"{markup[start:end]}\n<style>\n{_style()}</style>{markup[end:]}"
+
+
+@cache
+def _style() -> str:
+    sheet = (static_file("style.css") or b"").decode()
+    parts = [sheet[sheet.index(begin) : sheet.index(end)] for begin, end in (_COLORS, _CHARTS)]
+    return "".join(parts) + "svg { background: var(--paper); }\n"

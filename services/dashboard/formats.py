@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,34 +92,22 @@ def dollars(value: object) -> str:
     return f"${number:.2f}" if number == 0 or number >= 0.01 else f"${number:.4f}"
 
 
-def count(value: object) -> str:
-    """A whole number with thousands separators."""
-    number = finite(value)
-    return NOT_MEASURED if number is None else f"{number:,.0f}"
+def _figure(pattern: str, scale: float = 1.0) -> Callable[[object], str]:
+    """A function that prints a number by a pattern, or that there is none."""
+
+    def printed(value: object) -> str:
+        number = finite(value)
+        return NOT_MEASURED if number is None else pattern.format(scale * number)
+
+    return printed
 
 
-def percent(value: object) -> str:
-    """A share between 0 and 1 as a percentage."""
-    number = finite(value)
-    return NOT_MEASURED if number is None else f"{100 * number:.0f} %"
-
-
-def ratio(value: object) -> str:
-    """A plain ratio with three decimals."""
-    number = finite(value)
-    return NOT_MEASURED if number is None else f"{number:.3f}"
-
-
-def weight(value: object) -> str:
-    """How often a shape is called, as it was given: ``1,200`` or ``0.25``."""
-    number = finite(value)
-    return NOT_MEASURED if number is None else f"{number:,.6g}"
-
-
-def scientific(value: object) -> str:
-    """An error size such as ``1.2e-06``."""
-    number = finite(value)
-    return NOT_MEASURED if number is None else f"{number:.2g}"
+count = _figure("{:,.0f}")
+#: A share between 0 and 1.
+percent = _figure("{:.0f} %", 100)
+ratio = _figure("{:.3f}")
+#: How often a shape is called, as it was given: ``1,200`` or ``0.25``.
+weight = _figure("{:,.6g}")
 
 
 def moment(value: object) -> datetime | None:

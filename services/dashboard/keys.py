@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from services.api.deps import AdminDep, Route, SessionDep, form_field, refuse_first_key
-from services.dashboard.rendering import plain, render
+from services.api.deps import AdminDep, FormDep, Route, SessionDep, refuse_first_key
+from services.dashboard.rendering import page, plain, render
 from services.dashboard.words import Word
-from services.errors import Conflict, NotFound, Refused
-from services.users import audit, giving, keys
+from services.errors import Refused
+from services.users import audit, key_management, keys
 from services.users.keys import NewKey
 from services.users.views import KeyRequest, key_view
 
@@ -28,14 +28,6 @@ _STATES = {
 }
 
 
-async def key_form(request: Request) -> dict[str, str]:
-    """What the form for a new key says."""
-    return {name: await form_field(request, name) for name in ("user", "name", "scope", "expires_days")}
-
-
-KeyFormDep = Annotated[dict[str, str], Depends(key_form)]
-
-
 @router.get("/ui/keys")
 def keys_page(session: SessionDep, caller: AdminDep) -> Response:
     """All keys without their secrets, the form for a new one, and the latest of the audit log."""
@@ -43,13 +35,16 @@ def keys_page(session: SessionDep, caller: AdminDep) -> Response:
 
 
 @router.post("/ui/keys")
-def make_key(session: SessionDep, caller: AdminDep, form: KeyFormDep) -> Response:
+def make_key(session: SessionDep, caller: AdminDep, sent: FormDep) -> Response:
     """The page again, with the new key's text, this one time; or with what is wrong."""
     refuse_first_key(caller)
+    form = {name: sent.get(name, "") for name in ("user", "name", "scope", "expires_days")}
     wanted: dict[str, Any] = {**form, "expires_days": form["expires_days"].strip() or None}
     try:
         asked = KeyRequest.model_validate(wanted)
-        made = giving.give_key(session, caller, asked.user, asked.name, asked.scope, asked.expires_days)
+        made = key_management.give_key(
+            session, caller, asked.user, asked.name, asked.scope, asked.expires_days
+        )
     except ValidationError as error:
         found = [(str(item["loc"][0]), str(item["msg"])) for item in error.errors(include_input=False)]
         return _page(session, form=form, errors=found, status=422)
@@ -62,23 +57,19 @@ def make_key(session: SessionDep, caller: AdminDep, form: KeyFormDep) -> Respons
 
 
 @router.post("/ui/keys/{key_id}/rotate")
+@page
 def rotate_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
     """The page again, with the text of the key that takes the place of another, this one time."""
-    try:
-        made = giving.rotate_key(session, caller, key_id, _GRACE_HOURS)
-    except (NotFound, Conflict) as error:
-        return _missing(error)
+    made = key_management.rotate_key(session, caller, key_id, _GRACE_HOURS)
     session.commit()
     return _page(session, made=made)
 
 
 @router.post("/ui/keys/{key_id}/revoke")
+@page
 def revoke_key(session: SessionDep, caller: AdminDep, key_id: str) -> Response:
     """303 to the page, without a key more."""
-    try:
-        giving.revoke_key(session, caller, key_id)
-    except NotFound as error:
-        return _missing(error)
+    key_management.revoke_key(session, caller, key_id)
     session.commit()
     return RedirectResponse("/ui/keys", status_code=303)
 
@@ -104,8 +95,3 @@ def _page(
         can_make=can_make,
         grace_hours=f"{_GRACE_HOURS:g}",
     )
-
-
-def _missing(error: NotFound | Conflict) -> Response:
-    status = 404 if isinstance(error, NotFound) else 409
-    return render("error.html", status=status, title="Not done", detail=str(error))

@@ -28,8 +28,7 @@ SHOWN_LINES, SHOWN_CHARACTERS = 300, 60_000
 HIGHLIGHT_LIMIT_CPU_S = 2.0
 DIFF_LIMIT_PAIRS = 100
 # A source never changes, its page is drawn again every few seconds, and Pygments takes most of that time.
-# Of short ones many are kept, of long ones few, so that strangers' sources fill no more than about 100 MB.
-_SHORT_CHARACTERS, _SHORT_KEPT, _LONG_KEPT = 10_000, 1024, 16
+_KEPT = 128
 
 
 class _TookTooLong(Exception):
@@ -79,21 +78,11 @@ def beginning(lines: Sequence[Line], *, whole: bool = False) -> tuple[list[Line]
 
 def highlighted_lines(source: str) -> list[Markup]:
     """The source as one safe HTML fragment per line."""
-    kept = _short_highlighted if len(source) <= _SHORT_CHARACTERS else _long_highlighted
-    return list(kept(source))
+    return list(_highlighted(source))
 
 
-@lru_cache(maxsize=_SHORT_KEPT)
-def _short_highlighted(source: str) -> tuple[Markup, ...]:
-    return tuple(_highlight(source))
-
-
-@lru_cache(maxsize=_LONG_KEPT)
-def _long_highlighted(source: str) -> tuple[Markup, ...]:
-    return tuple(_highlight(source))
-
-
-def _highlight(source: str) -> list[Markup]:
+@lru_cache(maxsize=_KEPT)
+def _highlighted(source: str) -> Sequence[Markup]:
     plain = _lines(source)
     if len(source) > HIGHLIGHT_LIMIT_CHARACTERS:
         return [escape(line) for line in plain]

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from services.api.deps import CallerDep, form_field
-from services.api.gate import CALLER, cookie_of
+from services.api.authentication import CALLER, cookie_of
+from services.api.deps import CallerDep, FormDep
 from services.dashboard.rendering import render
 from services.db.session import Database
 from services.users import keys, logins
@@ -32,12 +32,12 @@ def login_page(
 
 
 @router.post("/login")
-async def log_in(request: Request, caller: CallerDep) -> Response:
+async def log_in(request: Request, caller: CallerDep, form: FormDep) -> Response:
     """303 to where the person wanted to go, with the cookie; or the form again."""
-    wanted = logins.safe_next(await form_field(request, "next") or "/")
-    text = (await form_field(request, "key")).strip()
+    wanted = logins.safe_next(form.get("next") or "/")
+    text = form.get("key", "").strip()
     bound_to = cookie_of(request.headers, _named(request, logins.FORM_COOKIE)) or ""
-    given = (await form_field(request, "csrf")).encode("utf-8", "replace")
+    given = form.get("csrf", "").encode("utf-8", "replace")
     if not bound_to or not hmac.compare_digest(given, logins.csrf_of(bound_to).encode()):
         return _form(request, wanted, "This form is too old, or of another site. Try again.", status=403)
     base: Database = request.app.state.database

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from agent.performance.money import Prices
 from kernelbench_tasks import catalog
-from services.api.deps import Route, SessionDep, SettingsDep
-from services.dashboard import contexts, story, words
-from services.dashboard.rendering import STATIC_TYPES, plain, render, static_file
+from services.api.deps import FormDep, Route, SessionDep, SettingsDep
+from services.dashboard import contexts, event_text
+from services.dashboard.rendering import STATIC_TYPES, page, plain, render, static_file
+from services.db.models import FINAL_STATES, Evaluation, Job
 from services.errors import NotFound, QuotaExceeded, Refused
-from services.jobs import cancel, outlines, read, submit
+from services.jobs import endings, read, submit
 from services.jobs.requests import OptimizeRequest
 from services.leaderboard import reading
 from services.settings import Settings
@@ -47,41 +47,35 @@ def blank_form() -> dict[str, Any]:
     }
 
 
-async def form_fields(request: Request) -> dict[str, Any]:
-    """What a browser sent as `application/x-www-form-urlencoded`; unknown fields are dropped."""
-    body = (await request.body()).decode("utf-8", errors="replace")
-    sent = {key: values[-1] for key, values in parse_qs(body, keep_blank_values=True).items()}
+async def job_form(sent: FormDep) -> dict[str, Any]:
+    """The form for a new job as it was sent; unknown fields are dropped."""
     return {key: sent.get(key, value) for key, value in blank_form().items() if key != "errors"}
 
 
-FormDep = Annotated[dict[str, Any], Depends(form_fields)]
+JobFormDep = Annotated[dict[str, Any], Depends(job_form)]
 
 
 @router.get("/")
+@page
 def index(
     session: SessionDep, settings: SettingsDep, after: Annotated[str | None, Query(max_length=400)] = None
 ) -> Response:
     """The jobs, newest first, and the form for a new one."""
-    try:
-        return _index(session, settings, blank_form(), after=after)
-    except Refused as error:
-        return render("error.html", status=422, title="No such page", detail=str(error))
+    return _index(session, settings, blank_form(), after=after)
 
 
 @router.get("/ui/jobs/{job_id}")
+@page
 def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Response:
     """One job: result, leaderboard, shapes, rejections, source, events, environment."""
-    try:
-        row = read.job_row(session, job_id)
-        job = plain(read.get_job(session, job_id))
-    except NotFound as error:
-        return _missing(error)
+    row = read.job_row(session, job_id)
+    job = plain(read.get_job(session, job_id))
     shown = {one["sha256"] for one in (job["winner"], job["best"]) if one}
     most = contexts.CANDIDATES_READ if job["counts"]["candidates"] > contexts.CANDIDATES_READ else None
     events, earlier = read.recent_events(
-        session, job_id, but_not=story.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
+        session, job_id, but_not=event_text.PROGRESS_EVENT, also="task.profiled", limit=contexts.EVENTS_SHOWN
     )
-    candidates, held_out = outlines.judged_candidates(session, job_id, shown, most)
+    candidates, held_out = read.judged_candidates(session, job_id, shown, most)
     context = contexts.job_context(
         job,
         candidates,
@@ -90,23 +84,21 @@ def job_page(session: SessionDep, settings: SettingsDep, job_id: str) -> Respons
         held_out,
         Prices(settings.gpu_prices, settings.energy_price),
         earlier_events=earlier,
-        place=plain(reading.place_of(session, row)) if row.state in words.FINAL_STATES else None,
+        place=plain(reading.place_of(session, row)) if row.state in FINAL_STATES else None,
     )
     return render("job.html", **context)
 
 
 @router.get("/ui/candidates/{candidate_id}")
+@page
 def candidate_page(
     session: SessionDep, candidate_id: str, against: str = "reference", lines: str = ""
 ) -> Response:
     """One candidate: verdict, findings, measurements, difference, source; with `lines=all` the whole of long ones."""
-    try:
-        candidate = plain(read.get_candidate(session, candidate_id))
-        row = read.job_row(session, candidate["job_id"])  # held, or the session would ask for it twice
-        job = plain(read.get_job(session, row.id))
-        found = read.find_candidate(session, candidate["job_id"], candidate["parent_sha256"])
-    except NotFound as error:
-        return _missing(error)
+    candidate = plain(read.get_candidate(session, candidate_id))
+    row = read.job_row(session, candidate["job_id"])  # held, or the session would ask for it twice
+    job = plain(read.get_job(session, row.id))
+    found = read.find_candidate(session, candidate["job_id"], candidate["parent_sha256"])
     parent = plain(found) if found else None
     context = contexts.candidate_context(
         job, candidate, row.task_source, parent, against, whole=lines == "all"
@@ -115,12 +107,12 @@ def candidate_page(
 
 
 @router.post("/ui/submit")
-def submit_form(session: SessionDep, settings: SettingsDep, form: FormDep) -> Response:
+def submit_form(session: SessionDep, settings: SettingsDep, form: JobFormDep) -> Response:
     """The form of the index page, as any browser sends it: 303 to the new job, or the form again with what is wrong.
 
-    `services.api.guard` has already refused forms that come from other sites.
+    `services.api.hosts` has already refused forms that come from other sites.
     """
-    made = accepted(session, settings, form, submit.create_job)
+    made = accepted(session, settings, form, submit.make_job)
     return made if isinstance(made, Response) else RedirectResponse(f"/ui/jobs/{made}", status_code=303)
 
 
@@ -128,11 +120,11 @@ def accepted(
     session: Session,
     settings: Settings,
     form: Mapping[str, Any],
-    make: Callable[[Session, OptimizeRequest, Settings], str],
+    make: Callable[[Session, OptimizeRequest, Settings], Job | Evaluation],
 ) -> str | Response:
     """The id of what `make` makes of the form, or the form again with what is wrong."""
     try:
-        return make(session, OptimizeRequest.model_validate(_wanted(form)), settings)
+        return make(session, OptimizeRequest.model_validate(_wanted(form)), settings).id
     except ValidationError as error:
         found = [
             (_field_name(item["loc"]), str(item["msg"]).removeprefix("Value error, "))
@@ -147,23 +139,20 @@ def accepted(
 
 
 @router.post("/ui/jobs/{job_id}/cancel")
+@page
 def cancel_form(session: SessionDep, job_id: str) -> Response:
     """The cancel button; harmless on a job that has ended."""
-    try:
-        cancel.request_cancel(session, job_id)
-    except NotFound as error:
-        return _missing(error)
+    endings.cancel_job(session, job_id)
     return RedirectResponse(f"/ui/jobs/{job_id}", status_code=303)
 
 
 @router.get("/ui/static/{name}")
+@page
 def static(name: str) -> Response:
     """Style sheet, script and icon."""
     content = static_file(name)
     if content is None:
-        return render(
-            "error.html", status=404, title="No such file", detail="The dashboard has no file of that name."
-        )
+        raise NotFound("the dashboard has no file of that name")
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
     return Response(content, media_type=STATIC_TYPES[name], headers=headers)
 
@@ -189,7 +178,7 @@ def _index(
         status=status,
         jobs=shown,
         older=shown[-1]["id"] if len(jobs) > PAGE_SIZE else None,
-        any_running=any(job["state"] not in words.FINAL_STATES for job in shown),
+        any_running=any(job["state"] not in FINAL_STATES for job in shown),
         **form_context(settings, form),
     )
 
@@ -224,7 +213,3 @@ def _field_name(location: Sequence[object]) -> str:
     """The control of the form that a field of the request came from."""
     name = ".".join(str(part) for part in location)
     return {"budget.seconds": "seconds", "": "task"}.get(name, name)
-
-
-def _missing(error: NotFound) -> Response:
-    return render("error.html", status=404, title="Not found", detail=str(error))

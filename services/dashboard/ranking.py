@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluator.fingerprint import platform, type_of
 from services.dashboard import formats, words
-from services.jobs.lines import lines_of_code
+from services.jobs.rows import lines_of_code
 
 Json = Mapping[str, Any]
 

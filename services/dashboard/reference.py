@@ -1,4 +1,4 @@
-"""``/docs``: the OpenAPI document as a page of ours.
+"""Pages about the API: ``/docs``, the OpenAPI document; ``/problems``, what the `type` of a problem document leads to.
 
 The pages that FastAPI offers load their scripts from another host. Whoever is logged in would run those with their own rights
 here, and a machine without the internet would show nothing.
@@ -12,7 +12,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from services.dashboard.rendering import render
+from services.api.problem_kinds import KINDS, OF_NAME
+from services.dashboard.rendering import page, render
+from services.errors import NotFound
 
 router = APIRouter(include_in_schema=False)
 _BODY = "application/json"
@@ -41,6 +43,21 @@ def reference_page(request: Request) -> Response:
         for method, operation in item.items()
     ]
     return render("reference.html", about=document["info"]["description"], operations=operations)
+
+
+@router.get("/problems")
+def problems_page() -> Response:
+    """Every kind of problem."""
+    return render("problems.html", kinds=KINDS, one=False)
+
+
+@router.get("/problems/{kind}")
+@page
+def problem_page(kind: str) -> Response:
+    """One kind of problem."""
+    if kind not in OF_NAME:
+        raise NotFound("no problem of that name is answered here")
+    return render("problems.html", kinds=(OF_NAME[kind],), one=True)
 
 
 def _body(operation: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:

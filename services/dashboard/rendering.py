@@ -7,20 +7,22 @@ hold everywhere.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 from fastapi import Response
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from pydantic import BaseModel
 
+from agent import pages
 from evaluator.verdict import by_size
-from services.dashboard import charts, formats, pieces, table_rows, words
-from services.jobs.lines import lines_of_code
+from services.dashboard import formats, words
+from services.errors import Conflict, NotFound, Refused
+from services.jobs.rows import lines_of_code
 from services.users.caller import current
 from services.users.logins import masked
 
@@ -45,6 +47,8 @@ PAGE_HEADERS = {
     "Cache-Control": "no-store",
 }
 
+_REFUSALS = {NotFound: (404, "Not found"), Conflict: (409, "Not done"), Refused: (422, "No such page")}
+
 
 @cache
 def static_file(name: str) -> bytes | None:
@@ -62,24 +66,12 @@ def static_url(name: str) -> str:
 @cache
 def environment() -> Environment:
     """The template environment: escapes everything, and a misspelt name is an error."""
-    jinja = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = (
-        formats.speedup, formats.interval, formats.microseconds, formats.seconds, formats.dollars, formats.count,
-        formats.percent, formats.ratio, formats.scientific, formats.clock, formats.clock_short, formats.dims,
-        lines_of_code, formats.breakable, formats.px, formats.weight, by_size,
-    )  # fmt: skip
-    jinja.filters.update({function.__name__: function for function in filters})
+    names = "speedup interval microseconds seconds dollars count percent ratio weight clock clock_short dims breakable px"
+    filters: dict[str, Callable[..., Any]] = {name: getattr(formats, name) for name in names.split()}
+    filters |= {"lines_of_code": lines_of_code, "by_size": by_size}
+    jinja = pages.environment(HERE / "templates", filters)
     jinja.globals.update(
         words=words,
-        pieces=pieces,
-        table_rows=table_rows,
-        charts=charts,
         elapsed_s=formats.elapsed_s,
         static_url=static_url,
         caller=current.get,
@@ -89,7 +81,7 @@ def environment() -> Environment:
 
 
 def csrf_field() -> Markup:
-    """What a form of ours must carry, for whoever is logged in; see `services.api.deps.check_form`."""
+    """What a form of ours must carry, for a caller who is logged in; see `services.api.deps.check_form`."""
     caller = current.get()
     token = caller.csrf if caller is not None else None
     return (
@@ -101,6 +93,20 @@ def render(template: str, *, status: int = 200, **context: Any) -> Response:
     """Renders a page with the security headers."""
     html = environment().get_template(template).render(**context)
     return HTMLResponse(html, status_code=status, headers=PAGE_HEADERS)
+
+
+def page(endpoint: Callable[..., Response]) -> Callable[..., Response]:
+    """An endpoint for people: what it refuses is said on a page, and not in a problem document."""
+
+    @wraps(endpoint)
+    def shown(*args: Any, **given: Any) -> Response:
+        try:
+            return endpoint(*args, **given)
+        except (NotFound, Conflict, Refused) as error:
+            status, title = _REFUSALS[type(error)]
+            return render("error.html", status=status, title=title, detail=str(error))
+
+    return shown
 
 
 def plain(view: BaseModel | Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ Json = Mapping[str, Any]
 Cell = str | int | float | bool | None
 #: First characters that make a formula of a cell, in the widths that East Asian keyboards write them, too.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_ENTRY = """label origin model speedup=geomean_speedup ci_low=ci95.0 ci_high=ci95.1 worst=worst_speedup shapes roofline_share usd
+    entered_at sha256 job_id"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,19 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     next: str | None = None
+
+    @classmethod
+    def of(cls, rows: Iterable[Any], columns: str, more: str | None = None) -> Table:
+        """A table of objects.
+
+        Args:
+            rows: mappings, or objects with attributes.
+            columns: names of columns; `name=path` where a value is not called so, as in `ci_low=ci95.0`.
+            more: see `next`.
+        """
+        named = [(name, path or name) for name, _, path in (one.partition("=") for one in columns.split())]
+        made = tuple(tuple(_cell(_at(row, path)) for _, path in named) for row in rows)
+        return cls(tuple(name for name, _ in named), made, more)
 
     def as_json(self) -> dict[str, Any]:
         """Each row as an object, by column."""
@@ -39,11 +54,27 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\r\n")
         writer.writerow(self.columns)
-        writer.writerows([_cell(value) for value in row] for row in self.rows)
+        writer.writerows([_no_formula(value) for value in row] for row in self.rows)
         return out.getvalue()
 
 
-def _cell(value: Cell) -> Cell:
+def _at(value: Any, path: str) -> Any:
+    for part in path.split("."):
+        if value is None:
+            return None
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        else:
+            value = value[int(part)] if part.isdigit() else getattr(value, part)
+    return value
+
+
+def _cell(value: Any) -> Cell:
+    """A number or a text; whatever is neither is shown as JSON."""
+    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _no_formula(value: Cell) -> Cell:
     if isinstance(value, str) and (value.startswith(_FORMULA) or value.lstrip().startswith(_FORMULA)):
         return f"'{value}"
     return value
@@ -51,158 +82,104 @@ def _cell(value: Cell) -> Cell:
 
 def jobs(views: Sequence[Json], more: str | None) -> Table:
     """The jobs of the overview."""
-    columns = (
-        "id", "name", "state", "task", "catalog", "device", "verdict", "speedup", "ci_low", "ci_high", "measured_on",
-        "found_by", "candidates", "accepted", "rejected", "usd", "tokens", "seconds", "created_at", "finished_at",
-    )  # fmt: skip
-    return Table(columns, tuple(_job(job) for job in views), more)
+    columns = """id name state task=task.name catalog=task.catalog device verdict speedup=shown.geomean_speedup ci_low=shown.ci95.0
+        ci_high=shown.ci95.1 measured_on found_by candidates=counts.candidates accepted=counts.accepted
+        rejected=counts.rejected usd=spend.usd tokens=spend.tokens seconds=spend.seconds created_at finished_at"""
+    return Table.of(map(_job, views), columns, more)
 
 
-def _job(job: Json) -> tuple[Cell, ...]:
-    shown: Json = job.get("winner") or job.get("best") or {}
-    summary: Json = job.get("summary") or {}
-    held_out = summary.get("geomean_speedup") is not None
-    speedup, interval = (
-        (summary.get("geomean_speedup"), summary.get("geomean_ci95"))
-        if held_out
-        else (shown.get("geomean_speedup"), shown.get("ci95"))
-    )
-    counts, spend, task = job["counts"], job["spend"], job["task"]
-    return (
-        job["id"], job["name"], job["state"], task["name"], task["catalog"], job["device"], job.get("verdict"), speedup,
-        *_bounds(interval), "held_out" if held_out else "validation" if shown else None, shown.get("origin"),
-        counts["candidates"], counts["accepted"], counts["rejected"], spend["usd"], spend["tokens"], spend["seconds"],
-        job["created_at"], job.get("finished_at"),
-    )  # fmt: skip
+def _job(job: Json) -> Json:
+    summary, best = job.get("summary") or {}, job.get("winner") or job.get("best") or {}
+    where = "validation" if best else None
+    if summary.get("geomean_speedup") is not None:
+        shown, where = {**summary, "ci95": summary.get("geomean_ci95")}, "held_out"
+    else:
+        shown = best
+    return {**job, "shown": shown, "measured_on": where, "found_by": best.get("origin")}
 
 
 def candidates(rows: Sequence[ranking.Row]) -> Table:
     """A job's ranked candidates."""
-    columns = (
-        "rank", "id", "sha256", "label", "origin", "verdict", "speedup", "ci_low", "ci_high", "by_traffic",
-        "by_traffic_low", "by_traffic_high", "worst", "measured_on", "elsewhere", "lines", "winner", "parent_sha256",
-        "created_at", "shapes", "of_shapes", "why",
-    )  # fmt: skip
+    columns = """rank id=candidate.id sha256=candidate.sha256 label=candidate.label origin=candidate.origin verdict=verdict_word
+        speedup=geomean ci_low=ci95.0 ci_high=ci95.1 by_traffic by_traffic_low=traffic_ci95.0
+        by_traffic_high=traffic_ci95.1 worst measured_on elsewhere lines winner=is_winner
+        parent_sha256=candidate.parent_sha256 created_at=candidate.created_at shapes=choice.shapes
+        of_shapes=choice.of_shapes why=choice.why"""
+    found = Table.of(rows, columns)
     return Table(
-        columns,
-        tuple(
-            (
-                row.rank, row.candidate["id"], row.candidate["sha256"], row.candidate["label"],
-                row.candidate["origin"], row.verdict_word, row.geomean, *_bounds(row.ci95), row.by_traffic,
-                *_bounds(row.traffic_ci95), row.worst, row.measured_on or None, row.elsewhere or None, row.lines,
-                row.is_winner, row.candidate.get("parent_sha256"), row.candidate.get("created_at"),
-                row.choice.get("shapes"), row.choice.get("of_shapes"), row.choice.get("why") or None,
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+        found.columns, tuple(tuple(None if cell == "" else cell for cell in row) for row in found.rows)
+    )
 
 
 def rejected(reasons: Sequence[ranking.Reason]) -> Table:
-    """Who was turned down, and why."""
-    return Table(
-        ("id", "label", "origin", "verdict", "reason", "rules"),
-        tuple(
-            (
-                one.candidate["id"], one.candidate["label"], one.candidate["origin"], one.verdict_word, one.sentence,
-                " ".join(str(finding.get("rule")) for finding in one.findings),
-            )
-            for one in reasons
-        ),
-    )  # fmt: skip
+    """Candidates that were rejected, and why."""
+    columns = """id=candidate.id label=candidate.label origin=candidate.origin verdict=verdict_word reason=sentence rules"""
+    rules = (" ".join(str(finding.get("rule")) for finding in one.findings) for one in reasons)
+    return Table.of(({**vars(one), "rules": said} for one, said in zip(reasons, rules, strict=True)), columns)
 
 
 def shapes(found: Sequence[Json]) -> Table:
     """What was measured at each shape; one column for each size and each baseline, times in microseconds."""
     sizes = list(dict.fromkeys(str(name) for shape in found for name in shape.get("dims") or {}))
     names = ranking.baseline_names(found)
-    columns = (
-        *(f"dim_{name}" for name in sizes), "split", "stratum", "weight", "correct", "timed",
-        *(f"{name}_us" for name in names), "best_baseline", "candidate_us", "speedup", "ci_low", "ci_high", "decision",
-    )  # fmt: skip
-    return Table(columns, tuple(_shape(shape, sizes, names) for shape in found))
-
-
-def _shape(shape: Json, sizes: Sequence[str], names: Sequence[str]) -> tuple[Cell, ...]:
-    dims, timed = shape.get("dims") or {}, shape.get("baselines") or {}
-    return (
-        *(_plain(dims.get(name)) for name in sizes), shape.get("split"), shape.get("stratum"), shape.get("weight"),
-        shape.get("correct"), bool(shape.get("timed")),
-        *((timed.get(name) or {}).get("median_us") for name in names), shape.get("best_baseline"),
-        shape.get("candidate_us"), shape.get("speedup"), *_bounds(shape.get("ci95")), shape.get("decision"),
-    )  # fmt: skip
+    given = Table.of(found, "split stratum weight correct timed")
+    measured = Table.of(found, "best_baseline candidate_us speedup ci_low=ci95.0 ci_high=ci95.1 decision")
+    rows = [
+        (
+            *(_cell((shape.get("dims") or {}).get(name)) for name in sizes),
+            *before[:-1],
+            bool(before[-1]),
+            *(((shape.get("baselines") or {}).get(name) or {}).get("median_us") for name in names),
+            *after,
+        )
+        for shape, before, after in zip(found, given.rows, measured.rows, strict=True)
+    ]
+    dims, times = (f"dim_{name}" for name in sizes), (f"{name}_us" for name in names)
+    return Table((*dims, *given.columns, *times, *measured.columns), tuple(rows))
 
 
 def findings(found: Sequence[Json]) -> Table:
     """What the referee remarked on."""
-    return Table(
-        ("rule", "severity", "evidence"),
-        tuple(tuple(_plain(one.get(name)) for name in ("rule", "severity", "evidence")) for one in found),
-    )
+    return Table.of(found, "rule severity evidence")
 
 
 def costs(lines: Sequence[Any]) -> Table:
     """What calls cost: `agent.performance.money.Serving` of the reference and of what is delivered."""
-    return Table(
-        ("runs", "device", "us_per_call", "joules_per_call", "calls_per_dollar", "shapes"),
-        tuple(
-            (
-                "optimized" if line.optimized else "reference", line.device, line.call_us, line.joules,
-                line.calls_per_dollar, line.shapes,
-            )
+    columns = "runs device us_per_call=call_us joules_per_call=joules calls_per_dollar shapes"
+    return Table.of(
+        (
+            {
+                **vars(line),
+                "runs": "optimized" if line.optimized else "reference",
+                "calls_per_dollar": line.calls_per_dollar,
+            }
             for line in lines
         ),
-    )  # fmt: skip
+        columns,
+    )
 
 
 def events(found: Sequence[Json], more: str | None) -> Table:
     """A job's log; `data` is JSON."""
-    return Table(
-        ("id", "time", "name", "data"),
-        tuple((one["id"], one["time"], one["name"], json.dumps(one["data"])) for one in found),
-        more,
-    )
-
-
-_FIGURES = ("label", "origin", "model", "speedup", "ci_low", "ci_high", "worst", "shapes", "roofline_share", "usd", "entered_at",
-            "sha256", "job_id")  # fmt: skip
+    return Table.of(found, "id time name data", more)
 
 
 def boards(views: Sequence[Json], more: str | None) -> Table:
-    """Every board of the global leaderboard with who is first."""
-    columns = ("task", "task_sha256", "gpu", "platform", "harness", "entries", "changed_at")
-    return Table(
-        (*columns, *(f"first_{name}" for name in _FIGURES)),
-        tuple((*(view[name] for name in columns), *_entry(view["first"] or {})) for view in views),
-        more,
-    )
+    """Every board of the global leaderboard with its first entry."""
+    first = " ".join(f"first_{one}" if "=" in one else f"first_{one}={one}" for one in _ENTRY.split())
+    columns = "task task_sha256 gpu platform harness entries changed_at " + first.replace("=", "=first.")
+    return Table.of(views, columns, more)
 
 
 def entries(views: Sequence[Json], more: str | None) -> Table:
     """One board."""
-    return Table(("rank", *_FIGURES), tuple((view["rank"], *_entry(view)) for view in views), more)
-
-
-def _entry(view: Json) -> tuple[Cell, ...]:
-    return (
-        view.get("label"), view.get("origin"), view.get("model"), view.get("geomean_speedup"),
-        *_bounds(view.get("ci95")), view.get("worst_speedup"), view.get("shapes"), view.get("roofline_share"),
-        view.get("usd"), view.get("entered_at"), view.get("sha256"), view.get("job_id"),
-    )  # fmt: skip
+    return Table.of(views, f"rank {_ENTRY}", more)
 
 
 def firsts(views: Sequence[Json]) -> Table:
-    """Who was first when."""
-    return Table(
-        ("since", "until", "label", "origin", "model", "speedup", "ci_low", "ci_high", "job_id"),
-        tuple(
-            (
-                view["since"], view["until"], view["label"], view["origin"], view["model"], view["geomean_speedup"],
-                *_bounds(view["ci95"]), view["job_id"],
-            )
-            for view in views
-        ),
-    )  # fmt: skip
+    """The holders of first place over time."""
+    columns = "since until label origin model speedup=geomean_speedup ci_low=ci95.0 ci_high=ci95.1 job_id"
+    return Table.of(views, columns)
 
 
 def differences(ids: Sequence[str], rows: Sequence[Any]) -> Table:
@@ -210,50 +187,18 @@ def differences(ids: Sequence[str], rows: Sequence[Any]) -> Table:
     return Table(("what", *ids), tuple((row.name, *row.values) for row in rows))
 
 
-_WORKER = (
-    "id",
-    "process",
-    "device",
-    "type",
-    "state",
-    "seen_at",
-    "silent_s",
-    "tier",
-    "held",
-    "attacks",
-    "busy_share",
-    "problem",
-)
-_DEVICE = (
-    "device",
-    "type",
-    "gpu_uuid",
-    "driver",
-    "torch",
-    "triton",
-    "python",
-    "threads",
-    "power_limit_w",
-    "workers",
-)
-
-
 def workers(found: Sequence[Json]) -> Table:
-    """Who judges here. `held` of `attacks`: its own attacks on its sandbox."""
-    return Table(_WORKER, tuple(tuple(one[name] for name in _WORKER) for one in found))
+    """The workers. `held` of `attacks`: its own attacks on its sandbox."""
+    columns = "id process device type state seen_at silent_s tier held attacks busy_share problem"
+    return Table.of(found, columns)
 
 
 def devices(found: Sequence[Json]) -> Table:
     """Each device; a column for each ceiling that was measured on any of them, in the unit that its name ends with."""
     rates = sorted({name for one in found for name in one["rates"]})
-    rows = ((*(one[name] for name in _DEVICE), *(one["rates"].get(name) for name in rates)) for one in found)
-    return Table((*_DEVICE, *rates), tuple(rows))
-
-
-def _bounds(interval: Any) -> tuple[Cell, Cell]:
-    return (interval[0], interval[1]) if interval else (None, None)
-
-
-def _plain(value: Any) -> Cell:
-    """A size or a text of a verdict; whatever is neither is shown as JSON."""
-    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
+    known = Table.of(found, "device type gpu_uuid driver torch triton python threads power_limit_w workers")
+    rows = (
+        (*row, *(one["rates"].get(name) for name in rates))
+        for row, one in zip(known.rows, found, strict=True)
+    )
+    return Table((*known.columns, *rates), tuple(rows))

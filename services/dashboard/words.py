@@ -55,8 +55,6 @@ STATES: dict[str, Word] = {
     "cancelled": Word("cancelled", "idle", "Stopped on request; what was judged so far is kept."),
 }
 
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
-
 VERDICTS: dict[str, Word] = {
     "accepted": Word("accepted", "good", "Same results as the reference on every shape that was checked."),
     "incorrect": Word(

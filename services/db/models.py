@@ -73,7 +73,7 @@ class Leased:
         faults: attempts since then that ended in a fault of ours.
         lease_owner: the worker (see `services.worker.identity`).
         lease_until: end of the lease, seconds since 1970 on the database's clock.
-        sent_at: when a message for it was last sent, same clock; None asks for one.
+        sent_at: of earlier versions; not used.
         cancel_requested: somebody wants it to stop.
         priority: see `services.jobs.turns`.
     """

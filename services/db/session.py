@@ -7,7 +7,6 @@ deadlock, and SQLite ends such a deadlock with "database is locked" without wait
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,19 +15,15 @@ from typing import Any
 
 from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from services.db.privacy import EVERYTHING, PrivateSession, Viewer
 from services.db.trouble import database_problem
 from services.db.types import dump_json
 
 _BUSY_TIMEOUT_MS = 30_000
-# SQLAlchemy keeps 5 and makes up to 10 more for as long as each is used: in a rush every request paid for a new process of the
-# server's that knows no table and no statement yet. As many, but kept; those used last are taken first, which know most.
+# As many as SQLAlchemy allows by default, but all of them kept: a new connection is a new process of the server.
 _MOST_CONNECTIONS = 15
-_RESTED_S, _RESTS_SINCE = 1.0, "kernelwright_rests_since"
 _WRITE_OPTION = "kernelwright_write"
 
 
@@ -94,54 +89,23 @@ def _make_engine(url_text: str) -> Engine:
     url = make_url(url_text)
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
-    if url.get_backend_name() == "sqlite":
-        if url.database and url.database != ":memory:":
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        timeout = {"timeout": _BUSY_TIMEOUT_MS / 1000}
-        engine = create_engine(
+    # Errors of the database are logged, and its parameters are people's sources and digests of their keys.
+    options = {"json_serializer": dump_json, "json_deserializer": from_json, "hide_parameters": True}
+    if url.get_backend_name() != "sqlite":
+        return create_engine(
             url,
-            json_serializer=dump_json,
-            json_deserializer=from_json,
-            hide_parameters=True,
-            connect_args=timeout,
+            **options,
+            pool_size=_MOST_CONNECTIONS,
+            max_overflow=0,
+            pool_use_lifo=True,
+            pool_pre_ping=True,
         )
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    # Errors of the database are logged, and what was to be stored are people's sources and digests of their keys.
-    engine = create_engine(
-        url,
-        json_serializer=dump_json,
-        json_deserializer=from_json,
-        hide_parameters=True,
-        pool_size=_MOST_CONNECTIONS,
-        max_overflow=0,
-        pool_use_lifo=True,
-    )
-    _ping_after_rest(engine)
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    engine = create_engine(url, **options, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
     return engine
-
-
-def _ping_after_rest(engine: Engine) -> None:
-    """Whether a connection still stands is asked where it has rested for a while, and not at every use as `pool_pre_ping`
-    does: that is one more trip to the server in each session, and a request has two.
-    """
-
-    def rests(connection: Any, record: ConnectionPoolEntry) -> None:
-        record.info[_RESTS_SINCE] = time.monotonic()
-
-    def used(connection: Any, record: ConnectionPoolEntry, proxy: Any) -> None:
-        since = record.info.get(_RESTS_SINCE)
-        if since is None or time.monotonic() - since < _RESTED_S:
-            return
-        try:
-            engine.dialect.do_ping(connection)
-        except engine.dialect.loaded_dbapi.Error as error:
-            # all others are no better: the pool connects anew
-            raise InvalidatePoolError(str(error)) from error
-
-    event.listen(engine, "checkin", rests)
-    event.listen(engine, "checkout", used)
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    BindParameter,
-    Boolean,
-    ColumnElement,
-    DateTime,
-    Dialect,
-    Float,
-    String,
-    bindparam,
-)
+from sqlalchemy import DateTime, Dialect, Float
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 from services.plain_text import plain
 
@@ -66,62 +57,13 @@ def _epoch_postgresql(element: epoch_seconds, compiler: Any, **kwargs: Any) -> s
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
-class _Listed(TypeDecorator[Collection[Any]]):
-    """Many values in one parameter: an array, or JSON on SQLite, which has none."""
-
-    impl = String
-    cache_ok = True
-
-    def __init__(self, of: TypeEngine[Any]) -> None:
-        super().__init__()
-        self.of = of
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """See SQLAlchemy."""
-        many: TypeEngine[Any] = ARRAY(self.of) if dialect.name == "postgresql" else String()
-        return dialect.type_descriptor(many)
-
-    def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> Any:
-        """See SQLAlchemy."""
-        values = list(value or ())
-        return values if dialect.name == "postgresql" else json.dumps(values)
-
-
-class _Among(FunctionElement[bool]):
-    type = Boolean()
-    inherit_cache = True
-    # A condition as it is: SQLAlchemy would append `= 1` on SQLite, which then reads the whole table.
-    _is_implicitly_boolean = True
-
-
-@compiles(_Among, "sqlite")
-def _among_sqlite(element: _Among, compiler: Any, **kwargs: Any) -> str:
-    column, values = (compiler.process(one, **kwargs) for one in element.clauses)
-    return f"({column} IN (SELECT value FROM json_each({values})))"  # noqa: S608 - compiled parts
-
-
-@compiles(_Among, "postgresql")
-def _among_postgresql(element: _Among, compiler: Any, **kwargs: Any) -> str:
-    column, values = (compiler.process(one, **kwargs) for one in element.clauses)
-    return f"({column} = ANY ({values}))"
-
-
-def listed(name: str, column: InstrumentedAttribute[Any]) -> BindParameter[Collection[Any]]:
-    """A parameter for `among` in a statement that is put together once."""
-    return bindparam(name, type_=_Listed(column.type))
-
-
-def among(
-    column: InstrumentedAttribute[Any], values: Collection[Any] | BindParameter[Collection[Any]]
-) -> ColumnElement[bool]:
-    """`column.in_(values)` for many values: one parameter and one text, however many there are.
-
-    A text with a hundred parameters is put together, read by the driver and planned anew at each call, which costs more than
-    the rows that it finds.
-    """
-    if not isinstance(values, BindParameter):
-        values = bindparam(None, list(values), type_=_Listed(column.type))
-    return _Among(column, values)
+def upsert(
+    session: Session, model: Any, key: Sequence[str], values: Mapping[str, Any], changed: Mapping[str, Any]
+) -> None:
+    """Insert a row, or change the one with the same `key` columns."""
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    row = insert(model).values(**values)
+    session.execute(row.on_conflict_do_update(index_elements=key, set_=changed))
 
 
 def storable_text(text: str) -> str:

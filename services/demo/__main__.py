@@ -13,15 +13,16 @@ from typing import Annotated, Any
 
 import httpx
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kernelbench_tasks import catalog
-from services.commands.task_argument import task_field
+from services.client import Client, ClientError, OptimizeRequest
+from services.commands.common import task_field, wrong_fields
 from services.data_folder import DataFolderOpen, make_private
-from services.demo.failure import DemoFailed
-from services.demo.serving import running_service
+from services.demo.serving import DemoFailed, running_service
 from services.demo.steps import Demo
 
 DEFAULT_TASK = "layernorm_relu_add"
@@ -60,20 +61,23 @@ def _run(
     console: Console,
     clock: Clock,
     *,
-    is_live: bool,
     device: str | None,
     seconds: float,
 ) -> None:
     budget = {"seconds": seconds, **({"candidates": _OWN_CANDIDATES} if task == DEFAULT_TASK else {})}
     fields = dict(task_field(task), budget=budget, **({"device": device} if device else {}))
     source = _source_of(fields)
+    try:
+        request = OptimizeRequest.model_validate(fields)
+    except ValidationError as error:
+        raise DemoFailed(wrong_fields(error)) from None
     # Before anything lies in it: the service takes over no folder that others can look into.
     make_private(folder)
     heading = console.rule
     heading("[bold]1. Start the service", align="left")
     starting = time.monotonic()
-    with running_service(folder) as url, httpx.Client(base_url=url, timeout=60.0) as client:
-        demo = Demo(client, folder, console, is_live=is_live)
+    with running_service(folder) as url, Client(url) as client:
+        demo = Demo(client, folder, console)
         tier = demo.wait_until_ready()
         demo.clear_leftovers()
         clock.parts.append(
@@ -83,13 +87,13 @@ def _run(
 
         heading(f"[bold]2. Optimize {Path(task).name}", align="left")
         with clock.part("POST /optimize to bundle"):
-            job = demo.optimize(fields)
+            job = demo.optimize(request)
             bundle = demo.fetch_bundle(job)
         if demo.first_accepted_s is not None:
             clock.parts.insert(-1, ("POST /optimize to the first accepted candidate", demo.first_accepted_s))
         demo.show_result(job)
         console.print(f"Bundle: {bundle}", highlight=False, soft_wrap=True)
-        console.print(f"Page:   {url}{job['urls']['dashboard']}", highlight=False, soft_wrap=True)
+        console.print(f"Page:   {url}{job.urls.dashboard}", highlight=False, soft_wrap=True)
 
         heading("[bold]3. Re-check the bundle in a new process", align="left")
         with clock.part("reproduce.py of the bundle"):
@@ -127,12 +131,19 @@ def main(
     """Run the whole path once: service, job, bundle, re-check, a cheat that is caught."""
     # A terminated demo must stop its service too; the default action would leave it running.
     signal.signal(signal.SIGTERM, _terminate)
-    is_live = sys.stdout.isatty() and not plain
-    console = Console() if is_live else Console(force_terminal=False, width=120)
+    is_terminal = sys.stdout.isatty() and not plain
+    console = Console() if is_terminal else Console(force_terminal=False, width=120)
     clock = Clock()
     try:
-        _run(task, data_dir.resolve(), console, clock, is_live=is_live, device=device, seconds=seconds)
-    except (DemoFailed, DataFolderOpen, httpx.HTTPError, subprocess.TimeoutExpired, OSError) as error:
+        _run(task, data_dir.resolve(), console, clock, device=device, seconds=seconds)
+    except (
+        DemoFailed,
+        DataFolderOpen,
+        ClientError,
+        httpx.HTTPError,
+        subprocess.TimeoutExpired,
+        OSError,
+    ) as error:
         console.print(Text.assemble(("The demo failed: ", "bold red"), str(error)), soft_wrap=True)
         console.print(Text(f"The service's log is {data_dir.resolve() / 'service.log'}"), soft_wrap=True)
         raise typer.Exit(1) from None

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.demo.failure import DemoFailed
-
 START_WITHIN_S = 180.0
 STOP_WITHIN_S = 30.0
 _POLL_S = 0.25
 # A newcomer's demo must not write into a database that the shell's settings point to.
 _MOVES_THE_DATA = ("KERNELWRIGHT_DATABASE_URL", "KERNELWRIGHT_BROKER_URL", "KERNELWRIGHT_DATA_DIR")
+
+
+class DemoFailed(Exception):
+    """A part of the demo did not work; `str()` is the sentence for the person at the terminal."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from services.errors import FieldError, NotReady, Refused
 from services.jobs import events
 from services.jobs.endings import end_job
 from services.jobs.read import job_row
-from services.jobs.wake import bell
+from services.jobs.rows import step_value
 
 _REQUESTS, _ANSWERS, _SEEN = "batch.requests", "batch.answers", "batch.seen"
 MAX_ANSWERS_CHARACTERS = 64_000_000
@@ -45,7 +45,7 @@ def folder_of(spec: JobSpec) -> Path | None:
 
 def lay_out(session: Session, spec: JobSpec) -> None:
     """Puts the answers that clients sent beside the others."""
-    folder, answers = folder_of(spec), _text(session, spec.job_id, _ANSWERS)
+    folder, answers = folder_of(spec), step_value(session, spec.job_id, _ANSWERS)
     if folder is not None and answers:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / UPLOADED).write_text(answers, encoding="utf-8")
@@ -62,7 +62,7 @@ def pause(session: Session, job: Job, spec: JobSpec, reason: str) -> None:
         f"{reason}; then `kernelwright resume {job.id}`, or `kernelwright batch {job.id}` over HTTP"
     )
     job.stalled_attempts = job.faults = 0  # waiting is no fault
-    job.lease_owner = job.lease_until = job.sent_at = None
+    job.lease_owner = job.lease_until = None
     if folder is not None:
         requests = folder / REQUESTS
         text = requests.read_text(encoding="utf-8") if requests.is_file() else ""
@@ -80,7 +80,7 @@ def open_requests(session: Session, job_id: str) -> str:
     """
     if job_row(session, job_id).state != "waiting":
         raise NotReady(f"job {job_id} waits for no answers")
-    return _text(session, job_id, _REQUESTS)
+    return str(step_value(session, job_id, _REQUESTS) or "")
 
 
 def add_answers(session: Session, job_id: str, text: str, *, more: bool = False) -> int:
@@ -107,7 +107,7 @@ def add_answers(session: Session, job_id: str, text: str, *, more: bool = False)
             )
             raise Refused([FieldError("answers", message)])
     # What echoes a key of ours stays out of the database, too.
-    stored = _text(session, job_id, _ANSWERS) + "".join(
+    stored = str(step_value(session, job_id, _ANSWERS) or "") + "".join(
         f"{redact(line, known_secrets())}\n" for line in lines
     )
     if not lines or len(stored) > MAX_ANSWERS_CHARACTERS:
@@ -117,14 +117,13 @@ def add_answers(session: Session, job_id: str, text: str, *, more: bool = False)
         resume(session, job)
     session.commit()
     if not more:
-        bell.set()
+        events.NEW_WORK.set()
     return len(lines)
 
 
 def resume(session: Session, job: Job) -> None:
     """Queues a waiting job that the caller has locked."""
     job.state = "queued"
-    job.sent_at = None
     job.reason = None
     events.append(session, job.id, "job.queued", {"name": job.name, "device": job.device})
 
@@ -133,11 +132,8 @@ def answered_on_disk(session: Session) -> list[str]:
     """Waiting jobs in whose folders, on this machine, files of answers have changed since they paused."""
     found = []
     for job_id in session.scalars(select(Job.id).where(Job.state == "waiting")):
-        seen = session.get(Step, (job_id, _SEEN))
-        if seen is None:
-            continue
-        value = seen.value["value"]
-        if _sizes(Path(value["folder"])) != value:
+        seen = step_value(session, job_id, _SEEN)
+        if seen is not None and _sizes(Path(seen["folder"])) != seen:
             found.append(job_id)
     return found
 
@@ -158,11 +154,6 @@ def _sizes(folder: Path) -> dict[str, object]:
         except OSError:
             sizes[name] = 0
     return sizes
-
-
-def _text(session: Session, job_id: str, name: str) -> str:
-    row = session.get(Step, (job_id, name))
-    return str(row.value["value"]) if row else ""
 
 
 def _keep(session: Session, job_id: str, name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Appending to a job's log of events.
+"""Appending to a job's log of events, and the signal that there is new work.
 
 Readers resume by id, so within a job an id must never become visible after a greater one. PostgreSQL hands out ids
 before commit; locking the job's row first makes that impossible. SQLite has one writer at a time anyway.
@@ -6,6 +6,7 @@ before commit; locking the job's row first makes that impossible. SQLite has one
 
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 from sqlalchemy import Table, exists, insert, select
@@ -15,7 +16,9 @@ from services.db.ids import is_id
 from services.db.models import Event, Job
 from services.db.types import shown_json
 
-# Not by way of a model's row: that takes three times as long, and nobody asks for what was just appended.
+#: Set when a row is made that wants a worker, for the dispatcher of this process. Only a hint: it looks every second anyway.
+NEW_WORK = threading.Event()
+# Not by way of a model's row: that takes three times as long, and what was just appended is not asked for.
 _APPEND = insert(cast(Table, Event.__table__)).inline()
 
 

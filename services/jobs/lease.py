@@ -6,7 +6,6 @@ write it makes for the row checks in the same transaction that the lease is stil
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -43,7 +42,7 @@ class Lease:
 def claim(
     session: Session, model: LeasedModel, row_id: str, owner: str, lease_seconds: float, max_attempts: int
 ) -> Lease | None:
-    """Take a queued row, or one whose lease ran out; None when somebody else has it, it needs no work, or its user has as
+    """Take a queued row, or one whose lease ran out; None when another worker has it, it needs no work, or its user has as
     many running as allowed."""
     lock_user(session, session.scalar(select(model.owner_id).where(model.id == row_id)))
     result = session.execute(
@@ -123,14 +122,13 @@ def release(
             reason=reason or lease.model.reason,
             lease_owner=None,
             lease_until=None,
-            sent_at=None,
         )
         .execution_options(synchronize_session=False)
     )
 
 
 def owners(session: Session, model: LeasedModel) -> list[str]:
-    """Who holds leases that have not been ended yet."""
+    """The workers that hold leases which have not been ended yet."""
     query = select(model.lease_owner).where(model.state == "running", model.lease_until > 0).distinct()
     return [owner for owner in session.scalars(query) if owner is not None]
 
@@ -141,65 +139,19 @@ def expire_leases_of(session: Session, owners: list[str]) -> None:
         session.execute(
             update(model)
             .where(model.state == "running", model.lease_owner.in_(owners))
-            .values(lease_until=0.0, sent_at=None)
+            .values(lease_until=0.0)
             .execution_options(synchronize_session=False)
         )
 
 
-def any_claimable(
-    session: Session,
-    model: LeasedModel,
-    max_attempts: int,
-    resend_after_s: float,
-    devices: Collection[str] | None = None,
-) -> bool:
-    """Whether `take_for_sending` would find anything; a read, so that an idle service writes nothing."""
-    due = _due(model, max_attempts, resend_after_s, devices)
+def any_claimable(session: Session, model: LeasedModel, device: str, max_attempts: int) -> bool:
+    """Whether a row waits that a worker for this device could claim."""
+    due = and_(_claimable(model), model.device == device, model.stalled_attempts < max_attempts)
     return session.scalar(select(model.id).where(due).limit(1)) is not None
 
 
-def take_for_sending(
-    session: Session,
-    model: LeasedModel,
-    max_attempts: int,
-    resend_after_s: float,
-    limit: int,
-    devices: Collection[str] | None = None,
-) -> list[tuple[str, str]]:
-    """Mark rows that need a worker as "message sent" and return their ids and devices, oldest first.
-
-    With `devices` only of those: rows that nobody hears of would otherwise stand before all younger ones.
-    A row is taken again only after `resend_after_s`, so that several dispatchers do not flood the queue, and each row is
-    marked by one UPDATE, so that only one of them sends.
-    """
-    due = _due(model, max_attempts, resend_after_s, devices)
-    taken = []
-    for row_id, device in session.execute(
-        select(model.id, model.device).where(due).order_by(model.id).limit(limit)
-    ).all():
-        result = session.execute(
-            update(model)
-            .where(model.id == row_id, due)
-            .values(sent_at=epoch_seconds())
-            .execution_options(synchronize_session=False)
-        )
-        if result.rowcount == 1:  # type: ignore[attr-defined]
-            taken.append((row_id, device))
-    return taken
-
-
-def ask_for_messages(session: Session, model: LeasedModel) -> None:
-    """Have messages sent anew for every queued row (a slot became free, or an in-memory queue was lost)."""
-    session.execute(
-        update(model)
-        .where(model.state == "queued")
-        .values(sent_at=None)
-        .execution_options(synchronize_session=False)
-    )
-
-
 def abandoned(session: Session, model: LeasedModel, max_attempts: int) -> list[LeasedRow]:
-    """Rows nobody works on that must be ended: cancelled while their worker died or gave them back, or out of attempts."""
+    """Rows without a worker that must be ended: cancelled while their worker died or gave them back, or out of attempts."""
     expired = and_(model.state == "running", model.lease_until < epoch_seconds())
     waiting = or_(expired, model.state == "queued")
     query = select(model).where(
@@ -220,7 +172,7 @@ def _claimable(model: LeasedModel) -> ColumnElement[bool]:
 
 
 def _user_may_run(model: LeasedModel) -> ColumnElement[bool]:
-    """Whether the quota `jobs_running` of the row's user has room. Rows that wait for it are not even sent to workers."""
+    """Whether the quota `jobs_running` of the row's user has room. Of rows that wait for it no worker is told."""
     other = aliased(model)
     running = select(func.count()).where(other.owner_id == model.owner_id, other.state == "running")
     limit = select(User.quotas["jobs_running"].as_integer()).where(User.id == model.owner_id)
@@ -228,14 +180,6 @@ def _user_may_run(model: LeasedModel) -> ColumnElement[bool]:
     return or_(
         model.owner_id.is_(None), at_most.is_(None), running.correlate(model).scalar_subquery() < at_most
     )
-
-
-def _due(
-    model: LeasedModel, max_attempts: int, resend_after_s: float, devices: Collection[str] | None
-) -> ColumnElement[bool]:
-    stale = or_(model.sent_at.is_(None), model.sent_at < epoch_seconds() - resend_after_s)
-    due = and_(_claimable(model), model.stalled_attempts < max_attempts, stale)
-    return due if devices is None else and_(due, model.device.in_(devices))
 
 
 def _held(lease: Lease) -> ColumnElement[bool]:

@@ -1,27 +1,28 @@
-"""Queries for the API and the pages: rows in, views out. Nothing here writes."""
+"""Queries for the API and the pages: rows in, views out. Nothing here writes.
+
+The page of a job and its tables show hundreds of candidates: `judged_candidates` reads those without what makes them heavy.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Integer, bindparam, exists, func, select
+from sqlalchemy import BindParameter, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import Session, defer
 
+from agent.portfolio.ranking import RANKING_STEPS, last_ranking
 from kernelbench_tasks import catalog
 from services.db.ids import is_candidate_id, is_id
-from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Verdict, utc_now
-from services.db.types import among
+from services.db.models import FINAL_STATES, Bundle, Candidate, Evaluation, Event, Job, Step, Verdict, utc_now
 from services.errors import NotFound, NotReady
 from services.jobs import cursors
-from services.jobs.choice import choice_of
-from services.jobs.submit import LOOK
-from services.jobs.tally import Tally, latest, tallies
+from services.jobs.rows import LOOK
+from services.jobs.tally import LATEST_FIRST, Tally, latest, tallies
 from services.jobs.views import (
     CandidateView,
-    ChoiceView,
     EvaluationUrls,
     EvaluationView,
     EventView,
@@ -30,6 +31,7 @@ from services.jobs.views import (
     JobView,
     SpendView,
     TaskView,
+    same_fields,
 )
 
 #: Sources in one page of candidates: a hundred of a megabyte each, asked for by many at once, would take all memory.
@@ -39,18 +41,31 @@ _OF_EVENT = (Event.id, Event.time, Event.name, Event.data)
 
 # Statements that are put together once.
 _JOB: BindParameter[str] = bindparam("job")
-_NAMED_OTHERWISE = Event.name != bindparam("but_not")
-_LAST_TOLD = (
-    select(*_OF_EVENT)
-    .where(Event.job_id == _JOB, _NAMED_OTHERWISE)
-    .order_by(Event.id.desc())
-    .limit(bindparam("most", type_=Integer))
+_LAST_RANKING = (
+    select(Step.name, Step.value)
+    .where(Step.job_id == _JOB, Step.name.startswith(RANKING_STEPS, autoescape=True))
+    .order_by(Step.name.desc())
+    .limit(1)
 )
-_ENDS = select(
-    func.max(Event.id),
-    func.max(Event.id).filter(Event.name == bindparam("also")),
-    func.count().filter(_NAMED_OTHERWISE),
-).where(Event.job_id == _JOB)
+_WHOLE = Candidate.sha256.in_(bindparam("whole", expanding=True))
+# A source that has not been counted when it was stored is counted when it is shown.
+_READ = or_(_WHOLE, Candidate.lines.is_(None))
+_OUTLINED = (
+    select(
+        Candidate.id, Candidate.sha256, Candidate.origin, Candidate.label, Candidate.parent_sha256, Candidate.created_at,
+        Candidate.lines, case((_READ, Candidate.source)).label("source"), case((_READ, Candidate.note), else_="").label("note"),
+    )
+    .where(Candidate.job_id == _JOB)
+    .order_by(Candidate.number)
+)  # fmt: skip
+_AT_HELD_OUT = Verdict.phase == "held_out"
+# Verdicts from before there were outlines have none; of the held-out shapes a page shows each.
+_IN_FULL = or_(
+    Verdict.sha256.in_(bindparam("whole", expanding=True)), Verdict.outline.is_(None), _AT_HELD_OUT
+)
+_OUTLINES = select(
+    Verdict.id, Verdict.sha256, Verdict.phase, case((_IN_FULL, Verdict.body), else_=Verdict.outline)
+).where(Verdict.job_id == _JOB)
 
 
 def list_jobs(session: Session, limit: int = 20, after: str | None = None) -> list[JobView]:
@@ -120,7 +135,7 @@ def _candidate_views(
     verdicts: dict[str, dict[str, Verdict]] = defaultdict(dict)
     found = select(Verdict).options(defer(Verdict.outline)).where(Verdict.job_id == job_id)
     if limit is not None or after is not None:
-        found = found.where(among(Verdict.sha256, [row.sha256 for row in rows]))
+        found = found.where(Verdict.sha256.in_([row.sha256 for row in rows]))
     for verdict in session.scalars(found):
         verdicts[verdict.sha256][verdict.phase] = verdict
     choice = choice_of(session, job_id)
@@ -180,6 +195,95 @@ def find_candidate(session: Session, job_id: str, sha256: str | None) -> Candida
     return get_candidate(session, found) if found else None
 
 
+def judged_candidates(
+    session: Session,
+    job_id: str,
+    whole: Collection[str] = (),
+    most: int | None = None,
+    *,
+    alone: bool = False,
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Candidates of a job as GET /candidates/{id} sends them, but for what makes them heavy; and the referee's verdict on the
+    job's optimized.py at held-out shapes, once there is one.
+
+    Verdicts come as outlines, and `lines` stands for the source, except for the sources named in `whole`. A job has
+    hundreds of candidates, and its page shows the shapes of one.
+
+    Args:
+        session: where to look.
+        job_id: the job.
+        whole: sources of which everything is wanted.
+        most: of a job with more candidates, only the fastest and the newest, about as many of each.
+        alone: only the candidates in `whole`.
+    """
+    wanted: Collection[str] | None = whole if alone else None
+    if most is not None:
+        wanted = _notable(session, job_id, whole, most)
+    candidates, found = _OUTLINED, _OUTLINES
+    if wanted is not None:
+        candidates = candidates.where(Candidate.sha256.in_(wanted))
+        found = found.where(or_(Verdict.sha256.in_(wanted), _AT_HELD_OUT))
+    given = {"job": job_id, "whole": whole}
+    verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
+    held_out: tuple[int, dict[str, Any] | None] = (0, None)
+    for number, sha256, phase, body in session.execute(found, given):
+        verdicts[sha256][phase] = body
+        if phase == "held_out" and number > held_out[0]:
+            held_out = number, body
+    nothing: dict[str, Any] = {}
+    choice = choice_of(session, job_id)
+    rows = session.execute(candidates, given)
+    return [
+        _outline(job_id, row, verdicts.get(row.sha256, nothing), choice.get(row.sha256)) for row in rows
+    ], held_out[1]
+
+
+def _notable(session: Session, job_id: str, whole: Collection[str], most: int) -> set[str] | None:
+    """The sources of the fastest and of the newest candidates, or None where there are no more than `most`."""
+    newest = select(Candidate.sha256).where(Candidate.job_id == job_id).order_by(Candidate.number.desc())
+    found = session.scalars(newest.limit(most + 1)).all()
+    if len(found) <= most:
+        return None
+    speed = func.coalesce(Verdict.traffic_speedup, Verdict.geomean_speedup)
+    fastest = (
+        select(Verdict.sha256)
+        .where(Verdict.job_id == job_id, Verdict.word == "accepted", speed.is_not(None))
+        # as pages rank them: validated candidates before those that were only screened
+        .order_by((Verdict.phase == "validation").desc(), speed.desc())
+        .limit(most // 2)
+    )
+    return {*found[: most // 2], *session.scalars(fastest), *whole}
+
+
+def _outline(job_id: str, row: Any, phases: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
+    last = latest(phases)
+    findings = (last or {}).get("findings")
+    return {
+        "id": row.id,
+        "job_id": job_id,
+        "sha256": row.sha256,
+        "origin": row.origin,
+        "label": row.label,
+        "parent_sha256": row.parent_sha256,
+        "source": row.source,
+        "note": row.note,
+        "lines": row.lines,
+        "created_at": row.created_at.isoformat(),
+        "state": "judged" if last else "pending",
+        "verdict": str(last.get("verdict"))[:32] if last else None,
+        "reason": str(last.get("reason") or "") if last else None,
+        "findings": findings if isinstance(findings, list) else [],
+        **{phase: phases.get(phase) for phase in LATEST_FIRST},
+        "choice": choice,
+    }
+
+
+def choice_of(session: Session, job_id: str) -> dict[str, dict[str, Any]]:
+    """Place and figures of each candidate that the choice was among, by sha256; empty before the choice."""
+    found = session.execute(_LAST_RANKING, {"job": job_id}).one_or_none()
+    return last_ranking({found.name: found.value["value"]}) if found else {}
+
+
 def list_events(session: Session, job_id: str, after: int = 0, limit: int = 500) -> list[EventView]:
     """Events of a job with ids greater than `after`, oldest first. An unknown job has none."""
     query = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
@@ -192,19 +296,16 @@ def recent_events(
     """The end of a job's log for its page, oldest first: the last `limit` events not called `but_not`, the very last one
     whatever it is, and the last one called `also`. And how many others there are that are not called `but_not`.
     """
-    given = {"job": job_id, "but_not": but_not}
-    told = session.execute(_LAST_TOLD, {**given, "most": limit}).all()
-    last, last_also, count = session.execute(_ENDS, {**given, "also": also}).one()
-    found = {row.id: row for row in told}
-    missing = {last, last_also} - {None, *found}
-    if missing:
-        rest = select(*_OF_EVENT).where(Event.job_id == job_id, Event.id.in_(missing))
-        found.update((row.id, row) for row in session.execute(rest))
-    return [_event_view(found[number]) for number in sorted(found)], max(0, count - len(told))
+    of_job = select(*_OF_EVENT).where(Event.job_id == job_id).order_by(Event.id.desc())
+    told = session.execute(of_job.where(Event.name != but_not).limit(limit)).all()
+    rest = [session.execute(one.limit(1)).first() for one in (of_job, of_job.where(Event.name == also))]
+    found = {row.id: row for row in [*told, *rest] if row is not None}
+    count = select(func.count()).where(Event.job_id == job_id, Event.name != but_not)
+    return [_event_view(found[number]) for number in sorted(found)], (session.scalar(count) or 0) - len(told)
 
 
 def _event_view(row: Any) -> EventView:
-    return EventView(id=row.id, time=row.time, name=row.name, data=row.data)
+    return EventView(**row._mapping)
 
 
 def is_settled(session: Session, job_id: str) -> bool:
@@ -223,27 +324,18 @@ def get_evaluation(session: Session, evaluation_id: str) -> EvaluationView:
     row = session.get(Evaluation, evaluation_id) if is_id(evaluation_id) else None
     if row is None:
         raise NotFound(f"there is no evaluation {evaluation_id[:40]!r}")
-    return EvaluationView(
-        id=row.id,
-        state=_shown_state(row),
-        task=_task_view(row.task_name, row.task_sha256),
-        candidate={"sha256": row.candidate_sha256, "origin": row.origin, "label": row.label},
-        device=row.device,
-        effort=row.effort,
-        priority=row.priority,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        attempt=row.attempt,
-        verdict=row.verdict,
-        reason=row.reason,
-        result=row.result,
-        urls=EvaluationUrls(self=f"/evaluations/{row.id}", cancel=f"/evaluations/{row.id}/cancel"),
-    )
+    given: dict[str, Any] = {
+        **same_fields(EvaluationView, row),
+        "state": _shown_state(row),
+        "task": _task_view(row.task_name, row.task_sha256),
+        "candidate": {"sha256": row.candidate_sha256, "origin": row.origin, "label": row.label},
+        "urls": EvaluationUrls(self=f"/evaluations/{row.id}", cancel=f"/evaluations/{row.id}/cancel"),
+    }
+    return EvaluationView(**given)
 
 
 def look_row(session: Session, evaluation_id: str) -> Evaluation:
-    """The row of a look at a task (`services.jobs.submit.create_look`).
+    """The row of a look at a task (`services.jobs.submit.make_look`).
 
     Raises:
         NotFound: no such look.
@@ -280,30 +372,18 @@ def _job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
 def _job_view(job: Job, tally: Tally) -> JobView:
     base = f"/jobs/{job.id}"
     caps = job.request.get("budget") or {}
-    return JobView(
-        id=job.id,
-        name=job.name,
-        state=_shown_state(job),
-        task=TaskView(name=job.task_name, sha256=job.task_sha256, catalog=job.from_catalog),
-        device=job.device,
-        priority=job.priority,
-        created_at=job.created_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        attempt=job.attempt,
-        verdict=job.verdict,
-        reason=job.reason,
-        counts=tally.counts,
-        best=tally.best,
-        winner=tally.winner,
-        summary=job.summary,
-        spend=SpendView(
+    given: dict[str, Any] = {
+        **same_fields(JobView, job),
+        **dict(tally),
+        "state": _shown_state(job),
+        "task": TaskView(name=job.task_name, sha256=job.task_sha256, catalog=job.from_catalog),
+        "spend": SpendView(
             usd=job.usd,
             tokens=job.tokens,
             seconds=_seconds(job.started_at, job.finished_at),
             **{f"{name}_cap": caps.get(name) for name in ("usd", "tokens", "seconds")},
         ),
-        urls=JobUrls(
+        "urls": JobUrls(
             self=base,
             candidates=f"{base}/candidates",
             events=f"{base}/events",
@@ -311,7 +391,8 @@ def _job_view(job: Job, tally: Tally) -> JobView:
             bundle=f"{base}/bundle",
             dashboard=f"/ui{base}",
         ),
-    )
+    }
+    return JobView(**given)
 
 
 def _candidate_view(
@@ -320,25 +401,16 @@ def _candidate_view(
     last: Verdict | None = latest(phases)
     bodies: dict[str, dict[str, Any]] = {phase: verdict.body for phase, verdict in phases.items()}
     findings = last.body.get("findings") if last else None
-    return CandidateView(
-        id=row.id,
-        job_id=row.job_id,
-        sha256=row.sha256,
-        origin=row.origin,
-        label=row.label,
-        parent_sha256=row.parent_sha256,
-        source=row.source,
-        note=row.note,
-        created_at=row.created_at,
-        state="judged" if last else "pending",
-        verdict=last.word if last else None,
-        reason=last.reason if last else None,
-        findings=findings if isinstance(findings, list) else [],
-        screen=bodies.get("screen"),
-        validation=bodies.get("validation"),
-        held_out=bodies.get("held_out"),
-        choice=ChoiceView.model_validate(choice[row.sha256]) if row.sha256 in choice else None,
-    )
+    given: dict[str, Any] = {
+        **same_fields(CandidateView, row),
+        **{phase: bodies.get(phase) for phase in LATEST_FIRST},
+        "state": "judged" if last else "pending",
+        "verdict": last.word if last else None,
+        "reason": last.reason if last else None,
+        "findings": findings if isinstance(findings, list) else [],
+        "choice": choice.get(row.sha256),
+    }
+    return CandidateView(**given)
 
 
 def _shown_state(row: Job | Evaluation) -> JobState:

@@ -292,7 +292,6 @@ class OptimizeRequest(TaskRequest):
     device: Device | None = Field(
         default=None, description="where to judge; the server's own device by default"
     )
-    gpu: Line | None = Field(default=None, description="a GPU model; not supported yet")
     precision: Precision | None = Field(default=None, description=_PRECISION)
     shapes: dict[Split, OwnShapes] | None = Field(
         default=None, description="own shapes per split; by default they are sampled"

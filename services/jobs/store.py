@@ -25,10 +25,9 @@ from services.db.session import Database
 from services.db.types import shown_json, shown_text, storable_json, storable_text
 from services.jobs import events, lease
 from services.jobs.lease import Lease
-from services.jobs.submit import candidate_row, proposed_data
+from services.jobs.rows import candidate_row, proposed_data, step_value, verdict_row
 from services.users import quotas
 
-_OUTLINE = ("verdict", "reason", "findings", "summary", "environment", "effort", "elapsed_s")
 # Told by the service itself, which knows about attempts and leases.
 _OWN_EVENTS = ("job.queued", "job.started", "job.finished", "job.failed", "job.cancelled", "job.waiting")
 # Told once per source (and phase) however often a resumed job repeats them.
@@ -108,11 +107,9 @@ class SqlJobStore:
     @outliving
     def verdict(self, sha256: str, phase: str) -> dict[str, Any] | None:
         """See `JobStore.verdict`."""
-
-        def read(session: Session) -> Any:
-            return session.scalar(self._verdict_query(sha256, phase))
-
-        return cast(dict[str, Any] | None, self._read_once(("verdict", sha256, phase), read))
+        query = self._verdict_query(sha256, phase)
+        found = self._read_once(("verdict", sha256, phase), lambda session: session.scalar(query))
+        return cast(dict[str, Any] | None, found)
 
     @outliving
     def add_verdict(self, sha256: str, phase: str, verdict: dict[str, Any]) -> bool:
@@ -149,12 +146,7 @@ class SqlJobStore:
     @outliving
     def step(self, name: str) -> object | None:
         """See `JobStore.step`."""
-
-        def read(session: Session) -> Any:
-            row = session.get(models.Step, (self._job_id, name))
-            return row.value["value"] if row else None
-
-        return self._read_once(("step", name), read)
+        return self._read_once(("step", name), lambda session: step_value(session, self._job_id, name))
 
     @outliving
     def finish_step(self, name: str, value: object) -> None:
@@ -258,9 +250,6 @@ class SqlJobStore:
         """
         row: Any = session.get_one(self._lease.model, self._lease.row_id)  # locked already, by `_writing`
         row.stalled_attempts = row.faults = 0
-        job = session.get(Job, self._job_id)
-        if job is not None:
-            job.tally = None
 
     def _candidate(self, session: Session, sha256: str) -> models.Candidate | None:
         query = select(models.Candidate)
@@ -281,36 +270,3 @@ class SqlJobStore:
             job.usd += float(data.get("usd") or 0.0)
             job.tokens += int(data.get("tokens") or 0)
             quotas.add_usage(session, job.owner_id, usd=float(data.get("usd") or 0.0))
-
-
-def outline_of(body: dict[str, Any]) -> dict[str, Any]:
-    """A verdict as lists of candidates need it."""
-    return {name: body[name] for name in _OUTLINE if name in body}
-
-
-def verdict_row(job_id: str, sha256: str, phase: str, body: dict[str, Any]) -> models.Verdict:
-    """The row of a verdict whose body is storable."""
-    summary = body.get("summary") or {}
-    low, high = _interval(summary)
-    traffic = summary.get("traffic") or {}
-    traffic_low, traffic_high = _interval(traffic)
-    return models.Verdict(
-        job_id=job_id,
-        sha256=sha256,
-        phase=phase,
-        word=str(body["verdict"])[:32],
-        reason=str(body.get("reason") or ""),
-        geomean_speedup=summary.get("geomean_speedup"),
-        ci_low=low,
-        ci_high=high,
-        traffic_speedup=traffic.get("geomean_speedup"),
-        traffic_low=traffic_low,
-        traffic_high=traffic_high,
-        body=body,
-        outline=outline_of(body),
-    )
-
-
-def _interval(figures: dict[str, Any]) -> tuple[float | None, float | None]:
-    interval = figures.get("geomean_ci95")
-    return (interval[0], interval[1]) if isinstance(interval, list) and len(interval) == 2 else (None, None)

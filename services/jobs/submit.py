@@ -22,7 +22,6 @@ from services.db.types import epoch_seconds
 from services.errors import FieldError, NotFound, Refused
 from services.jobs import events, idempotency, lease
 from services.jobs.dimensions import name_errors
-from services.jobs.lines import lines_of_code
 from services.jobs.requests import (
     OWN_PRIORITY,
     CandidateRequest,
@@ -31,32 +30,13 @@ from services.jobs.requests import (
     TaskRequest,
     own_shapes,
 )
-from services.jobs.tally import NOTHING
-from services.jobs.wake import bell
+from services.jobs.rows import LOOK, candidate_row, proposed_data
 from services.settings import Settings
 from services.users import quotas
 
 _WORKER_REMEMBERED_S = 24 * 3600.0
 _POLICY_SAMPLES = 4
-#: The effort of an evaluation that only looks at its task.
-LOOK = "look"
 _LOOK_S = 120.0
-
-
-def create_job(
-    session: Session,
-    request: OptimizeRequest,
-    settings: Settings,
-    idempotency_key: str | None = None,
-    *,
-    claim_for: str | None = None,
-    batch_folder: Path | None = None,
-) -> str:
-    """The id of a new job, see `make_job`."""
-    job = make_job(
-        session, request, settings, idempotency_key, claim_for=claim_for, batch_folder=batch_folder
-    )
-    return job.id
 
 
 def make_job(
@@ -70,8 +50,13 @@ def make_job(
 ) -> Job:
     """Make a queued job, commit, and return its row as it was stored (an earlier one's, when the key was used before).
 
-    With `claim_for` that worker holds the job from the start, as its attempt 1, and no other ever sees it queued. In
-    `batch_folder` the files of a job that asks by batch are, instead of the job's own folder.
+    Args:
+        session: of the user who makes the request; it can write.
+        request: the job.
+        settings: of the service.
+        idempotency_key: see `services.jobs.idempotency`.
+        claim_for: a worker that holds the job from the start, as its attempt 1; no other ever sees it queued.
+        batch_folder: where the files of a job that asks by batch are, instead of the job's own folder.
 
     Raises:
         Refused: the request asks for something that this service does not have.
@@ -89,8 +74,12 @@ def make_job(
     task = _task(request, request.name, settings)
     device = request.device or settings.device
     owner_id = owner_of(session)
-    errors = _unsupported(session, request, device, settings) + _priority_errors(session, request.priority)
+    errors = _device_errors(session, device, settings) + _priority_errors(session, request.priority)
     errors += name_errors(task.source, request.shapes, request.traffic)
+    if request.budget.gpu_seconds is not None and device == "cpu":
+        errors.append(
+            FieldError("budget.gpu_seconds", "a job on the CPU spends none; limit `seconds` instead")
+        )
     origins, models = _proposers(request, settings, errors)
     pays = any(choice.provider != "batch" for choice in models)
     if pays and request.budget.usd is None and quotas.standing_of(session, owner_id).left("usd") is not None:
@@ -136,7 +125,6 @@ def make_job(
         from_catalog=catalog.find_by_sha256(task.sha256) is not None,
         request=wanted,
         priority=request.priority,
-        tally=NOTHING,  # until the first candidate is stored, so that nobody has to look for candidates
     )
     session.add(job)
     session.flush()
@@ -147,14 +135,14 @@ def make_job(
         lease.claim(session, Job, job_id, claim_for, settings.lease_seconds, settings.max_lost_workers)
     idempotency.remember(session, "optimize", request, idempotency_key, job_id)
     session.commit()
-    bell.set()
+    events.NEW_WORK.set()
     return job
 
 
-def create_evaluation(
+def make_evaluation(
     session: Session, request: EvaluateRequest, settings: Settings, idempotency_key: str | None = None
 ) -> str:
-    """Make a queued evaluation, commit, and return its id. Raises as `create_job` does."""
+    """Make a queued evaluation, commit, and return its id. Raises as `make_job` does."""
     made_before = idempotency.earlier(session, "evaluate", request, idempotency_key)
     if made_before:
         return made_before
@@ -183,12 +171,12 @@ def create_evaluation(
     )
     idempotency.remember(session, "evaluate", request, idempotency_key, evaluation_id)
     session.commit()
-    bell.set()
+    events.NEW_WORK.set()
     return evaluation_id
 
 
-def create_look(session: Session, request: TaskRequest, settings: Settings) -> str:
-    """Make a queued look at a task, commit, and return its id: lint and the space of shapes, and nothing is started.
+def make_look(session: Session, request: TaskRequest, settings: Settings) -> Evaluation:
+    """Make a queued look at a task, commit, and return its row: lint and the space of shapes, and nothing is started.
 
     A row among the evaluations, without a candidate, its effort `LOOK`: leased, private and cancelled as they are. `request` may name a device.
 
@@ -211,12 +199,12 @@ def create_look(session: Session, request: TaskRequest, settings: Settings) -> s
         device=device,
         effort=LOOK,
         deadline_s=_LOOK_S,
-        priority=OWN_PRIORITY,  # somebody sits before a page and waits
+        priority=OWN_PRIORITY,  # a person sits before a page and waits
     )
     session.add(row)
     session.commit()
-    bell.set()
-    return row.id
+    events.NEW_WORK.set()
+    return row
 
 
 def add_external_candidate(session: Session, job_id: str, request: CandidateRequest) -> str:
@@ -259,49 +247,8 @@ def add_external_candidate(session: Session, job_id: str, request: CandidateRequ
         session.add(row_of_evaluation)
     candidate_id = row.id
     session.commit()
-    bell.set()
+    events.NEW_WORK.set()
     return candidate_id
-
-
-def candidate_row(
-    job_id: str,
-    sha256: str,
-    origin: str,
-    label: str,
-    source: str,
-    *,
-    parent_sha256: str | None = None,
-    note: str = "",
-) -> Candidate:
-    """A row for a candidate; its id is "<job id>.<first 12 digits of the sha256>"."""
-    return Candidate(
-        id=f"{job_id}.{sha256[:12]}",
-        job_id=job_id,
-        sha256=sha256,
-        origin=origin,
-        label=label[:200],
-        parent_sha256=parent_sha256,
-        note=note,
-        source=source,
-        lines=lines_of_code(source),
-    )
-
-
-def proposed_data(row: Candidate) -> dict[str, str | None]:
-    """Data of the event `candidate.proposed`."""
-    return {
-        "id": row.id,
-        "sha256": row.sha256,
-        "origin": row.origin,
-        "label": row.label,
-        "parent_sha256": row.parent_sha256,
-    }
-
-
-def job_spec(job: Job) -> JobSpec:
-    """The agent's spec of a job row."""
-    task = {"name": job.task_name, "source": job.task_source}
-    return JobSpec.from_json({**job.request, "task": task})
 
 
 def _evaluation(
@@ -364,55 +311,40 @@ def _priority_errors(session: Session, priority: int) -> list[FieldError]:
     return [FieldError("priority", f"beyond {OWN_PRIORITY} it takes a key of scope admin")]
 
 
-def _unsupported(
-    session: Session, request: OptimizeRequest, device: str, settings: Settings
-) -> list[FieldError]:
-    errors = _device_errors(session, device, settings)
-    if request.gpu is not None:
-        errors.append(FieldError("gpu", "choosing a GPU model is not supported yet; leave this field out"))
-    if request.budget.gpu_seconds is not None and device == "cpu":
-        errors.append(
-            FieldError("budget.gpu_seconds", "a job on the CPU spends none; limit `seconds` instead")
-        )
-    return errors
-
-
 def _proposers(
     request: OptimizeRequest, settings: Settings, errors: list[FieldError]
 ) -> tuple[tuple[str, ...], tuple[ModelChoice, ...]]:
-    # Whoever answers a batch is the client's business.
+    # How a batch is answered is the client's business.
     configured = request.batch or settings.llm_base_url is not None or settings.llm_api_key is not None
     names = [model.model_dump() for model in request.models or ()]
     if not names and settings.llm_model and configured:
         names = [{"model": settings.llm_model}]
     origins = tuple(dict.fromkeys(request.origins or ("human", "compiler", *(["llm"] if names else []))))
-    if "policy" in origins and settings.policy is None:
-        errors.append(
-            FieldError(
-                "origins", "'policy' needs a fine-tuned model; set KERNELWRIGHT_POLICY to its checkpoint"
-            )
-        )
-    if request.models and not configured:
-        errors.append(
-            FieldError(
-                "models", "this service has no LLM; set KERNELWRIGHT_LLM_BASE_URL or KERNELWRIGHT_LLM_API_KEY"
-            )
-        )
-    elif "llm" in origins and not names:
-        errors.append(
-            FieldError(
-                "origins",
-                "'llm' needs a model: name one in `models` or set KERNELWRIGHT_LLM_MODEL and its URL",
-            )
-        )
-    if request.models and "llm" not in origins:
-        errors.append(FieldError("models", "given, but 'llm' is not among `origins`"))
+    asks = "llm" in origins
+    for wrong, field, message in (
+        (
+            "policy" in origins and settings.policy is None,
+            "origins",
+            "'policy' needs a fine-tuned model; set KERNELWRIGHT_POLICY to its checkpoint",
+        ),
+        (
+            request.models and not configured,
+            "models",
+            "this service has no LLM; set KERNELWRIGHT_LLM_BASE_URL or KERNELWRIGHT_LLM_API_KEY",
+        ),
+        (
+            asks and not names,
+            "origins",
+            "'llm' needs a model: name one in `models` or set KERNELWRIGHT_LLM_MODEL and its URL",
+        ),
+        (request.models and not asks, "models", "given, but 'llm' is not among `origins`"),
+        (request.batch and not asks, "batch", "needs a model to ask: name one in `models`"),
+    ):
+        if wrong:
+            errors.append(FieldError(field, message))
     way = {"provider": "batch", "timeout_s": 0.0} if request.batch else {"base_url": settings.llm_base_url}
-    if request.batch and "llm" not in origins:
-        errors.append(FieldError("batch", "needs a model to ask: name one in `models`"))
     models = [
-        ModelChoice(**way, **name, **_prices(name["model"], settings))
-        for name in (names if "llm" in origins else [])
+        ModelChoice(**way, **name, **_prices(name["model"], settings)) for name in (names if asks else [])
     ]
     if request.budget.usd is not None:
         errors += _unpriced(models, settings)
@@ -431,7 +363,7 @@ def _proposers(
 
 
 def _unpriced(models: Sequence[ModelChoice], settings: Settings) -> list[FieldError]:
-    """Dollars cannot be limited where nobody knows what a model costs."""
+    """Dollars cannot be limited where the price of a model is not known."""
     unknown = [
         choice.model
         for choice in models

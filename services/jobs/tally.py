@@ -1,6 +1,5 @@
-"""What lists say of a job: how many candidates, which is the best. Kept with a job that has none yet, or that has ended, so that
-a list of fifty jobs does not read their thousands of candidates. Whoever stores a candidate or a verdict takes it away in the same
-transaction; then it is worked out anew until the end.
+"""What lists say of a job: how many candidates, which is the best. It is kept with a job that has ended, so that a list of fifty
+jobs does not read their thousands of candidates, and worked out anew for all others.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from services.db.models import FINAL_STATES, Candidate, Job, Verdict
-from services.db.types import among
 from services.jobs.views import BestView, CountsView, View
 
 LATEST_FIRST = ("held_out", "validation", "screen")
@@ -32,10 +30,6 @@ class Tally(View):
     winner: BestView | None
 
 
-#: What is kept with a new job.
-NOTHING = Tally(counts=CountsView(), best=None, winner=None).model_dump(mode="json")
-
-
 def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
     """The tally of each job, by id: the kept one, or worked out from the candidates."""
     found = {job.id: Tally.model_validate(job.tally) for job in jobs if job.tally is not None}
@@ -45,11 +39,11 @@ def tallies(session: Session, jobs: Sequence[Job]) -> dict[str, Tally]:
     ids = [job.id for job in rest]
     verdicts: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     # Columns and not rows of the models: a running job has hundreds, and lists are asked for all the time.
-    for verdict in session.execute(select(*_OF_VERDICT).where(among(Verdict.job_id, ids))):
+    for verdict in session.execute(select(*_OF_VERDICT).where(Verdict.job_id.in_(ids))):
         verdicts[verdict.job_id, verdict.sha256][verdict.phase] = verdict
     candidates: dict[str, list[Any]] = defaultdict(list)
     # In the index's own order: for that of the numbers alone SQLite went through every candidate of every job.
-    rows = select(*_OF_CANDIDATE).where(among(Candidate.job_id, ids))
+    rows = select(*_OF_CANDIDATE).where(Candidate.job_id.in_(ids))
     rows = rows.order_by(Candidate.job_id, Candidate.number)
     for candidate in session.execute(rows):
         candidates[candidate.job_id].append(candidate)

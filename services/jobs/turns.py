@@ -25,17 +25,14 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
-    literal,
     or_,
     select,
-    union_all,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from services.db.models import Turn, User
 from services.db.session import Database
-from services.db.types import epoch_seconds
+from services.db.types import epoch_seconds, upsert
 from services.jobs import lease
 from services.jobs.lease import Lease, LeasedModel
 from services.jobs.requests import OWN_PRIORITY
@@ -105,20 +102,10 @@ def _waits(model: LeasedModel, device: str, max_attempts: int) -> ColumnElement[
 
 
 def _waiting(model: LeasedModel, device: str) -> Subquery:
-    """Each user with queued rows, and the greatest priority of them.
-
-    One look into an index per user, and none per row: the rows of a flood are not read to find that they are one user's.
-    """
-    queued = and_(model.state == "queued", model.device == device)
-    most = func.max(model.priority)
-    users = select(func.min(model.owner_id).label("owner")).where(queued).cte("users_in_line", recursive=True)
-    following = select(func.min(model.owner_id)).where(queued, model.owner_id > users.c.owner)
-    users = users.union_all(select(following.scalar_subquery()).where(users.c.owner.is_not(None)))
-    of_user = select(most).where(queued, model.owner_id == users.c.owner).scalar_subquery()
-    return union_all(
-        select(users.c.owner.label("owner"), of_user.label("most")).where(users.c.owner.is_not(None)),
-        select(literal("").label("owner"), most.label("most")).where(queued, model.owner_id.is_(None)),
-    ).subquery()
+    """Each user with queued rows ("" for those without one), and the greatest priority of them."""
+    owner = func.coalesce(model.owner_id, "").label("owner")
+    queued = select(owner, func.max(model.priority).label("most"))
+    return queued.where(model.state == "queued", model.device == device).group_by(model.owner_id).subquery()
 
 
 @cache
@@ -149,7 +136,6 @@ def _owners_in_turn(model: LeasedModel, device: str) -> Select[Any]:
         )
         .where(
             or_(limit.is_(None), func.coalesce(running.c.anywhere, 0) < limit),
-            waiting.c.most.is_not(None),
             waiting.c.owner.not_in(bindparam("passed", expanding=True)),
         )
         .order_by(
@@ -176,10 +162,5 @@ def _next_of(model: LeasedModel, device: str, max_attempts: int, *, nobody: bool
 
 
 def _note(session: Session, model: LeasedModel, device: str, owner: str) -> None:
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    row = insert(Turn).values(kind=model.__tablename__, device=device, owner=owner, served_at=epoch_seconds())
-    session.execute(
-        row.on_conflict_do_update(
-            index_elements=["kind", "device", "owner"], set_={"served_at": epoch_seconds()}
-        )
-    )
+    key, now = {"kind": model.__tablename__, "device": device, "owner": owner}, {"served_at": epoch_seconds()}
+    upsert(session, Turn, list(key), {**key, **now}, now)

@@ -172,6 +172,11 @@ class EvaluationView(View):
     urls: EvaluationUrls
 
 
+def same_fields(view: type[View], row: Any) -> dict[str, Any]:
+    """The fields of a view that a row has under the same names."""
+    return {name: getattr(row, name) for name in view.model_fields if hasattr(row, name)}
+
+
 Item = TypeVar("Item", bound=View)
 
 

@@ -12,7 +12,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from services.db.models import Candidate, Job, LeaderboardEntry
-from services.db.types import among
 
 _MOST_CHARACTERS = 200
 _TYPED_BY_SOMEBODY = "external"
@@ -30,7 +29,7 @@ def visible_jobs(session: Session, job_ids: Collection[str]) -> set[str]:
     """
     if not job_ids:
         return set()
-    return set(session.scalars(select(Job.id).where(among(Job.id, job_ids))))
+    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids))))
 
 
 def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dict[str, str]:
@@ -42,7 +41,7 @@ def typed_labels(session: Session, entries: Collection[LeaderboardEntry]) -> dic
         Candidate.sha256 == LeaderboardEntry.winner_sha256
     )
     query = select(Candidate.job_id, Candidate.label).join(LeaderboardEntry, winner)
-    found = session.execute(query.where(among(Candidate.job_id, wanted)))
+    found = session.execute(query.where(Candidate.job_id.in_(wanted)))
     return {row.job_id: row.label for row in found}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, aliased
 from evaluator.verdict import HARNESS_VERSION
 from kernelbench_tasks import catalog
 from services.db.models import Job, Leaderboard, LeaderboardEntry, LeaderboardFirst
-from services.db.types import among
 from services.errors import NotFound
 from services.jobs import cursors
+from services.jobs.views import View, same_fields
 from services.leaderboard.eligibility import NotListed
 from services.leaderboard.ownership import typed_labels, visible_jobs
 from services.leaderboard.recording import standing_of
@@ -22,7 +22,6 @@ from services.leaderboard.views import BoardPage, BoardView, EntryView, FirstVie
 
 MOST_BOARDS_OF_TASK = 50
 MOST_FIRSTS = 200
-_BOARDS, _ENTRIES = "boards", "entries"
 _OTHER = aliased(LeaderboardEntry)
 _OTHERS = select(func.count()).where(_OTHER.board_id == LeaderboardEntry.board_id, _OTHER.live.is_(True))
 _ENTRY_OF_JOB = (
@@ -58,7 +57,7 @@ def list_boards(
     if gpu is not None:
         query = query.where(Leaderboard.device_type == gpu)
     if after is not None:
-        name, number = cursors.decode(_BOARDS, after, str, int)
+        name, number = cursors.decode(cursors.BOARDS, after)
         query = query.where(
             or_(
                 Leaderboard.task_name > name,
@@ -68,7 +67,7 @@ def list_boards(
     query = query.order_by(Leaderboard.task_name, Leaderboard.id).limit(limit + 1)
     rows = session.scalars(query).all()
     shown = rows[:limit]
-    more = cursors.encode(_BOARDS, shown[-1].task_name, shown[-1].id) if len(rows) > limit else None
+    more = cursors.encode("boards", shown[-1].task_name, shown[-1].id) if len(rows) > limit else None
     return _board_views(session, shown), more
 
 
@@ -111,7 +110,7 @@ def read_board(
     query = select(LeaderboardEntry).where(*within)
     before = 0
     if after is not None:
-        board_id, geomean, number = cursors.decode(_ENTRIES, after, int, float, int)
+        board_id, geomean, number = cursors.decode(cursors.ENTRIES, after)
         if board_id != board.id:
             raise cursors.refused()
         seen = _at_least_as_good(geomean, number)
@@ -121,7 +120,7 @@ def read_board(
     shown = rows[:limit]
     more = None
     if len(rows) > limit:
-        more = cursors.encode(_ENTRIES, board.id, shown[-1].geomean, shown[-1].id)
+        more = cursors.encode("entries", board.id, shown[-1].geomean, shown[-1].id)
     others = _board_views(session, boards)
     return BoardPage(
         board=next(view for view in others if view.platform == board.platform),
@@ -160,16 +159,7 @@ def history(
     visible = visible_jobs(session, [entry.job_id for _, entry in rows])
     typed = typed_labels(session, [entry for _, entry in rows])
     return [
-        FirstView(
-            since=since,
-            until=until,
-            label=typed.get(entry.job_id, entry.label),
-            origin=entry.origin,
-            model=entry.model,
-            geomean_speedup=entry.geomean,
-            ci95=(entry.ci_low, entry.ci_high),
-            job_id=entry.job_id if entry.job_id in visible else None,
-        )
+        FirstView(since=since, until=until, **_shown(FirstView, entry, visible, typed))
         for (since, entry), until in zip(rows, ends, strict=True)
     ]
 
@@ -193,7 +183,7 @@ def place_of(session: Session, job: Job) -> PlaceView:
 
 def _current() -> ColumnElement[bool]:
     """Boards of this referee and of the catalogue's tasks as their files are now."""
-    return and_(Leaderboard.harness == HARNESS_VERSION, among(Leaderboard.task_sha256, catalog.digests()))
+    return and_(Leaderboard.harness == HARNESS_VERSION, Leaderboard.task_sha256.in_(catalog.digests()))
 
 
 def _chosen(boards: Sequence[Leaderboard], gpu: str | None, platform: str | None) -> Leaderboard | None:
@@ -263,9 +253,9 @@ def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardV
     if not boards:
         return []
     ids = [board.id for board in boards]
-    found = session.execute(_first_and_count().where(among(Leaderboard.id, ids))).all()
+    found = session.execute(_first_and_count().where(Leaderboard.id.in_(ids))).all()
     wanted = [first for _, first, _ in found if first is not None]
-    entries = session.scalars(select(LeaderboardEntry).where(among(LeaderboardEntry.id, wanted))).all()
+    entries = session.scalars(select(LeaderboardEntry).where(LeaderboardEntry.id.in_(wanted))).all()
     views = _entry_views(session, entries, 1)
     firsts = {
         entry.board_id: view.model_copy(update={"rank": 1})
@@ -274,15 +264,10 @@ def _board_views(session: Session, boards: Sequence[Leaderboard]) -> list[BoardV
     counts = {board_id: int(number) for board_id, _, number in found}
     return [
         BoardView(
+            **same_fields(BoardView, board),
             task=board.task_name,
-            task_sha256=board.task_sha256,
             gpu=board.device_type,
-            device=board.device,
-            platform=board.platform,
-            versions=board.versions,
-            harness=board.harness,
             entries=counts.get(board.id, 0),
-            changed_at=board.changed_at,
             first=firsts.get(board.id),
         )
         for board in boards
@@ -295,18 +280,22 @@ def _entry_views(session: Session, rows: Sequence[LeaderboardEntry], first_rank:
     return [
         EntryView(
             rank=rank,
-            label=typed.get(row.job_id, row.label),
-            origin=row.origin,
-            model=row.model,
-            geomean_speedup=row.geomean,
-            ci95=(row.ci_low, row.ci_high),
             worst_speedup=row.worst,
-            shapes=row.shapes,
-            roofline_share=row.roofline_share,
-            usd=row.usd,
-            entered_at=row.entered_at,
             sha256=row.winner_sha256,
-            job_id=row.job_id if row.job_id in visible else None,
+            **_shown(EntryView, row, visible, typed),
         )
         for rank, row in enumerate(rows, start=first_rank)
     ]
+
+
+def _shown(
+    view: type[View], row: LeaderboardEntry, visible: Collection[str], typed: Mapping[str, str]
+) -> dict[str, Any]:
+    """What both kinds of view show of an entry; its job and its author's own words only to those who may see the job."""
+    return {
+        **same_fields(view, row),
+        "label": typed.get(row.job_id, row.label),
+        "geomean_speedup": row.geomean,
+        "ci95": (row.ci_low, row.ci_high),
+        "job_id": row.job_id if row.job_id in visible else None,
+    }

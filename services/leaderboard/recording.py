@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -23,7 +24,9 @@ from services.db.models import (
     Verdict,
     utc_now,
 )
-from services.db.types import among
+from services.db.session import Database
+from services.jobs import events
+from services.jobs.rows import step_value
 from services.leaderboard.eligibility import NotListed, Standing, decide
 from services.leaderboard.ownership import owner_of, shown_label, shown_model
 
@@ -51,7 +54,7 @@ def _of_members(session: Session, job: Job) -> list[dict[str, Any]]:
     baselines = [candidates.Candidate(**one).sha256 for one in plan.get("baselines") or ()]
     judged = {sha256 for sha256 in plan["members"] if sha256 not in baselines}
     rows = session.execute(
-        select(Verdict.sha256, Verdict.body).where(Verdict.job_id == job.id, among(Verdict.sha256, judged))
+        select(Verdict.sha256, Verdict.body).where(Verdict.job_id == job.id, Verdict.sha256.in_(judged))
     ).all()
     return [row.body for row in rows] if {row.sha256 for row in rows} == judged else []
 
@@ -106,6 +109,32 @@ def enter(session: Session, job: Job, at: datetime | None = None) -> Leaderboard
     return entry
 
 
+def backfill(database: Database) -> tuple[int, Counter[str]]:
+    """Enter every job that ranks and has no entry, the one that ended first before the others, as of when it ended.
+
+    Each in a transaction of its own, so that ending jobs wait for none but their own board; safe to repeat or to break off.
+
+    Returns:
+        How many were entered, and how often each reason kept a job out.
+    """
+    entered = exists().where(LeaderboardEntry.job_id == Job.id)
+    missing = select(Job.id).where(Job.state == "succeeded", Job.from_catalog, ~entered)
+    with database.read() as session:
+        ids = session.scalars(missing.order_by(Job.finished_at, Job.id)).all()
+    made, kept_out = 0, Counter[str]()
+    for job_id in ids:
+        with database.write() as session:
+            job = events.lock_job(session, job_id)
+            if job is None:
+                continue
+            standing = standing_of(session, job)
+            if isinstance(standing, NotListed):
+                kept_out[standing.reason] += 1
+            elif enter(session, job, job.finished_at) is not None:
+                made += 1
+    return made, kept_out
+
+
 def _note_first(session: Session, board_id: int, at: datetime, now: datetime) -> None:
     """Since `at`, or since now where somebody was first after that: what was shown then is not rewritten."""
     first = session.scalar(
@@ -141,17 +170,16 @@ def _locked_board(session: Session, standing: Standing) -> Leaderboard:
     if board is None:
         try:
             with session.begin_nested():
-                session.add(
-                    Leaderboard(
-                        task_sha256=standing.task_sha256,
-                        task_name=standing.task_name,
-                        harness=standing.harness,
-                        platform=standing.platform,
-                        device=standing.device,
-                        device_type=standing.device_type,
-                        versions=standing.versions,
-                    )
+                of_board = (
+                    "task_sha256",
+                    "task_name",
+                    "harness",
+                    "platform",
+                    "device",
+                    "device_type",
+                    "versions",
                 )
+                session.add(Leaderboard(**{name: getattr(standing, name) for name in of_board}))
         except IntegrityError:
             pass  # another job has made it meanwhile
         board = session.scalars(query).one()
@@ -181,11 +209,8 @@ def _roofline_share(session: Session, job: Job, winner: Candidate) -> float | No
         Verdict.job_id == job.id, Verdict.sha256 == winner.sha256, Verdict.phase == "screen"
     )
     share = share_of_roofline(
-        _step(session, job.id, PROFILE_STEP), _step(session, job.id, DESCRIBE_STEP), session.scalar(query)
+        step_value(session, job.id, PROFILE_STEP),
+        step_value(session, job.id, DESCRIBE_STEP),
+        session.scalar(query),
     )
     return share if share is not None and 0 < share <= ROOFLINE_BELIEVED else None
-
-
-def _step(session: Session, job_id: str, name: str) -> Any:
-    row = session.get(Step, (job_id, name))
-    return row.value["value"] if row else None

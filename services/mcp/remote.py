@@ -9,10 +9,11 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from services.client import Client, ClientError, JobView, OptimizeRequest
-from services.commands.showing import measured, rank
+from services.dashboard import ranking
 from services.mcp.files import Refused
 
 _MOST_ROWS = 25
+_OF_CANDIDATE = ("id", "label", "origin", "verdict", "reason", "findings", "choice")
 Result = TypeVar("Result")
 
 
@@ -63,21 +64,18 @@ class Remote:
     async def leaderboard(self, job_id: str) -> dict[str, Any]:
         """A job's candidates, the best first."""
         found = await self._ask(lambda client: list(client.candidates(job_id)))
-        views = sorted((one.model_dump(mode="json") for one in found), key=rank)
-        rows = []
-        for view in views[:_MOST_ROWS]:
-            speedup, interval, phase, by_traffic = measured(view)
-            rows.append(
-                {
-                    **{key: view[key] for key in ("id", "label", "origin", "verdict", "reason", "findings")},
-                    "geomean_speedup": speedup,
-                    "ci95": interval,
-                    "measured_on": phase,
-                    "speedup_by_traffic": by_traffic,
-                    "choice": view["choice"],
-                }
-            )
-        return {"candidates": len(views), "shown": len(rows), "rows": rows}
+        ranked = ranking.leaderboard([one.model_dump(mode="json") for one in found], None)
+        rows = [
+            {
+                **{key: row.candidate[key] for key in _OF_CANDIDATE},
+                "geomean_speedup": row.geomean,
+                "ci95": row.ci95,
+                "measured_on": row.measured_on or "-",
+                "speedup_by_traffic": row.by_traffic,
+            }
+            for row in ranked[:_MOST_ROWS]
+        ]
+        return {"candidates": len(found), "shown": len(rows), "rows": rows}
 
     async def _ask(self, work: Callable[[Client], Result]) -> Result:
         def ask() -> Result:

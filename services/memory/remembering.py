@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,6 +16,7 @@ from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
 from agent.strategy.lessons import ABLATED_STEPS
 from services.db import models
 from services.db.session import Database
+from services.jobs.rows import step_value
 from services.memory.ownership import claim_of
 from services.memory.store import add_entries
 
@@ -88,10 +88,10 @@ def _architecture(device: str, judged: list[Judged]) -> str:
 
 
 def _features(session: Session, job: models.Job) -> Features:
-    stored = _step(session, job.id, FEATURES_STEP)
+    stored = step_value(session, job.id, FEATURES_STEP)
     if isinstance(stored, dict):
         return Features.from_json(stored)
-    description = _step(session, job.id, "describe")
+    description = step_value(session, job.id, "describe")
     return features_of(job.task_source, description if isinstance(description, dict) else {})
 
 
@@ -114,8 +114,3 @@ def _ablated(session: Session, job_id: str) -> set[str]:
         models.Step.job_id == job_id, models.Step.name.startswith(ABLATED_STEPS, autoescape=True)
     )
     return {name.removeprefix(ABLATED_STEPS) for name in session.scalars(query)}
-
-
-def _step(session: Session, job_id: str, name: str) -> Any:
-    row = session.get(models.Step, (job_id, name))
-    return row.value["value"] if row else None

@@ -1,4 +1,4 @@
-"""Who asks: found out once per request by `services.api.gate`, and read by everything behind it."""
+"""Who asks: found out once per request by `services.api.authentication`, and read by everything behind it."""
 
 from __future__ import annotations
 

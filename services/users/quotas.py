@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from agent.spec import Budget
 from services.db.models import Candidate, Evaluation, Job, Usage, User, utc_now
+from services.db.types import upsert
 from services.errors import QuotaExceeded, Spent
 
 _WAITING = ("queued", "waiting")
@@ -117,11 +117,9 @@ def add_usage(session: Session, user_id: str | None, **used: float) -> None:
     """Count what was used, by name of `MEASURES`; of nobody nothing is counted. The caller commits."""
     if user_id is None or not any(used.values()):
         return
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    values = {name: used.get(name, 0) for name in MEASURES}
-    row = insert(Usage).values(user_id=user_id, day=utc_now().date(), **values)
-    changed = {name: getattr(Usage, name) + row.excluded[name] for name in used}
-    session.execute(row.on_conflict_do_update(index_elements=["user_id", "day"], set_=changed))
+    values = {"user_id": user_id, "day": utc_now().date(), **{name: used.get(name, 0) for name in MEASURES}}
+    changed = {name: getattr(Usage, name) + amount for name, amount in used.items()}
+    upsert(session, Usage, ["user_id", "day"], values, changed)
 
 
 def check(

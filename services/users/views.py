@@ -9,7 +9,7 @@ from pydantic import Field
 
 from services.db.models import ApiKey, AuditEntry, User, utc_now
 from services.jobs.requests import Line, Request
-from services.jobs.views import View
+from services.jobs.views import View, same_fields
 from services.users.caller import Scope
 from services.users.keys import MAX_DAYS, NewKey
 from services.users.quotas import Quotas
@@ -78,27 +78,18 @@ class AuditView(View):
 
 def key_view(row: ApiKey, user: User) -> KeyView:
     """A key as lists show it."""
-    return KeyView(**_fields(row, user))
+    quotas = Quotas.model_validate(user.quotas or {})
+    return KeyView(**same_fields(KeyView, row), user=user.name, state=state_of(row), quotas=quotas)
 
 
 def new_key_view(made: NewKey) -> NewKeyView:
     """A key as it is shown once."""
-    return NewKeyView(**_fields(made.row, made.user), key=made.text)
+    return NewKeyView(**dict(key_view(made.row, made.user)), key=made.text)
 
 
 def audit_view(row: AuditEntry) -> AuditView:
     """An entry of the audit log."""
-    return AuditView(
-        id=row.id,
-        time=row.time,
-        user=row.user_name,
-        key_prefix=row.key_prefix,
-        address=row.address,
-        action=row.action,
-        target=row.target,
-        status=row.status,
-        detail=row.detail,
-    )
+    return AuditView(**same_fields(AuditView, row), user=row.user_name)
 
 
 def state_of(row: ApiKey) -> KeyState:
@@ -108,20 +99,3 @@ def state_of(row: ApiKey) -> KeyState:
     if row.expires_at is not None and row.expires_at <= utc_now():
         return "expired"
     return "rotated" if row.replaced_by is not None else "valid"
-
-
-def _fields(row: ApiKey, user: User) -> dict[str, object]:
-    return {
-        "id": row.id,
-        "user": user.name,
-        "name": row.name,
-        "prefix": row.prefix,
-        "scope": row.scope,
-        "state": state_of(row),
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "revoked_at": row.revoked_at,
-        "last_used_at": row.last_used_at,
-        "replaced_by": row.replaced_by,
-        "quotas": Quotas.model_validate(user.quotas or {}),
-    }

@@ -6,6 +6,7 @@ celery -A services.worker.app worker -Q cpu     # on a machine of its own; `-Q c
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from celery import Celery
@@ -15,16 +16,20 @@ from celery.signals import (
     celeryd_after_setup,
     worker_shutting_down,
 )
+from celery.worker import WorkController
 
 from services.observing.logs import dress
 from services.settings import get_settings
 
+#: The one task: something may be ready in the database. What, and whose turn it is, is asked there.
+LOOK = "kernelwright.look"
+_STOP_WITHIN_S = 10.0
 _log = logging.getLogger(__name__)
 
 
 def make_celery(broker_url: str) -> Celery:
     """An application on a broker."""
-    celery = Celery("kernelwright", broker=broker_url, include=["services.worker.tasks"])
+    celery = Celery("kernelwright", broker=broker_url)
     celery.conf.update(
         # results live in our tables
         task_ignore_result=True,
@@ -48,6 +53,14 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
 
 
 app = make_celery(get_settings().broker_url)
+
+
+@app.task(name=LOOK)
+def look(table: str | None = None) -> None:
+    """Wake the slots of this worker, those for one table alone where it is named: others would look in vain."""
+    from services.worker.context import worker_context
+
+    worker_context().slots.wake(table)
 
 
 @after_setup_logger.connect
@@ -76,3 +89,41 @@ def _end(**_: Any) -> None:
     from services.worker.context import stop_worker
 
     stop_worker()
+
+
+class EmbeddedWorker:
+    """A Celery worker as a thread of the serving process, over the in-memory broker, and the slots that its messages wake."""
+
+    def __init__(self, celery: Celery, queue: str) -> None:
+        celery.loader.import_default_modules()
+        celery.finalize()
+        # WorkController is the worker without signal handlers and process title, which belong to the web server here
+        self._controller = WorkController(
+            app=celery,
+            hostname="embedded@localhost",
+            queues=[queue],
+            pool_cls="threads",
+            concurrency=1,
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+            loglevel="WARNING",
+        )
+        self._thread = threading.Thread(target=self._controller.start, name="worker", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, the worker's self-check and its slots."""
+        from services.worker.context import worker_context
+
+        worker_context().slots.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give running rows back and stop; daemon threads that do not end in time end with the process."""
+        from services.worker.context import stop_worker
+
+        stop_worker()
+        stopper = threading.Thread(target=self._controller.stop, daemon=True)
+        stopper.start()
+        stopper.join(timeout=_STOP_WITHIN_S)
+        self._thread.join(timeout=1.0)

@@ -14,9 +14,9 @@ from services.db.models import Worker
 from services.db.session import database
 from services.jobs import lease
 from services.settings import Settings, get_settings
-from services.worker.bench import Bench
 from services.worker.identity import own_identity
 from services.worker.presence import Presence
+from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from services.worker.slots import Slots
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerContext:
-    """Bench, presence, runner and slots of this process; the slots look for work once they are started."""
+    """RefereeQueue, presence, runner and slots of this process; the slots look for work once they are started."""
 
     def __init__(self, settings: Settings) -> None:
         keys = {API_KEY_VARIABLE: settings.llm_api_key, POLICY_API_KEY_VARIABLE: settings.policy_api_key}
@@ -36,19 +36,19 @@ class WorkerContext:
                 os.environ.setdefault(variable, key.get_secret_value())
         base = database(settings.database)
         self.owner = own_identity()
-        self.bench = Bench(
+        self.queue = RefereeQueue(
             settings.device, settings.data_dir.expanduser().resolve() / "bench", settings.minimum_tier
         )
-        self.presence = Presence(base, self.bench, self.owner)
+        self.presence = Presence(base, self.queue, self.owner)
         self.runner = Runner(
-            settings, base, self.bench, self.owner, self.presence.problem, self.presence.is_sick
+            settings, base, self.queue, self.owner, self.presence.problem, self.presence.is_sick
         )
         self.slots = Slots(self.runner.work_on_next, self.presence.problem, self.runner.stopping)
 
     def stop(self) -> None:
         """Give running rows back, kill what runs, take the worker's row away."""
         self.runner.stopping.set()
-        self.bench.close()
+        self.queue.close()
         self.slots.stop(_STOP_WITHIN_S)
         self.presence.stop()
 

@@ -7,11 +7,13 @@ never fails a request.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from collections import Counter
+from itertools import product
 
 from celery import Celery
-from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -20,22 +22,21 @@ from services.db.session import Database
 from services.jobs import batches, events, lease
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import LeasedModel, LeasedRow
-from services.jobs.wake import bell
 from services.observing import workers as observed
 from services.users import audit
+from services.worker.app import LOOK
 from services.worker.identity import is_known_dead
 
 LOOK_EVERY_S = 1.0
 _RESEND_AFTER_S = 10.0
-_MESSAGES_AT_ONCE = 8
+_MOST_MESSAGES = 8
 _PURGE_EVERY_S = 24 * 3600.0
-_LOOK = "kernelwright.look"  # `services.worker.tasks`, which only workers load
 _MODELS: tuple[LeasedModel, ...] = (Job, Evaluation)
 _log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """A thread that looks at the database every second, and for rows to tell workers of whenever the bell rings.
+    """A thread that looks at the database every second, and for rows to tell workers of whenever `events.NEW_WORK` is set.
 
     Args:
         database: where the rows are.
@@ -52,50 +53,43 @@ class Dispatcher:
         self._purged_at = time.monotonic() - _PURGE_EVERY_S
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+        self._told: dict[tuple[LeasedModel, str], float] = {}
         self.broker_problem: str | None = None
 
-    def start(self, *, queue_is_new: bool) -> None:
-        """Start; `queue_is_new` says that messages sent before are gone, as those of an in-memory broker are."""
-        if queue_is_new:
-            with self._database.write() as session:
-                for model in _MODELS:
-                    lease.ask_for_messages(session, model)
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
         """Stop after the current round."""
         self._stopped.set()
-        bell.set()
+        events.NEW_WORK.set()
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
         looked_at = -LOOK_EVERY_S
         while not self._stopped.is_set():
+            is_new = events.NEW_WORK.is_set()
+            events.NEW_WORK.clear()
             try:
+                if is_new:  # a user waits: the rest of a round would be in the way
+                    self._tell_workers(at_once=True)
                 if time.monotonic() - looked_at >= LOOK_EVERY_S:
                     looked_at = time.monotonic()
                     self.look()
                     self._purge()
-                else:  # somebody waits: the rest of a round would be in the way
-                    self._tell_workers()
             except SQLAlchemyError:
                 _log.warning("the dispatcher could not reach the database", exc_info=True)
             except Exception:  # noqa: BLE001 - without this thread nothing is ever sent, freed or ended again
                 _log.exception("a round of the dispatcher failed")
-            bell.wait(max(0.0, looked_at + LOOK_EVERY_S - time.monotonic()))
-            bell.clear()
+            events.NEW_WORK.wait(max(0.0, looked_at + LOOK_EVERY_S - time.monotonic()))
 
     def look(self) -> None:
         """One round."""
-        self._free_rows_of_the_dead()
-        self._resume_answered()
+        freed = self._free_rows_of_the_dead() | self._resume_answered()
         for model in _MODELS:
             self._end_abandoned(model)
-        self._tell_workers()
-
-    def _tell_workers(self) -> None:
-        for model in _MODELS:
-            self._send(model)
+        self._tell_workers(at_once=freed)
 
     def _purge(self) -> None:
         if time.monotonic() - self._purged_at >= _PURGE_EVERY_S:
@@ -104,7 +98,7 @@ class Dispatcher:
             if gone:
                 _log.info("%d old entries of the audit log were deleted", gone)
 
-    def _free_rows_of_the_dead(self) -> None:
+    def _free_rows_of_the_dead(self) -> bool:
         owners: set[str] = set()
         with self._database.read() as session:
             for model in _MODELS:
@@ -113,8 +107,9 @@ class Dispatcher:
             _log.info("workers that died: %s", ", ".join(sorted(owners)))
             with self._database.write() as session:
                 lease.expire_leases_of(session, sorted(owners))
+        return bool(owners)
 
-    def _resume_answered(self) -> None:
+    def _resume_answered(self) -> bool:
         with self._database.read() as session:
             answered = batches.answered_on_disk(session)
         for job_id in answered:
@@ -122,6 +117,7 @@ class Dispatcher:
                 job = events.lock_job(session, job_id)
                 if job is not None and job.state == "waiting":
                     batches.resume(session, job)
+        return bool(answered)
 
     def _end_abandoned(self, model: LeasedModel) -> None:
         with self._database.read() as session:
@@ -131,36 +127,31 @@ class Dispatcher:
             for row in lease.abandoned(session, model, self._max_attempts):
                 _end(session, row)
 
-    def _send(self, model: LeasedModel) -> None:
-        """A message for each row that waits, to whoever hears it first, and after a while again.
+    def _tell_workers(self, *, at_once: bool) -> None:
+        """A message to each worker of a device for which rows wait; unless `at_once` no more often than `_RESEND_AFTER_S`.
 
         None where no worker is: it would look by itself when it starts, and meanwhile messages would pile up.
         """
+        now_s = time.monotonic()
+        due: list[tuple[LeasedModel, str, int]] = []
         with self._database.read() as session:
-            due = model, self._max_attempts, _RESEND_AFTER_S
-            if not lease.any_claimable(session, *due):
-                return
-            heard = {worker.device for worker in observed.alive(session)}
-            if not lease.any_claimable(session, *due, heard):
-                return
-        with self._database.write() as session:
-            rows = lease.take_for_sending(session, *due, _MESSAGES_AT_ONCE, heard)
-        for row_id, device in rows:
-            try:
-                self._celery.send_task(
-                    _LOOK,
-                    args=[model.__tablename__],
-                    queue=device,
-                    retry=False,
-                    expires=_RESEND_AFTER_S,
-                )
+            heard = Counter(worker.device for worker in observed.alive(session))
+            for model, (device, workers) in product(_MODELS, heard.items()):
+                told_s = self._told.get((model, device), -math.inf)
+                if (at_once or now_s - told_s >= _RESEND_AFTER_S) and lease.any_claimable(
+                    session, model, device, self._max_attempts
+                ):
+                    due.append((model, device, min(workers, _MOST_MESSAGES)))
+        try:
+            for model, device, count in due:
+                for _ in range(count):
+                    options = {"queue": device, "retry": False, "expires": _RESEND_AFTER_S}
+                    self._celery.send_task(LOOK, args=[model.__tablename__], **options)
+                self._told[model, device] = now_s
                 self.broker_problem = None
-            except Exception as error:  # noqa: BLE001 - a broker that loads, is full or was flushed fails in many ways
-                self.broker_problem = str(error)
-                _log.warning("the broker took no message: %s", error)
-                with self._database.write() as session:
-                    session.execute(update(model).where(model.id == row_id).values(sent_at=None))
-                return
+        except Exception as error:  # noqa: BLE001 - a broker that loads, is full or was flushed fails in many ways
+            self.broker_problem = str(error)
+            _log.warning("the broker took no message: %s", error)
 
 
 def _end(session: Session, row: LeasedRow) -> None:

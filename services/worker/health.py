@@ -1,6 +1,6 @@
 """Is the worker's GPU fit to judge? What NVML says, by the rules of `gpu_rules`, and a kernel whose result is known.
 
-The kernel runs in the sandbox like any other, when the bench is idle: now and again, and before a worker that took itself out
+The kernel runs in the sandbox like any other, when the referee is idle: now and again, and before a worker that took itself out
 comes back.
 """
 
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from evaluator.errors import EvaluatorError, RefereeLost
-from services.worker.bench import Seat
 from services.worker.gpu_reading import Gpu, Reading
 from services.worker.gpu_rules import KEPT_S, KNOWN_KERNEL, Finding, findings
+from services.worker.referee_queue import JobReferee
 
 LOOK_EVERY_S = 15.0
 _TRY_EVERY_S = 600.0
@@ -46,10 +46,10 @@ sys.exit(0 if right else {_WRONG})
 """
 
 
-def try_kernel(seat: Seat) -> str | None:
+def try_kernel(judge: JobReferee) -> str | None:
     """Run the known kernel on the GPU; what was wrong in a sentence, or None."""
     try:
-        ran = seat.run_tool(_PROGRAM, {}, deadline_s=_KERNEL_WITHIN_S, device=True)
+        ran = judge.run_tool(_PROGRAM, {}, deadline_s=_KERNEL_WITHIN_S, device=True)
     except (EvaluatorError, RefereeLost) as error:
         return f"a kernel with a known result could not be run: {error}"
     if ran.exit_code == 0:
@@ -66,7 +66,7 @@ class DeviceHealth:
     Args:
         gpu: what is read.
         kernel: see `try_kernel`.
-        is_idle: whether nothing runs at the bench.
+        is_idle: whether the referee is idle.
         is_warm: whether a referee of this worker may hold the GPU's memory.
     """
 
@@ -127,7 +127,7 @@ class DeviceHealth:
         if not self._found and not due:
             return ()
         if not self._is_idle():
-            return self._found  # waiting for the bench would mean to read nothing meanwhile
+            return self._found  # waiting for the referee would mean to read nothing meanwhile
         wrong = self._kernel()
         self._tried_at = time.monotonic()
         return (Finding(KNOWN_KERNEL, wrong),) if wrong else ()

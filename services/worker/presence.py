@@ -26,9 +26,9 @@ from services.db.session import Database
 from services.db.types import epoch_seconds, storable_json
 from services.observing.workers import BUSY_SHARE, HEALTH
 from services.worker import health
-from services.worker.bench import Bench
 from services.worker.gpu_reading import NvmlGpu
 from services.worker.health import DeviceHealth, try_kernel
+from services.worker.referee_queue import RefereeQueue
 
 BEAT_EVERY_S = 5.0
 # A check can fail on a machine that is very busy, or while remains of a killed worker still hold processes.
@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 class Presence:
     """Runs the self-check and keeps the worker's row fresh until `stop`."""
 
-    def __init__(self, database: Database, bench: Bench, owner: str) -> None:
+    def __init__(self, database: Database, queue: RefereeQueue, owner: str) -> None:
         self._database = database
-        self._bench = bench
+        self._queue = queue
         self._owner = owner
         self._checked = threading.Event()
         self._stopped = threading.Event()
@@ -105,15 +105,15 @@ class Presence:
     def _watch_device(self) -> None:
         """Look after a GPU until the worker stops."""
         uuid = ((self._check or {}).get("device") or {}).get("gpu_uuid")
-        if self._bench.device != "cuda" or not uuid:
+        if self._queue.device != "cuda" or not uuid:
             return
         try:
             gpu = NvmlGpu(str(uuid))
         except OSError as error:
             _log.warning("the health of this GPU is not watched: %s", error)
             return
-        bench = self._bench
-        self._health = DeviceHealth(gpu, lambda: try_kernel(bench.seat()), bench.is_idle, bench.is_warm)
+        queue = self._queue
+        self._health = DeviceHealth(gpu, lambda: try_kernel(queue.for_job()), queue.is_idle, queue.is_warm)
         while not self._stopped.wait(health.LOOK_EVERY_S):
             try:
                 changed = self._health.look()
@@ -125,7 +125,7 @@ class Presence:
 
     def _check_once(self) -> str | None:
         try:
-            check = self._bench.seat().self_check()
+            check = self._queue.for_job().self_check()
         except Exception as error:  # noqa: BLE001 - whatever it is, a worker that could not check itself must refuse work
             _log.warning("self-check failed: %s", error)
             return f"the sandbox could not be checked: {error}"
@@ -137,7 +137,7 @@ class Presence:
 
     def _misfit(self, check: dict[str, Any]) -> str | None:
         """Why this device is not what it says it is; a GPU whose ceilings nobody has measured is measured for that (half a minute)."""
-        device = self._bench.device
+        device = self._queue.device
         try:
             known = ceilings.kept(default_work_dir(), device)
             if known is None and device == "cuda":
@@ -161,13 +161,13 @@ class Presence:
 
     def _beat(self) -> None:
         while True:
-            self._look_at_bench()
+            self._measure_busy_share()
             self._write()
             if self._stopped.wait(BEAT_EVERY_S):
                 return
 
-    def _look_at_bench(self) -> None:
-        (then, busy_then), now = self._busy, (time.monotonic(), self._bench.busy_seconds())
+    def _measure_busy_share(self) -> None:
+        (then, busy_then), now = self._busy, (time.monotonic(), self._queue.busy_seconds())
         self._busy = now
         if now[0] - then >= BEAT_EVERY_S / 2:
             self._busy_share = round(min(1.0, (now[1] - busy_then) / (now[0] - then)), 3)
@@ -185,7 +185,7 @@ class Presence:
         session.execute(delete(Worker).where(Worker.seen_at < epoch_seconds() - _FORGET_AFTER_S))
         row = session.get(Worker, self._owner)
         if row is None:
-            row = Worker(id=self._owner, device=self._bench.device)
+            row = Worker(id=self._owner, device=self._queue.device)
             session.add(row)
         row.tier = self._check.get("tier") if self._check and self._problem is None else None
         # beside what was checked: how much of the time between two beats the device was judging, and what ails it

@@ -28,15 +28,15 @@ from services.errors import LeaseLost
 from services.jobs import batches, events, lease, turns
 from services.jobs.endings import end_evaluation, end_job
 from services.jobs.lease import Lease, LeasedModel
+from services.jobs.rows import LOOK, job_spec
 from services.jobs.store import SqlJobStore
-from services.jobs.submit import LOOK, job_spec
 from services.memory.ownership import readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
 from services.observing.logs import belonging_to
 from services.settings import Settings
 from services.users import quotas
-from services.worker.bench import Bench, Seat
+from services.worker.referee_queue import JobReferee, RefereeQueue
 from services.worker.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Runner:
     Args:
         settings: leases, attempts, folders.
         database: where the rows are.
-        bench: where candidates run.
+        queue: where candidates run.
         owner: this worker's identity, written into leases.
         refusal: why nothing may run here, or None; waits until that is known.
         is_sick: whether the device's verdicts cannot be believed any more: what runs is given back.
@@ -69,14 +69,14 @@ class Runner:
         self,
         settings: Settings,
         database: Database,
-        bench: Bench,
+        queue: RefereeQueue,
         owner: str,
         refusal: Callable[[], str | None],
         is_sick: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._database = database
-        self._bench = bench
+        self._queue = queue
         self._owner = owner
         self._refusal = refusal
         self._is_sick = is_sick
@@ -90,7 +90,7 @@ class Runner:
         held = turns.take(
             self._database,
             model,
-            self._bench.device,
+            self._queue.device,
             self._owner,
             self._settings.lease_seconds,
             self._settings.max_lost_workers,
@@ -121,17 +121,17 @@ class Runner:
         gives_back = partial(self._gives_back, held)
         store = SqlJobStore(self._database, spec.job_id, held, gives_back)
         out_dir = self._settings.job_dir(spec.job_id)
-        seat = self._seat(owner_id)
+        judge = self._judge_for(owner_id)
         owners = readable_owners(owner_id, one_user=self._settings.one_user)
         memory = SqlMemory(self._database, owners, spec.job_id)
 
         def work() -> JobOutcome:
             out_dir.mkdir(parents=True, exist_ok=True)
-            return run_job(spec, store, cast(Referee, seat), out_dir, memory, seat.profile, began_s)
+            return run_job(spec, store, cast(Referee, judge), out_dir, memory, judge.profile, began_s)
 
         self._under_watch(
             held,
-            seat,
+            judge,
             work,
             self.finish_job,
             lambda: JobOutcome("cancelled", None, "cancelled; its processes were killed"),
@@ -153,8 +153,8 @@ class Runner:
         if refusal is not None:
             self._release(held)
             return
-        seat = self._seat(row.owner_id)
-        referee = cast(Referee, seat)
+        judge = self._judge_for(row.owner_id)
+        referee = cast(Referee, judge)
 
         def work() -> tuple[str, str, dict[str, Any] | None]:
             if spec is not None:
@@ -163,14 +163,14 @@ class Runner:
                 verdict = judge_candidate(spec, store, referee, candidate)
             elif row.effort == LOOK:
                 task = TaskSource(name=row.task_name, source=row.task_source)
-                found = seat.describe(task, deadline_s=row.deadline_s)
+                found = judge.describe(task, deadline_s=row.deadline_s)
                 shown = {name: value for name, value in found.items() if name in _OF_A_LOOK}
                 shown["shapes"] = {"visible": (found.get("shapes") or {}).get("visible", [])}
                 return "succeeded", str(found.get("reason") or ""), shown
             else:
                 task = TaskSource(name=row.task_name, source=row.task_source)
                 source = CandidateSource(row.candidate_source, origin=row.origin, label=row.label)
-                verdict = seat.evaluate(
+                verdict = judge.evaluate(
                     task,
                     source,
                     effort=row.effort,
@@ -182,7 +182,7 @@ class Runner:
 
         self._under_watch(
             held,
-            seat,
+            judge,
             work,
             self._finish_evaluation,
             lambda: _CANCELLED,
@@ -195,9 +195,9 @@ class Runner:
             job = session.get(Job, row.job_id) if row.job_id else None
             return row, job_spec(job) if job else None
 
-    def _seat(self, owner_id: str | None) -> Seat:
-        """A seat at the bench whose turns count as the user's."""
-        measure = "gpu_seconds" if self._bench.device == "cuda" else "cpu_seconds"
+    def _judge_for(self, owner_id: str | None) -> JobReferee:
+        """A view of the referee whose turns count as the user's."""
+        measure = "gpu_seconds" if self._queue.device == "cuda" else "cpu_seconds"
 
         def used(elapsed_s: float) -> None:
             if owner_id is None:
@@ -208,12 +208,12 @@ class Runner:
             except SQLAlchemyError:
                 _log.warning("%.1f s of user %s were not counted", elapsed_s, owner_id, exc_info=True)
 
-        return self._bench.seat(used)
+        return self._queue.for_job(used)
 
     def _under_watch(
         self,
         held: Lease,
-        seat: Seat,
+        judge: JobReferee,
         work: Callable[[], Any],
         finish: Callable[[Lease, Any], None],
         cancelled: Callable[[], Any],
@@ -222,13 +222,13 @@ class Runner:
             self._database,
             held,
             self._settings.lease_seconds,
-            stop_work=seat.kill,
+            stop_work=judge.kill,
             give_up=lambda: self._quietly(finish, held, cancelled()),
             stopping=partial(self._gives_back, held),
         )
         try:
             with watch:
-                outcome = self._once_there_is_room(work, seat)
+                outcome = self._once_there_is_room(work, judge)
         except LeaseLost:
             _log.info("%s is somebody else's now", held.row_id)
             return
@@ -279,7 +279,7 @@ class Runner:
             return True
         return False
 
-    def _once_there_is_room(self, work: Callable[[], Result], seat: Seat) -> Result:
+    def _once_there_is_room(self, work: Callable[[], Result], judge: JobReferee) -> Result:
         """Do `work`, again from what it has stored where the disk was full, as soon as files can be written."""
         while True:
             try:
@@ -290,7 +290,7 @@ class Runner:
                     raise
                 _log.warning("the work waits for room on the disk", exc_info=error)
                 while folder_problem(folder) is not None:
-                    if seat.stopped or self.stopping.wait(_LOOK_AT_DISK_S):
+                    if judge.stopped or self.stopping.wait(_LOOK_AT_DISK_S):
                         raise
 
     def _wanted(self, held: Lease) -> str | None:

@@ -1,6 +1,6 @@
 """The slots of a worker: threads that each work on one row at a time, and take the next one themselves.
 
-Whose turn it is the database says (`services.jobs.turns`). A message of the broker only ends a slot's sleep, so that a broker
+The database says which row is next (`services.jobs.turns`). A message of the broker only ends a slot's sleep, so that a broker
 that is down, or forgets everything, costs seconds and no work. A worker that refuses work takes no row: rows stay queued,
 for other workers or until it is well again.
 """
@@ -16,8 +16,8 @@ from services.db.models import Evaluation, Job
 from services.jobs.lease import LeasedModel
 
 LOOK_EVERY_S = 5.0
-#: One job at a time, since it drives the device for its whole length; and of evaluations one at the bench and one that is
-#: ready when it leaves. More would only be taken out of the queue earlier, before others whose turn would have been first.
+#: One job at a time, since it drives the device for its whole length; and of evaluations one in the referee's queue and one that is
+#: ready when it leaves. More would only be taken out of the queue earlier, before others that would have been first.
 SLOTS: tuple[LeasedModel, ...] = (Job, Evaluation, Evaluation)
 _AFTER_FAULT_S = 1.0
 _log = logging.getLogger(__name__)

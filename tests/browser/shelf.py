@@ -11,8 +11,7 @@ from services.db.models import Candidate, Job, Verdict, utc_now
 from services.db.session import Database
 from services.jobs import events
 from services.jobs.endings import end_job
-from services.jobs.store import outline_of
-from services.jobs.submit import candidate_row, proposed_data
+from services.jobs.rows import candidate_row, outline_of, proposed_data
 from tests.browser import stored
 from tests.services.service import Service
 

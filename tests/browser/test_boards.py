@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from services.db.models import FINAL_STATES
-from services.jobs import outlines
+from services.jobs import read
 from tests.browser import stored
 from tests.browser.conftest import Visit, watch
 from tests.browser.markup import parse
@@ -236,8 +236,8 @@ def test_of_very_many_candidates_a_page_reads_the_fastest_and_the_newest(shelf: 
         shelf.judge(job_id, one, "screen", stored.verdict([speed], split="visible"))
         shelf.judge(job_id, one, "validation", stored.verdict([speed]))
     with shelf.database.read() as session:
-        found = outlines.outlined_candidates(session, job_id, (made[3]["sha256"],), most=10)
-        every = outlines.outlined_candidates(session, job_id, most=40)
+        found = read.judged_candidates(session, job_id, (made[3]["sha256"],), most=10)[0]
+        every = read.judged_candidates(session, job_id, most=40)[0]
     fastest = sorted(range(40), key=lambda number: -speeds[number])[:5]
     assert {one["label"] for one in found} == {f"number {number}" for number in {3, *fastest, *range(35, 40)}}
     assert [one["label"] for one in every] == [f"number {number}" for number in range(40)]

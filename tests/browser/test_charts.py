@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.dashboard.charts import search_chart, search_svg, shape_chart, shapes_svg
-from services.dashboard.charts.axis import LogAxis
-from services.dashboard.charts.shapes import LETTER_PX
+from services.dashboard.charts import LETTER_PX, LogAxis, search_chart, shape_chart
 from tests.browser import stored
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,7 +21,7 @@ def drawn(svg: str) -> ET.Element:
 
 
 def shapes_drawn(shapes: list[dict[str, Any]], **options: Any) -> ET.Element:
-    return drawn(shapes_svg(shape_chart(shapes, **options)))
+    return drawn(shape_chart(shapes, **options).svg())
 
 
 def texts(svg: ET.Element, css: str) -> list[str]:
@@ -125,7 +123,7 @@ def test_the_search_shows_the_best_so_far_and_every_rejection() -> None:
     assert [dot.kind for dot in chart.dots] == ["compiler", "rejected", "human", "llm", "waiting"]
     assert len(chart.best_steps) == 2
     assert chart.best_steps[1][1] < chart.best_steps[0][1]
-    svg = drawn(search_svg(chart))
+    svg = drawn(chart.svg())
     assert len([node for node in svg.iter(f"{SVG}path") if node.get("class") == "cross"]) == 1
     assert "5 candidates in order of arrival, 1 rejected, best so far 1.60×." in [
         n.text for n in svg.iter(f"{SVG}desc")
@@ -134,14 +132,14 @@ def test_the_search_shows_the_best_so_far_and_every_rejection() -> None:
 
 def test_an_empty_search_can_be_drawn() -> None:
     assert "not measured so far" in search_chart([]).description
-    drawn(search_svg(search_chart([])))
+    drawn(search_chart([]).svg())
 
 
 def test_text_from_outside_stays_text() -> None:
     named = {**stored.shape(1, 8, HOSTILE, 1.5, (1.4, 1.6), "faster"), "dims": {HOSTILE: HOSTILE}}
     for chart in (
         shapes_drawn([{**named, "decision": HOSTILE}]),
-        drawn(search_svg(search_chart([stored.candidate(HOSTILE, HOSTILE)]))),
+        drawn(search_chart([stored.candidate(HOSTILE, HOSTILE)]).svg()),
     ):
         assert not list(chart.iter(f"{SVG}script"))
         assert any("<script>" in (node.text or "") for node in chart.iter(f"{SVG}title"))

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from kernelbench_tasks import catalog
-from services.demo import steps
-from services.demo.board import board
+from services.commands import showing
+from services.commands.showing import leaderboard
 from services.demo.cheat import cheating_candidate
 from tests.browser import stored
 from tests.services.service import ROOT, TINY_TASK, UNPARSABLE, descendants, is_alive, wait_until
@@ -75,7 +75,7 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
         stored.candidate("no", "external", screen=stored.verdict([], word="cheating", reason="Replayed.")),
     ]
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(board(candidates, candidates[0]["sha256"]))
+    console.print(leaderboard(candidates, candidates[0]["sha256"]))
     lines = [line.split("│")[1:-1] for line in console.export_text().splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in line] for line in lines]
     assert cells[0][:7] == [
@@ -93,16 +93,17 @@ def test_the_board_ranks_says_origins_plainly_and_obeys_no_control_character() -
     assert cells[4][1] == "Replayed."
 
 
-def test_a_job_that_says_nothing_is_told_of_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "SAY_EVERY_S", 0.1)
-    console = Console(width=120, record=True, file=io.StringIO())
-    now = steps._Now(console)
-    with now:
-        wait_until(
-            lambda: "choosing what to do next" in console.export_text(clear=False), 10.0, lambda: "silence"
-        )
-        now.doing = "Screening one pass: checking rows=512"
-        wait_until(lambda: now.doing in console.export_text(clear=False), 10.0, lambda: "silence")
+def test_what_is_done_now_is_told_where_nothing_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "_SAY_EVERY_S", -1.0)
+    progress = {
+        "name": "candidate.progress",
+        "data": {"phase": "screen", "label": "one pass", "text": "checking rows=512"},
+    }
+    for chatty, said in ((True, 1), (False, 0)):
+        console = Console(width=120, record=True, file=io.StringIO())
+        with showing.Following(console, chatty=chatty) as following:
+            following.tell(progress)
+        assert console.export_text().count("Screening one pass: checking rows=512") == said
 
 
 @pytest.mark.timeout(300)

@@ -55,7 +55,7 @@ def new_postgres(server_url: str) -> Iterator[Database]:
 def new_job(base: Database, folder: Path) -> str:
     """A queued job; its id."""
     with base.uncommitted() as session:
-        return submit.create_job(session, OptimizeRequest(source=TINY_TASK), Settings(data_dir=folder))
+        return submit.make_job(session, OptimizeRequest(source=TINY_TASK), Settings(data_dir=folder)).id
 
 
 @contextmanager

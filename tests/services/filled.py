@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from services.db.models import Event
 from services.db.session import Database
 from services.db.types import storable_json
-from services.jobs.store import verdict_row
-from services.jobs.submit import candidate_row
+from services.jobs.rows import candidate_row, verdict_row
 from tests.services.ranked import ended_job
 from tests.services.service import Service
 

@@ -16,12 +16,12 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from services.api.app import create_app
-from services.api.streams import Lookout
+from services.api.streams import EventStreams
 from services.db.models import Bundle, Candidate, Job, Step, Verdict
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.jobs import events
-from services.jobs.submit import candidate_row
+from services.jobs.rows import candidate_row
 from services.settings import Settings
 from services.users import keys
 from services.users.keys import NewKey
@@ -57,7 +57,9 @@ class Keyed:
         self.base: Database = self.app.state.database
         upgrade(self.base)
         self.app.state.stopping = asyncio.Event()
-        self.app.state.lookout = Lookout(self.base, self.app.state.stopping, self.settings.streams_per_key)
+        self.app.state.streams = EventStreams(
+            self.base, self.app.state.stopping, self.settings.streams_per_key
+        )
 
     def key(
         self, user: str, scope: str = "submit", *, lifetime: timedelta | None = None, **quotas: Any

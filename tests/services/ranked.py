@@ -13,8 +13,7 @@ from services.db.session import Database
 from services.db.types import storable_json
 from services.jobs import events
 from services.jobs.endings import end_job
-from services.jobs.store import verdict_row
-from services.jobs.submit import candidate_row
+from services.jobs.rows import candidate_row, verdict_row
 
 TASK = "layernorm_relu_add"
 H200 = {

@@ -1,7 +1,7 @@
 """The service with a scripted referee: everything is real except that verdicts were recorded once and take a set time.
 
 For tests of the queue, the store and the logs, where judging in earnest would only add minutes. The swap is one
-name (`services.worker.bench.Referee`), so leases, bench, agent, database and broker are those of production.
+name (`services.worker.referee_queue.Referee`), so leases, bench, agent, database and broker are those of production.
 
     python -m tests.services.scripted_service record          # records with the real referee, about five minutes
     python -m tests.services.scripted_service worker          # any command of `kernelwright`, with the scripted referee

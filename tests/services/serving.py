@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from fastapi import FastAPI
 
-from services.api.patience import patient
+from services.api.connections import limit_unread_answers, server_config
 
 
 @contextmanager
@@ -27,18 +27,9 @@ def serving(
         head_seconds: how long it waits for a request's head.
         answer_seconds: how long it waits for some of an answer to be taken.
     """
-    http = patient(head_seconds, answer_seconds)
-    config = uvicorn.Config(
-        app,
-        http=http,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        server_header=False,
-        limit_concurrency=most,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(app, head_seconds, lifespan="off", limit_concurrency=most))
     listener = socket.create_server(("127.0.0.1", 0))
+    limit_unread_answers(listener, answer_seconds)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -17,11 +17,11 @@ from services.commands.remote import pieces_of
 from services.db.models import Job
 from services.db.session import Database
 from services.errors import NotReady, Refused
-from services.jobs import batches, cancel, lease, read, submit
+from services.jobs import batches, endings, lease, read, submit
 from services.jobs.lease import Lease
 from services.jobs.requests import OptimizeRequest
+from services.jobs.rows import job_spec
 from services.jobs.store import SqlJobStore
-from services.jobs.submit import job_spec
 from services.settings import Settings
 from tests.agent.test_batch import answer_line
 from tests.agent.test_llm_proposer import DESCRIPTION, context, judged, reply, verdict
@@ -41,7 +41,7 @@ def new_job(base: Database, tmp_path: Path, folder: Path | None = None, **more: 
     body = {"source": TINY_TASK, "device": "cpu", "models": ["m"], "origins": ["llm"], "batch": True, **more}
     with base.uncommitted() as session:
         request = OptimizeRequest.model_validate(body)
-        return submit.create_job(session, request, Settings(data_dir=tmp_path), batch_folder=folder)
+        return submit.make_job(session, request, Settings(data_dir=tmp_path), batch_folder=folder).id
 
 
 def work(base: Database, job_id: str, folder: Path) -> list[str]:
@@ -152,7 +152,7 @@ def test_a_waiting_job_can_be_cancelled_and_takes_no_answers_then(base: Database
         hand_in(base, job_id, '{"custom_id": "a"}')
     work(base, job_id, tmp_path / "here")
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     assert state(base, job_id) == "cancelled"
     with pytest.raises(NotReady):
         hand_in(base, job_id, '{"custom_id": "a"}')
@@ -164,7 +164,7 @@ def test_a_job_that_was_cancelled_while_it_asked_does_not_wait(base: Database, t
         held = lease.claim(session, Job, job_id, "one", 60.0, 3)
     assert held is not None
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.write() as session:
         row = lease.locked_row(session, held)
         batches.pause(session, row, batches.with_folder(job_spec(row), tmp_path), "no answers yet")

@@ -17,13 +17,11 @@ import pytest
 from fastapi.routing import APIRoute
 from limits import parse_many
 from sqlalchemy import event, select, text, update
-from sqlalchemy.orm import Session
 
 from services.api.deps import Route, SessionDep
 from services.commands.serve import _listen
 from services.db.models import Job
 from services.db.session import Database
-from services.db.types import among
 from services.users.rates import Rates
 from tests.services.databases import fresh_database, new_job
 from tests.services.keyed import Keyed
@@ -85,30 +83,6 @@ def test_a_session_for_reading_refuses_to_write(base: Database, tmp_path: Path) 
             session.flush()
     with base.read() as session:
         assert session.scalar(select(Job.name).where(Job.id == job_id)) != "other"
-
-
-@pytest.mark.parametrize("count", [0, 1, 300])
-def test_among_many_values_by_the_index(base: Database, tmp_path: Path, count: int) -> None:
-    made = [new_job(base, tmp_path) for _ in range(3)]
-    wanted = [f"{number:026d}" for number in range(count)]
-    texts = []
-    event.listen(
-        base.engine,
-        "before_cursor_execute",
-        lambda *given: texts.append(given[2:4]) if given[2] != "BEGIN" else None,
-    )
-    with base.read() as session:
-        assert _found(session, wanted) == set()
-        assert _found(session, [*wanted, *made[:2]]) == set(made[:2])
-    assert len({statement for statement, _ in texts}) == 1
-    if base.engine.dialect.name == "sqlite":
-        with base.read() as session:
-            plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {texts[0][0]}", texts[0][1])
-            assert any("SEARCH jobs" in row[3] for row in plan)
-
-
-def _found(session: Session, ids: list[str]) -> set[str]:
-    return set(session.scalars(select(Job.id).where(among(Job.id, ids))))
 
 
 @pytest.mark.services("postgres")

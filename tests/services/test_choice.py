@@ -11,14 +11,13 @@ from rich.console import Console
 from sqlalchemy import select
 
 from services.commands import showing
-from services.dashboard import ranking, table_rows, tables
+from services.dashboard import ranking, tables
+from services.dashboard.rendering import environment
 from services.db.models import Candidate
 from services.db.session import Database
 from services.db.types import storable_json
-from services.demo.board import board
-from services.jobs import outlines, read
-from services.jobs.store import verdict_row
-from services.jobs.submit import candidate_row
+from services.jobs import read
+from services.jobs.rows import candidate_row, verdict_row
 from tests.services.databases import new_sqlite
 from tests.services.ranked import ended_job
 
@@ -59,7 +58,7 @@ def test_pages_the_demo_the_command_line_and_the_api_rank_by_what_decided(tmp_pa
     job_id, winner = job_with_a_choice(base)
     with base.read() as session:
         views = [view.model_dump(mode="json") for view in read.list_candidates(session, job_id)]
-        outlined = outlines.outlined_candidates(session, job_id)
+        outlined = read.judged_candidates(session, job_id)[0]
         first = session.scalars(select(Candidate.id).where(Candidate.sha256 == winner)).one()
         alone = read.get_candidate(session, first)
     assert alone.choice is not None and (alone.choice.place, alone.choice.why) == (1, WHY)
@@ -71,12 +70,12 @@ def test_pages_the_demo_the_command_line_and_the_api_rank_by_what_decided(tmp_pa
             (2, "library", 1.6, False),
             (3, "late", 9.0, False),
         ]
-        page = str(table_rows.ranked(rows, has_traffic=False, tickable=False))
+        page = str(environment().get_template("_parts.html").module.ranked_rows(rows, False, False))
         assert "12 of 12 validation shapes" in page and "4 of 12 validation shapes" in page
         assert WHY in page.replace("&#39;", "'") and page.count("the winner was chosen without it") == 1
         table = tables.candidates(rows)
         assert dict(zip(table.columns, table.rows[0], strict=True))["why"] == WHY
-    for drawn in (board(views, winner), showing.leaderboard(views)):
+    for drawn in (showing.leaderboard(views, winner), showing.leaderboard(views)):
         text = drawn_text(drawn)
         assert text.index("m-1 #1") < text.index("library ") < text.index("late")
         assert "1.60" in text and "1.97" not in text and WHY in text

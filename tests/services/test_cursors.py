@@ -140,11 +140,13 @@ def test_a_filter_with_a_control_character_is_refused(filled: Filled) -> None:
 
 def test_a_cursor_says_what_it_was_told() -> None:
     cursor = cursors.encode("entries", 3, 1.0 / 3, 7)
-    assert cursors.decode("entries", cursor, int, float, int) == (3, 1.0 / 3, 7)
-    for kind, types in (
-        ("boards", (int, float, int)),
-        ("entries", (int, float)),
-        ("entries", (int, int, int)),
+    assert cursors.decode(cursors.ENTRIES, cursor) == (3, 1.0 / 3, 7)
+    for other in (
+        cursors.encode("boards", "softmax", 1),
+        cursors.encode("entries", 3, 0.5),
+        cursors.encode("entries", 3, "0.5", 7),
+        cursors.encode("entries", True, 0.5, 7),
+        cursors.encode("entries", 3, float("nan"), 7),
     ):
         with pytest.raises(Refused):
-            cursors.decode(kind, cursor, *types)
+            cursors.decode(cursors.ENTRIES, other)

@@ -21,11 +21,11 @@ from services.db.models import Evaluation, Job, Worker
 from services.jobs import turns
 from services.settings import Settings
 from services.worker import health
-from services.worker.bench import Bench, Seat
 from services.worker.gpu_reading import NvmlGpu, Reading
 from services.worker.gpu_rules import KNOWN_KERNEL, RULES, findings
 from services.worker.health import DeviceHealth, try_kernel
 from services.worker.presence import Presence
+from services.worker.referee_queue import JobReferee, RefereeQueue
 from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 from tests.services.keyed import Keyed
@@ -153,8 +153,8 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
             return super().read(own=own)
 
     base = new_sqlite(tmp_path)
-    bench = Bench("cuda", tmp_path / "bench", "landlock")
-    presence = Presence(base, bench, "host/1/2")
+    referees = RefereeQueue("cuda", tmp_path / "bench", "landlock")
+    presence = Presence(base, referees, "host/1/2")
     presence._check = {"device": {"gpu_uuid": "GPU-1"}}
     gpu = Odd(WELL, replace(WELL, xids=(79,)))
     monkeypatch.setattr("services.worker.presence.NvmlGpu", lambda uuid: gpu)
@@ -166,7 +166,7 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
     finally:
         presence._stopped.set()
         watching.join()
-        bench.close()
+        referees.close()
         base.close()
 
 
@@ -176,8 +176,8 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_what_the_known_kernel_says(exit_code: int, said: str | None) -> None:
     ran = SimpleNamespace(exit_code=exit_code, status="error", stdout="Traceback\nRuntimeError: CUDA error\n")
-    seat: Any = SimpleNamespace(run_tool=lambda *_, **__: ran)
-    found = try_kernel(seat)
+    judge: Any = SimpleNamespace(run_tool=lambda *_, **__: ran)
+    found = try_kernel(judge)
     assert found is None if said is None else said in str(found)
 
 
@@ -200,8 +200,8 @@ def test_its_arithmetic_is_right_and_notices_what_is_wrong(tmp_path: Path) -> No
 
 def test_a_sick_gpu_is_told_of_on_the_page_in_readyz_and_in_metrics(tmp_path: Path) -> None:
     keyed = Keyed(tmp_path)
-    bench = Bench("cuda", tmp_path / "bench", "landlock")
-    presence = Presence(keyed.base, bench, "host/1/2")
+    referees = RefereeQueue("cuda", tmp_path / "bench", "landlock")
+    presence = Presence(keyed.base, referees, "host/1/2")
     presence._check = check_of()
     presence._checked.set()
     gpu = Replayed(replace(WELL, xids=(79,)), replace(WELL, at_s=900.0))
@@ -235,7 +235,7 @@ def test_a_sick_gpu_is_told_of_on_the_page_in_readyz_and_in_metrics(tmp_path: Pa
             row.self_check = check_of(health=[{"rule": "<script>"}, "x", {"rule": ["gpu_xid"]}])
         assert "kernelwright_device_unhealthy{" not in client.get("/metrics").text, "a row is only a claim"
     finally:
-        bench.close()
+        referees.close()
         keyed.base.close()
 
 
@@ -246,33 +246,33 @@ def test_what_runs_on_a_gpu_that_falls_sick_is_given_back_and_counts_as_no_fault
 ) -> None:
     base = new_sqlite(tmp_path)
     job_id = new_job(base, tmp_path)
-    bench = Bench("cpu", tmp_path, "landlock")
+    referees = RefereeQueue("cpu", tmp_path, "landlock")
     sick = [False]
 
-    def falls_sick(self: Seat, work: Any) -> Any:
+    def falls_sick(self: JobReferee, work: Any) -> Any:
         sick[0] = True
         while not self.stopped:
             time.sleep(0.01)
         sick[0] = not well_again
         raise RuntimeError("its referee was killed")
 
-    def as_told_to_stop(_spec: Any, _store: Any, seat: Any, *_: Any) -> JobOutcome:
+    def as_told_to_stop(_spec: Any, _store: Any, judge: Any, *_: Any) -> JobOutcome:
         with suppress(RuntimeError):
-            seat.self_check()
+            judge.self_check()
         return JobOutcome("cancelled", None, "as a job ends that asked whether it should stop")
 
     if ends == "cancelled":
         monkeypatch.setattr("services.worker.runner.run_job", as_told_to_stop)
-    bench.call = lambda seat, work: falls_sick(seat, work)  # type: ignore[method-assign]
+    referees.call = lambda judge, work: falls_sick(judge, work)  # type: ignore[method-assign]
     settings = Settings(data_dir=tmp_path)
-    runner = Runner(settings, base, bench, "one", lambda: None, lambda: sick[0])
+    runner = Runner(settings, base, referees, "one", lambda: None, lambda: sick[0])
     assert runner.work_on_next(Job)
     with base.read() as session:
         job = session.get_one(Job, job_id)
         assert (job.state, job.attempt, job.stalled_attempts, job.lease_owner) == ("queued", 1, 0, None)
         assert (job.faults, job.reason) == (0, None)
     assert turns.take(base, Job, "cpu", "another", 60.0, 3) is not None
-    bench.close()
+    referees.close()
     base.close()
 
 
@@ -281,14 +281,14 @@ def test_what_was_taken_as_the_gpu_fell_sick_waits_for_others(tmp_path: Path) ->
     base = new_sqlite(tmp_path)
     job_id = new_job(base, tmp_path)
     [evaluation_id] = queue(base, None, device="cpu")
-    bench = Bench("cpu", tmp_path, "landlock")
-    runner = Runner(Settings(data_dir=tmp_path), base, bench, "one", lambda: "Xid 79")
+    referees = RefereeQueue("cpu", tmp_path, "landlock")
+    runner = Runner(Settings(data_dir=tmp_path), base, referees, "one", lambda: "Xid 79")
     for model in (Job, Evaluation):
         assert runner.work_on_next(model)
     with base.read() as session:
         for row in (session.get_one(Job, job_id), session.get_one(Evaluation, evaluation_id)):
             assert (row.state, row.stalled_attempts, row.faults, row.lease_owner) == ("queued", 0, 0, None)
-    bench.close()
+    referees.close()
     base.close()
 
 
@@ -298,19 +298,19 @@ def test_a_sandbox_that_ends_before_its_worker_does_fails_nothing(
 ) -> None:
     base = new_sqlite(tmp_path)
     row_id = new_job(base, tmp_path) if model is Job else queue(base, None)[0]
-    bench = Bench("cpu", tmp_path, "landlock")
-    runner = Runner(Settings(data_dir=tmp_path), base, bench, "one", lambda: None)
+    referees = RefereeQueue("cpu", tmp_path, "landlock")
+    runner = Runner(Settings(data_dir=tmp_path), base, referees, "one", lambda: None)
 
     def stopped(*_: Any, **__: Any) -> Any:
         runner.stopping.set()
         raise SandboxUnavailable("the fork server is gone")
 
     monkeypatch.setattr("services.worker.runner.run_job", stopped)
-    monkeypatch.setattr(Seat, "evaluate", stopped)
+    monkeypatch.setattr(JobReferee, "evaluate", stopped)
     assert runner.work_on_next(model)
     with base.read() as session:
         assert session.get_one(model, row_id).state == "queued"
-    bench.close()
+    referees.close()
     base.close()
 
 

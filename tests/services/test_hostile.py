@@ -13,8 +13,8 @@
 | CSRF | `test_logins.test_no_form_of_another_site_changes_anything`, `test_bad_input.test_a_web_page_of_another_origin_...` |
 | another user's ids | `test_private.py`; idempotency keys here |
 | SQL in a cursor | `test_cursors.test_what_is_no_cursor_gets_422_on_every_list` |
-| slow heads and bodies | `test_patience.py` |
-| a flood of requests, connections, waits, streams | `test_rates.py`, `test_patience.py` |
+| slow heads and bodies | `test_connections.py` |
+| a flood of requests, connections, waits, streams | `test_rates.py`, `test_connections.py` |
 | everything else that the document allows | `test_contract.py` |
 """
 
@@ -38,7 +38,7 @@ from sqlalchemy.exc import IntegrityError
 from services.dashboard import listing
 from services.db.models import IdempotencyKey, Job, utc_now
 from services.jobs import read
-from services.jobs.submit import candidate_row
+from services.jobs.rows import candidate_row
 from services.users import keys, logins
 from tests.services.keyed import Keyed, submit
 from tests.services.service import TINY_TASK

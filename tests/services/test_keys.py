@@ -16,7 +16,7 @@ from limits import parse_many
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from services.api import gate
+from services.api import authentication
 from services.cli import app
 from services.db.models import ApiKey, AuditEntry, Base, LoginSession, utc_now
 from services.errors import Conflict, Refused
@@ -313,7 +313,7 @@ def test_a_flood_of_refused_requests_does_not_fill_the_log(
     for _ in range(40):
         assert client.get("/jobs").status_code == 401
     assert len(log(keyed)) == 20
-    monkeypatch.setattr(gate, "_REFUSALS_NOTED_IN_ALL", parse_many("30/hour"))
+    monkeypatch.setattr(authentication, "_REFUSALS_NOTED_IN_ALL", parse_many("30/hour"))
     for number in range(50):
         keyed.client(address=f"10.0.0.{number}").get("/jobs")
     assert len(log(keyed)) == 50, "of all addresses together, too"

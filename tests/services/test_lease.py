@@ -23,16 +23,16 @@ from services.db.models import Base, Evaluation, Event, Job
 from services.db.session import Database
 from services.db.upgrade import upgrade
 from services.errors import LeaseLost
-from services.jobs import cancel, lease, read, submit
+from services.jobs import endings, lease, read, submit
 from services.jobs.endings import end_evaluation
 from services.jobs.lease import Lease
 from services.jobs.requests import CandidateRequest
 from services.jobs.store import SqlJobStore
 from services.settings import Settings
 from services.worker.app import make_celery
-from services.worker.bench import Bench
 from services.worker.dispatch import Dispatcher
 from services.worker.identity import is_known_dead, own_identity
+from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from tests.services.databases import new_job, new_sqlite
 
@@ -304,7 +304,7 @@ def test_a_running_job_whose_worker_is_dead_can_be_cancelled(base: Database, tmp
     job_id = new_job(base, tmp_path)
     taken(base, job_id, seconds=0.0)
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.read() as session:
         assert read.get_job(session, job_id).state == "cancelling"
     Dispatcher(base, make_celery("memory://"), ATTEMPTS).look()
@@ -318,7 +318,7 @@ def test_a_job_that_is_given_back_while_it_is_being_cancelled_is_cancelled(
     job_id = new_job(base, tmp_path)
     held = taken(base, job_id)
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.write() as session:
         lease.release(session, held)
     assert claim(base, job_id) is None
@@ -341,7 +341,7 @@ def test_cancelling_a_job_stops_the_evaluations_of_candidates_added_by_hand(
         held = lease.claim(session, Evaluation, running, "two", 60.0, ATTEMPTS)
     assert held is not None
     with base.uncommitted() as session:
-        cancel.request_cancel(session, job_id)
+        endings.cancel_job(session, job_id)
     with base.read() as session:
         assert lease.wanted(session, held) == "cancelled", "its worker's watch stops it"
         assert session.get_one(Evaluation, waiting).state == "cancelled"
@@ -381,7 +381,7 @@ def test_an_outcome_with_its_bundle_is_stored_whole(base: Database, tmp_path: Pa
     path = tmp_path / "tiny.zip"
     path.write_bytes(bytes(range(256)) * 100)
     runner = Runner(
-        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+        Settings(data_dir=tmp_path), base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None
     )
     runner.finish_job(
         held, JobOutcome("succeeded", "accepted", "fine", "0" * 64, path, {"geomean_speedup": 1.5})

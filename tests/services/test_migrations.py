@@ -15,7 +15,7 @@ from sqlalchemy import inspect, select, text
 from services.db.models import Evaluation, Job, Verdict
 from services.db.session import Database
 from services.db.upgrade import alembic_config, upgrade
-from services.jobs import outlines, read, turns
+from services.jobs import read, turns
 from services.leaderboard import reading
 from services.users import keys
 from tests.services.databases import BOTH_DATABASES, empty_postgres, fresh_database
@@ -166,7 +166,7 @@ def test_the_leaderboard_comes_and_goes_around_what_is_stored(
             view = read.get_job(session, job_id)
             assert view.counts.candidates == 2
             assert view.winner is not None
-            first, second = outlines.outlined_candidates(session, job_id)
+            first, second = read.judged_candidates(session, job_id)[0]
             assert (first["lines"], first["source"] is not None) == (None, True)
             assert second["held_out"]["summary"]["geomean_speedup"] == 1.5
             assert reading.place_of(session, job).reason == "it ended before this service kept a leaderboard"

@@ -14,8 +14,8 @@ from evaluator.folders import default_work_dir
 from evaluator.profiling import ceilings
 from services.dashboard.ranking import leaderboard
 from services.db.models import Worker
-from services.worker.bench import Bench
 from services.worker.presence import Presence
+from services.worker.referee_queue import RefereeQueue
 from tests.services.databases import new_sqlite
 
 HERE = {"device": "cuda", "device_name": "NVIDIA H200", "driver": "580"}
@@ -61,8 +61,8 @@ def test_a_worker_that_reaches_something_else_than_its_type_is_refused(
     }
     with base.write() as session:
         session.add(Worker(id="another", device="cpu", tier="landlock", self_check=other, seen_at=4e9))
-    bench = Bench("cpu", tmp_path / "bench", "landlock")
-    presence = Presence(base, bench, "me")
+    queue = RefereeQueue("cpu", tmp_path / "bench", "landlock")
+    presence = Presence(base, queue, "me")
     try:
         problem = presence._check_once()
         if not refused:
@@ -76,7 +76,7 @@ def test_a_worker_that_reaches_something_else_than_its_type_is_refused(
             row.problem = "not believed"
         assert presence._check_once() is None
     finally:
-        left = bench._referee
-        bench.close()
+        left = queue._referee
+        queue.close()
         if left is not None:
             left.close()

@@ -56,7 +56,7 @@ def test_none_go_where_all_are_kept(base: Database) -> None:
 
 def test_a_service_purges_by_itself(base: Database) -> None:
     dispatcher = Dispatcher(base, make_celery("memory://"), 3, Settings().audit_days)
-    dispatcher.start(queue_is_new=False)
+    dispatcher.start()
     try:
         wait_until(lambda: "audit purged" in actions(base), 10, lambda: str(actions(base)))
     finally:

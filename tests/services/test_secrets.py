@@ -141,7 +141,7 @@ def test_no_row_of_the_database_holds_the_key(base: Database, tmp_path: Path) ->
     request = OptimizeRequest.model_validate({"source": TINY_TASK, "models": ["m"], "origins": ["llm"]})
     with base.uncommitted() as session:
         settings = Settings(data_dir=tmp_path, llm_base_url="http://127.0.0.1:1/v1")
-        job_id = submit.create_job(session, request, settings)
+        job_id = submit.make_job(session, request, settings).id
     with base.write() as session:
         held = lease.claim(session, Job, job_id, "one", 60.0, 3)
     assert held is not None
@@ -172,7 +172,9 @@ def test_a_prompt_that_would_hold_the_key_is_masked_where_it_is_sent_and_stored(
 def test_answers_of_a_batch_that_hold_the_key_are_masked(base: Database, tmp_path: Path) -> None:
     body = {"source": TINY_TASK, "models": ["m"], "origins": ["llm"], "batch": True}
     with base.uncommitted() as session:
-        job_id = submit.create_job(session, OptimizeRequest.model_validate(body), Settings(data_dir=tmp_path))
+        job_id = submit.make_job(
+            session, OptimizeRequest.model_validate(body), Settings(data_dir=tmp_path)
+        ).id
     with base.write() as session:
         row = session.get_one(Job, job_id)
         row.state = "waiting"
@@ -190,5 +192,5 @@ def test_the_check_would_see_a_key(base: Database, tmp_path: Path) -> None:
     (tmp_path / "a file").write_text(f"x{KEY}x")
     with base.uncommitted() as session:
         request = OptimizeRequest.model_validate({"source": TINY_TASK, "name": KEY, "origins": ["compiler"]})
-        submit.create_job(session, request, Settings(data_dir=tmp_path))
+        submit.make_job(session, request, Settings(data_dir=tmp_path))
     assert all(one() for one in see)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import FastAPI, Response
 
-from services.api.patience import PatientProtocol
+from services.api.connections import HeadTimeoutProtocol
 from services.db.models import Event
 from tests.services.keyed import Keyed, submit
 from tests.services.serving import serving
@@ -61,13 +61,13 @@ def test_an_answer_that_nobody_reads_costs_no_connection(
     large: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[float] = []
-    end = PatientProtocol.connection_lost
+    end = HeadTimeoutProtocol.connection_lost
 
-    def ended(self: PatientProtocol, exc: Exception | None) -> None:
+    def ended(self: HeadTimeoutProtocol, exc: Exception | None) -> None:
         lost.append(time.monotonic())
         end(self, exc)
 
-    monkeypatch.setattr(PatientProtocol, "connection_lost", ended)
+    monkeypatch.setattr(HeadTimeoutProtocol, "connection_lost", ended)
     with serving(large, answer_seconds=_PATIENCE_S) as url, _asked(url, "/") as client:
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
         deadline = time.monotonic() + _SOON_S
@@ -96,15 +96,15 @@ def test_a_stream_that_nobody_reads_gives_its_place_back(tmp_path: Path) -> None
             Event(job_id=job_id, name="candidate.proposed", data={"label": "a" * 60_000}) for _ in range(200)
         )
     path, accept = f"/jobs/{job_id}/events", "Accept: text/event-stream"
-    lookout = keyed.app.state.lookout
+    streams = keyed.app.state.streams
     with serving(keyed.app, answer_seconds=_PATIENCE_S) as url:
         with _asked(url, path, accept) as client:
             assert client.recv(1000).startswith(b"HTTP/1.1 200")
             deadline = time.monotonic() + _SOON_S
-            while not lookout.is_full("127.0.0.1"):  # the head of an answer is sent before its body is begun
+            while not streams.is_full("127.0.0.1"):  # the head of an answer is sent before its body is begun
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-            while lookout.is_full("127.0.0.1"):
+            while streams.is_full("127.0.0.1"):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert _rest(client) < 11_000_000

@@ -18,8 +18,8 @@ from services.errors import Refused
 from services.jobs import lease, read, submit
 from services.jobs.lease import Lease
 from services.jobs.requests import OptimizeRequest
+from services.jobs.rows import job_spec
 from services.jobs.store import SqlJobStore
-from services.jobs.submit import job_spec
 from services.settings import Settings, get_settings
 from tests.agent.chat_server import chat_server
 from tests.agent.test_llm_proposer import DESCRIPTION, context, judged, reply, verdict
@@ -46,7 +46,7 @@ def request(**more: object) -> OptimizeRequest:
 
 def new_job(base: Database, chosen: Settings, **more: object) -> str:
     with base.uncommitted() as session:
-        return submit.create_job(session, request(**more), chosen)
+        return submit.make_job(session, request(**more), chosen).id
 
 
 def work(base: Database, job_id: str, base_url: str) -> None:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
-import pytest
 from sqlalchemy import func, select
 
-from services.api import streams
-from services.api.routes import events as event_routes
 from services.api.streams import ASK_EACH_EVERY_S
 from services.db.models import Event, Job
-from services.db.session import Database
 from services.jobs import events
 from services.jobs.endings import end_job
-from tests.services.databases import new_job, new_sqlite
+from tests.services.databases import new_job
 from tests.services.filled import Filled
 
 STREAMS = 40
@@ -121,53 +114,3 @@ def test_an_event_reaches_a_stream_within_a_second(filled: Filled, tmp_path: Pat
         assert event["data"]["number"] == number
     assert min(waits) < 1.0
     stream.close()
-
-
-def test_where_nothing_happens_one_looks_less_often_and_still_sees_what_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "IDLE_AFTER_S", 0.3)
-    monkeypatch.setattr(streams, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(streams, "IDLE_LOOK_EVERY_S", 0.5)
-    base = new_sqlite(tmp_path)
-    job_id = new_job(base, tmp_path)
-    looks: list[float] = []
-    changed = streams._changed
-
-    def counted(database: Database, since: int) -> tuple[int, list[str]]:
-        looks.append(time.monotonic())
-        return changed(database, since)
-
-    monkeypatch.setattr(streams, "_changed", counted)
-
-    async def story() -> None:
-        lookout = streams.Lookout(base, asyncio.Event())
-        with lookout.watching(job_id, 10**6) as watcher:
-            await asyncio.sleep(1.5)
-            idle = [late - early for early, late in itertools.pairwise(looks)]
-            assert min(idle) < 0.3 <= 0.5 <= idle[-1]
-            with base.write() as session:
-                events.lock_job(session, job_id)
-                events.append(session, job_id, "told", {})
-            await asyncio.wait_for(watcher.woken.wait(), 5)
-            count = len(looks)
-            await asyncio.sleep(0.2)
-            assert len(looks) >= count + 2, "it goes back to looking often"
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(story())).result()
-    base.close()
-
-
-def test_streams_wake_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = random.Random(1)
-    opened = [1000 + drawn.random() * 60 for _ in range(500)]
-    dues = []
-    for now in opened:
-        monkeypatch.setattr(event_routes, "time", SimpleNamespace(monotonic=lambda now=now: now))
-        for seconds in (0.1, 2.5, 25.0):
-            due = event_routes._tick_after(seconds)
-            assert now + seconds / 2 <= due <= now + seconds
-            assert due > now + seconds - 0.5 or seconds < 1
-        dues.append(due)
-    assert len(set(dues)) <= 122, "two instants a second, of five hundred"

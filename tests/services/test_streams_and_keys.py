@@ -11,7 +11,7 @@ import pytest
 
 from services.api import streams
 from services.api.routes import events as event_routes
-from services.api.streams import Lookout
+from services.api.streams import EventStreams
 from services.jobs import events
 from services.users import keys
 from tests.services.keyed import Keyed, submit
@@ -36,8 +36,8 @@ def test_an_open_stream_ends_when_its_key_does(keyed: Keyed, monkeypatch: pytest
     async def read_on(key_id: str, job_id: str, seconds: float, *, busy: bool) -> bool:
         """Whether the stream ends by itself; `busy`: something new has happened whenever it looks."""
         stopping = asyncio.Event()
-        lookout = Lookout(keyed.base, stopping)
-        stream = event_routes._stream(keyed.base, key_id, job_id, 0, lookout, stopping)
+        watched = EventStreams(keyed.base, stopping)
+        stream = event_routes._stream(keyed.base, key_id, job_id, 0, watched, stopping)
         try:
             async with asyncio.timeout(seconds):
                 async for _ in stream:
@@ -83,10 +83,10 @@ def test_idle_streams_ask_for_their_key_together_and_not_for_events(
 
     async def idle() -> None:
         stopping = asyncio.Event()
-        lookout = Lookout(keyed.base, stopping)
+        watched = EventStreams(keyed.base, stopping)
 
         async def read() -> None:
-            async for _ in event_routes._stream(keyed.base, made.row.id, job_id, 0, lookout, stopping):
+            async for _ in event_routes._stream(keyed.base, made.row.id, job_id, 0, watched, stopping):
                 pass
 
         reading = [asyncio.create_task(read()) for _ in range(count)]

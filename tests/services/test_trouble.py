@@ -24,7 +24,7 @@ from services.db.models import Job
 from services.db.trouble import database_problem, folder_problem, trouble
 from services.observing.logs import dress
 from services.settings import Settings
-from services.worker.bench import Bench
+from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from tests.agent.scripted_referee import ScriptedReferee
 from tests.agent.test_turns import SPEC, Lines, accepted, run
@@ -163,7 +163,7 @@ def test_a_job_waits_for_room_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     base = new_sqlite(tmp_path)
     job_id = new_job(base, tmp_path)
     runner = Runner(
-        Settings(data_dir=tmp_path), base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None
+        Settings(data_dir=tmp_path), base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None
     )
     tries, looks = [], iter([*["full"] * 3, None])
 

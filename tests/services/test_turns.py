@@ -20,7 +20,7 @@ from services.db.session import Database
 from services.jobs import lease, turns
 from services.jobs.lease import Lease
 from services.jobs.requests import MOST_PRIORITY, OWN_PRIORITY, TaskRequest
-from services.jobs.submit import create_look
+from services.jobs.submit import make_look
 from services.settings import Settings
 from services.worker.slots import SLOTS, Slots
 from tests.services.databases import BOTH_DATABASES, fresh_database, new_sqlite
@@ -241,7 +241,7 @@ def test_a_greater_priority_takes_an_admins_key(tmp_path: Path) -> None:
         with keyed.base.uncommitted() as session:
             [row] = session.scalars(select(Evaluation).where(Evaluation.job_id == made["id"]))
             assert row.priority == 3, "a job's candidate is as urgent as the job"
-            look = create_look(session, TaskRequest(task="softmax"), Settings(data_dir=tmp_path))
+            look = make_look(session, TaskRequest(task="softmax"), Settings(data_dir=tmp_path)).id
             assert session.get_one(Evaluation, look).priority == OWN_PRIORITY
     finally:
         keyed.base.close()

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from services.api.deps import DatabaseDep, IdempotencyKey, SettingsDep
 from services.db.models import FINAL_STATES
 from services.db.session import Database
-from services.jobs import cancel, read, submit
+from services.jobs import endings, read, submit
 from services.jobs.requests import EvaluateRequest
 from services.jobs.views import EvaluationView
 from services.settings import Settings
@@ -75,7 +75,7 @@ def get_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
 def cancel_evaluation(evaluation_id: str, database: DatabaseDep) -> EvaluationView:
     """Stop an evaluation that nobody waits for any more; asking twice, or asking one that has ended, changes nothing."""
     with database.uncommitted() as session:
-        cancel.request_cancel_evaluation(session, evaluation_id)
+        endings.cancel_evaluation(session, evaluation_id)
         return read.get_evaluation(session, evaluation_id)
 
 
@@ -91,7 +91,7 @@ async def _judged(database: Database, view: EvaluationView, seconds: float) -> E
 
 def _create(database: Database, body: EvaluateRequest, settings: Settings, key: str | None) -> EvaluationView:
     with database.uncommitted() as session:
-        made_id = submit.create_evaluation(session, body, settings, key)
+        made_id = submit.make_evaluation(session, body, settings, key)
         return read.get_evaluation(session, made_id)
 
 

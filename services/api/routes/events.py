@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from services.api.deps import CallerDep, DatabaseDep
-from services.api.streams import Lookout, Watcher
+from services.api.streams import EventStreams, Watcher
 from services.db.session import Database
 from services.errors import FieldError, Refused
 from services.jobs import read
@@ -27,8 +26,7 @@ router = APIRouter(tags=["jobs"])
 _log = logging.getLogger(__name__)
 _PING_EVERY_S = 25.0
 _RECONNECT_AFTER_MS = 1000
-_KEY_ASKED_EVERY_S = 2.5  # and the look-out keeps an answer as long: within 5 s the stream has ended
-_TICK_S = 0.5
+_KEY_ASKED_EVERY_S = 2.5  # an answer is kept as long: within 5 s the stream has ended
 _MOST_AT_ONCE = 500
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -59,12 +57,12 @@ async def list_events(
     if settled and not found:
         return Response(status_code=204)
     stopping: asyncio.Event = request.app.state.stopping
-    lookout: Lookout = request.app.state.lookout
+    streams: EventStreams = request.app.state.streams
     whose = caller.key_id or household(caller.address or "")
-    if lookout.is_full(whose):
+    if streams.is_full(whose):
         raise HTTPException(429, "too many event streams are open; close some, or ask for events as a list")
     return EventSourceResponse(
-        _stream(database, caller.key_id, job_id, seen, lookout, stopping, whose),
+        _stream(database, caller.key_id, job_id, seen, streams, stopping, whose),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
@@ -94,19 +92,19 @@ async def _stream(
     key_id: str | None,
     job_id: str,
     seen: int,
-    lookout: Lookout,
+    streams: EventStreams,
     stopping: asyncio.Event,
     whose: str = "",
 ) -> AsyncIterator[bytes]:
-    say_at, ask_at = _tick_after(_PING_EVERY_S), _tick_after(_KEY_ASKED_EVERY_S)
+    say_at, ask_at = time.monotonic() + _PING_EVERY_S, time.monotonic() + _KEY_ASKED_EVERY_S
     looks = True
-    with lookout.watching(job_id, seen, whose) as watcher:
+    with streams.watching(job_id, seen, whose) as watcher:
         yield f"retry: {_RECONNECT_AFTER_MS}\n\n".encode()
         while not stopping.is_set():
             if key_id is not None and time.monotonic() >= ask_at:
-                ask_at = _tick_after(_KEY_ASKED_EVERY_S)
-                if not await lookout.key_is_valid(key_id):
-                    return  # revoked or expired meanwhile; whoever reconnects is told at the gate
+                ask_at = time.monotonic() + _KEY_ASKED_EVERY_S
+                if not await streams.key_is_valid(key_id):
+                    return  # revoked or expired meanwhile
             if looks:
                 watcher.woken.clear()  # first: what comes while this looks wakes it again
                 try:
@@ -118,25 +116,16 @@ async def _stream(
                     yield format_sse_event(
                         data_str=event.model_dump_json(), event=event.name, id=str(event.id)
                     )
-                    watcher.seen, say_at = event.id, _tick_after(_PING_EVERY_S)
+                    watcher.seen, say_at = event.id, time.monotonic() + _PING_EVERY_S
                 if settled and not found:
                     return
                 if found:
                     continue
             if time.monotonic() >= say_at:
                 yield KEEPALIVE_COMMENT
-                say_at = _tick_after(_PING_EVERY_S)
+                say_at = time.monotonic() + _PING_EVERY_S
             due = say_at if key_id is None else min(say_at, ask_at)
             looks = await _woken(watcher, max(0.0, due - time.monotonic()))
-
-
-def _tick_after(seconds: float) -> float:
-    """That long from now or a little less, by the monotonic clock, at an instant at which other streams wake, too.
-
-    Five hundred that each woke at a time of their own would wake the process twenty times a second for nothing.
-    """
-    now = time.monotonic()
-    return max(math.floor((now + seconds) / _TICK_S) * _TICK_S, now + seconds / 2)
 
 
 async def _woken(watcher: Watcher, seconds: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from services.api.deps import After, IdempotencyKey, Limit, Route, SessionDep, SettingsDep
-from services.jobs import batches, cancel, read, submit
+from services.jobs import batches, endings, read, submit
 from services.jobs.requests import BatchAnswers, CandidateRequest, OptimizeRequest
 from services.jobs.views import CandidateView, JobView, Page, page, page_of
 
@@ -46,7 +46,7 @@ def get_job(job_id: str, session: SessionDep) -> JobView:
 @router.post("/jobs/{job_id}/cancel", status_code=202)
 def cancel_job(job_id: str, session: SessionDep) -> JobView:
     """Stop a job; asking twice, or asking one that has ended, changes nothing."""
-    cancel.request_cancel(session, job_id)
+    endings.cancel_job(session, job_id)
     return read.get_job(session, job_id)
 
 

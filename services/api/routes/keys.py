@@ -1,15 +1,24 @@
-"""Keys, for whoever has one of scope admin. The first key is made on the service's machine, by `kernelwright keys create`."""
+"""Keys and the audit log, for callers of scope admin. The first key is made on the service's machine, by `kernelwright keys create`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from services.api.deps import AdminDep, Route, SessionDep, refuse_first_key
-from services.jobs.views import Page
-from services.users import giving, keys
-from services.users.views import KeyRequest, KeyView, NewKeyView, RotateRequest, key_view, new_key_view
+from services.api.deps import AdminDep, Limit, Route, SessionDep, refuse_first_key
+from services.jobs.views import Page, page, page_of
+from services.users import audit, key_management, keys
+from services.users.views import (
+    AuditView,
+    KeyRequest,
+    KeyView,
+    NewKeyView,
+    RotateRequest,
+    audit_view,
+    key_view,
+    new_key_view,
+)
 
 router = APIRouter(route_class=Route, tags=["keys"])
 KeyId = Annotated[str, Path(max_length=64, description="id or prefix of a key")]
@@ -20,7 +29,9 @@ _SECRET = {"Cache-Control": "no-store"}
 def make_key(body: KeyRequest, response: Response, session: SessionDep, caller: AdminDep) -> NewKeyView:
     """Make a key. Its text is in this answer and nowhere else."""
     refuse_first_key(caller)
-    made = giving.give_key(session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas)
+    made = key_management.give_key(
+        session, caller, body.user, body.name, body.scope, body.expires_days, body.quotas
+    )
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -29,13 +40,7 @@ def make_key(body: KeyRequest, response: Response, session: SessionDep, caller: 
 @router.get("/keys")
 def list_keys(session: SessionDep, caller: AdminDep) -> Page[KeyView]:
     """All keys, newest first, without their secrets."""
-    found = [key_view(row, user) for row, user in keys.list_keys(session)]
-    return Page(
-        data=found,
-        has_more=False,
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
-    )
+    return page([key_view(row, user) for row, user in keys.list_keys(session)], more=False)
 
 
 @router.get("/keys/{key_id}")
@@ -49,7 +54,7 @@ def rotate_key(
     key_id: KeyId, body: RotateRequest, response: Response, session: SessionDep, caller: AdminDep
 ) -> NewKeyView:
     """Make a key in the place of another, which stays valid for a while. Its text is in this answer and nowhere else."""
-    made = giving.rotate_key(session, caller, key_id, body.grace_hours)
+    made = key_management.rotate_key(session, caller, key_id, body.grace_hours)
     session.commit()
     response.headers.update({"Location": f"/keys/{made.row.id}", **_SECRET})
     return new_key_view(made)
@@ -58,6 +63,19 @@ def rotate_key(
 @router.delete("/keys/{key_id}")
 def revoke_key(key_id: KeyId, session: SessionDep, caller: AdminDep) -> KeyView:
     """End a key at once and for good, with the logins made with it; again changes nothing."""
-    row, user = giving.revoke_key(session, caller, key_id)
+    row, user = key_management.revoke_key(session, caller, key_id)
     session.commit()
     return key_view(row, user)
+
+
+@router.get("/audit")
+def list_audit(
+    session: SessionDep,
+    caller: AdminDep,
+    limit: Limit = 50,
+    after: Annotated[
+        int | None, Query(ge=1, le=2**62, description="id of the last entry already seen")
+    ] = None,
+) -> Page[AuditView]:
+    """Who did what when, newest first."""
+    return page_of([audit_view(row) for row in audit.list_entries(session, limit + 1, after)], limit)

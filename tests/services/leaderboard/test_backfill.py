@@ -16,7 +16,7 @@ from services.db.models import Job, Leaderboard, LeaderboardEntry, LeaderboardFi
 from services.db.session import Database, database
 from services.db.upgrade import upgrade
 from services.leaderboard import reading
-from services.leaderboard.backfill import backfill
+from services.leaderboard.recording import backfill
 from services.settings import get_settings
 from tests.services.databases import BOTH_DATABASES, fresh_database
 from tests.services.ranked import TASK, ended_job

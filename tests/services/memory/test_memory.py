@@ -21,11 +21,12 @@ from services.db.models import Candidate, Job, MemoryEntry, Step, Verdict
 from services.db.session import Database
 from services.jobs import lease, submit
 from services.jobs.requests import CandidateRequest, OptimizeRequest
+from services.jobs.rows import candidate_row
 from services.memory.ownership import ONE_USER, SHARED, readable_owners
 from services.memory.remembering import remember_job
 from services.memory.store import SqlMemory
 from services.settings import Settings
-from services.worker.bench import Bench
+from services.worker.referee_queue import RefereeQueue
 from services.worker.runner import Runner
 from tests.services.databases import new_sqlite
 
@@ -47,13 +48,13 @@ def ended_job(base: Database, folder: Path, origin: str = "llm", **request: Any)
     """A job whose model proposed a slow, a fast and a wrong candidate, each of which quotes its task."""
     with base.uncommitted() as session:
         asked = OptimizeRequest.model_validate({"source": TASK, "name": PRIVATE, **request})
-        job_id = submit.create_job(session, asked, Settings(data_dir=folder))
+        job_id = submit.make_job(session, asked, Settings(data_dir=folder)).id
     with base.write() as session:
         words = {"slow": ("accepted", 0.8), "fast": ("accepted", 2.0), "wrong": ("incorrect", None)}
         for name, (word, speed) in words.items():
             source = f"# {name} of {job_id}, after {PRIVATE if 'source' in request else 'softmax'}\n"
             sha256 = sha256_of(source)
-            session.add(submit.candidate_row(job_id, sha256, origin, PRIVATE, source, note=PRIVATE))
+            session.add(candidate_row(job_id, sha256, origin, PRIVATE, source, note=PRIVATE))
             body = {
                 "verdict": word,
                 "reason": PRIVATE,
@@ -251,7 +252,7 @@ def test_a_broken_memory_costs_a_job_nothing_else(base: Database, tmp_path: Path
 def test_the_worker_remembers_a_job_when_it_ends(base: Database, tmp_path: Path, one_user: bool) -> None:
     shared, private = ended_job(base, tmp_path), ended_job(base, tmp_path, source=OWN_TASK)
     settings = Settings(data_dir=tmp_path, one_user=one_user)
-    runner = Runner(settings, base, Bench("cpu", tmp_path, "landlock"), "one", lambda: None)
+    runner = Runner(settings, base, RefereeQueue("cpu", tmp_path, "landlock"), "one", lambda: None)
     for job_id in (shared, private):
         with base.write() as session:
             held = lease.claim(session, Job, job_id, "one", 60.0, 3)

@@ -1,11 +1,12 @@
-"""The door, before anybody is asked for a key: by which name one may knock, from which page, and how large a parcel may be.
+"""Checks before authentication: under which host name a request comes, and from which site's page.
 
 A service on the loopback address is reachable from every web page that the same person has open, in two ways:
 
 - *Cross-site requests.* A page may POST anywhere. Browsers say where a request comes from (`Sec-Fetch-Site`, `Origin`);
   a request that changes something and comes from another origin is refused. Programs send neither header.
 - *DNS rebinding.* A page at evil.example may point its own name to 127.0.0.1 and then is "same origin". Its requests
-  carry that name as `Host`; only names that are this service's own are served. An address in digits cannot be rebound.
+  carry that name as `Host`; only names of this service are served. An IP address cannot be rebound, so that every one is
+  served, which Starlette's `TrustedHostMiddleware` cannot express.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.api.patience import timed
+from services.api.connections import with_body_timeout
 from services.api.problems import problem, too_large
 
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OWN_SITE = ("same-origin", "none")  # "none" is a person typing an address
-_DIGITS = 20  # of a length; Python reads no number of thousands
-# For every answer that has no word of its own on it: what one user may see stays in no cache, and whatever a browser is made
-# to show of it loads and runs nothing, in nobody's frame.
+# Set on every answer that does not set them itself: no cache keeps it, and a browser that shows it loads and runs nothing.
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -32,14 +31,14 @@ _HEADERS = {
 }
 
 
-class Guard:
-    """ASGI middleware, before the gate.
+class HostCheck:
+    """ASGI middleware; it also limits how long a body may take and sets the headers of `_HEADERS`.
 
     Args:
-        app: what it guards.
-        allowed_hosts: names, besides localhost and addresses in digits, under which the service may be called.
-        max_body_bytes: larger announced bodies are refused before they are read (unannounced ones: by FastAPI).
-        body_seconds: how long a body may take to come.
+        app: the application behind it.
+        allowed_hosts: host names, besides localhost and IP addresses, that are served.
+        max_body_bytes: larger announced bodies are refused before they are read (others are refused by FastAPI).
+        body_seconds: how long a request's body may take.
     """
 
     def __init__(
@@ -56,50 +55,43 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._why_refused(scope["method"], headers)
+        refusal = self._refusal(scope["method"], headers)
         if refusal is not None:
             await problem(403, refusal)(scope, receive, send)
             return
         length = headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > _DIGITS or int(length) > self._max_body_bytes):
+        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
             await too_large(self._max_body_bytes)(scope, receive, send)
             return
 
-        async def send_hardened(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                answered = MutableHeaders(scope=message)
+                headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    answered.setdefault(name, value)
+                    headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, timed(receive, self._body_seconds), send_hardened)
+        await self._app(scope, with_body_timeout(receive, self._body_seconds), send_with_headers)
 
-    def _why_refused(self, method: str, headers: Headers) -> str | None:
+    def _refusal(self, method: str, headers: Headers) -> str | None:
         host = headers.get("host", "")
-        if not self._is_ours(host):
+        if not self._is_served(host):
             return (
                 "this service does not answer to that Host name; "
                 "KERNELWRIGHT_ALLOWED_HOSTS lists names besides localhost"
             )
-        if method in _SAFE_METHODS:
+        if method in SAFE_METHODS:
             return None
-        site = headers.get("sec-fetch-site")
-        if site is not None and site not in _OWN_SITE:
+        if headers.get("sec-fetch-site", "none") not in _OWN_SITE:
             return "requests from pages of other sites are refused"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return "requests from pages of other origins are refused"
         return None
 
-    def _is_ours(self, host: str) -> bool:
+    def _is_served(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            return name in self._allowed_hosts or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
-        if name in self._allowed_hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True

@@ -14,7 +14,7 @@ from rich.console import Console
 from services.commands import remote
 from services.commands.showing import event_line
 from services.commands.working import end
-from services.dashboard import story, words
+from services.dashboard import event_text, words
 from services.jobs.views import JobView
 
 FIRST = {
@@ -26,20 +26,19 @@ NONE = "no improvement: optimized.py (a kernel, origin llm): 0.46x [0.18, 0.92] 
 def test_the_first_accepted_candidate_is_told_with_its_seconds_and_as_provisional() -> None:
     line = event_line({"name": "portfolio.changed", "data": FIRST})
     assert line is not None
-    assert line.plain == (
-        "first accepted candidate: a kernel (llm) 1.23x after 42 s, provisional: not validated yet"
-    )
-    said = story.say("portfolio.changed", FIRST)
+    told = "First accepted candidate: a kernel: LLM · 1.23× · after 42 s · provisional: not validated yet"
+    assert line.plain == told
+    said = event_text.say("portfolio.changed", FIRST)
     assert said.what == "First accepted candidate: a kernel"
     assert "after 42 s" in said.detail and "provisional" in said.detail
     validated = FIRST | {"provisional": False}
     line = event_line({"name": "portfolio.changed", "data": validated})
-    assert line is not None and line.plain == "best so far: a kernel (llm) 1.23x after 42 s"
-    assert story.say("portfolio.changed", validated).what == "New best: a kernel"
+    assert line is not None and line.plain == "New best: a kernel: LLM · 1.23×"
+    assert event_text.say("portfolio.changed", validated).what == "New best: a kernel"
 
 
 def test_no_improvement_is_one_plain_sentence_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    said = story.say("job.failed", {"verdict": "no_improvement", "reason": NONE})
+    said = event_text.say("job.failed", {"verdict": "no_improvement", "reason": NONE})
     assert (said.what, said.tone) == ("No improvement", "warn")
     assert said.detail == NONE.removeprefix("no improvement: ")
     assert words.verdict("no_improvement").label == "no improvement"

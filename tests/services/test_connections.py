@@ -1,4 +1,4 @@
-"""Clients that are slow, and clients that are many: `services.api.patience`, and what one may hold at a time."""
+"""Clients that are slow, and clients that are many: `services.api.connections`, and what one may hold at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.api import patience
+from services.api import connections
 from services.api.routes import evaluations
 from tests.services.keyed import Keyed, submit
 from tests.services.service import TINY_TASK, Service
@@ -106,7 +106,7 @@ def test_beyond_so_many_connections_further_ones_are_turned_away(keyed: Keyed) -
             one.close()
         time.sleep(0.3)
         assert httpx.get(f"{url}/healthz").status_code == 200
-    assert 16 <= patience.most_connections() <= 4096
+    assert 16 <= connections.most_connections() <= 4096
 
 
 def test_streams_of_one_key_are_counted(keyed: Keyed) -> None:

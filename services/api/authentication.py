@@ -1,9 +1,9 @@
-"""The gate behind the guard: who asks, and may they at all? Everything that follows knows the answer as a `Caller`.
+"""Authentication: whose request it is, and whether the caller's scope allows it. What follows reads the answer as a `Caller`.
 
-It stands around the whole application, so that a route that is added later is closed until it is listed here as open:
+It is around the whole application, so that a route that is added later is closed until it is listed here as open:
 
 - *No key was ever made.* The service is for this machine alone: other addresses, and whatever came through a proxy, are
-  refused, and whoever is left may do everything.
+  refused, and all others may do everything.
 - *There are keys.* Every route but `OPEN` needs one, as `Authorization: Bearer kw_...` or by way of a login's cookie. Methods
   that change nothing need scope `read`, all others `submit`, what is below `ADMIN` `admin`. Whose rows are seen is not decided here but in
   every session of the database (`services.db.privacy`).
@@ -27,6 +27,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.api.hosts import SAFE_METHODS
 from services.api.problems import problem
 from services.db.models import ApiKey, utc_now
 from services.db.session import Database
@@ -46,7 +47,6 @@ UNCOUNTED = "/healthz"
 FIRST_KEY = (
     "`kernelwright keys create NAME --user YOU --scope admin` on the service's machine makes the first key"
 )
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _REFUSALS_NOTED = parse_many("20/minute")
 _REFUSALS_NOTED_IN_ALL = parse_many("300/minute")
 _NOTED_STATUSES = (401, 403, 429)
@@ -76,7 +76,7 @@ class _Refusal:
     headers: dict[str, str] | None = None
 
 
-class Gate:
+class Authentication:
     """ASGI middleware.
 
     Args:
@@ -159,9 +159,9 @@ class Gate:
         return self._count(caller) or caller
 
     def _identify(
-        self, session: Session, headers: Headers, nobody: Caller, scheme: str
+        self, session: Session, headers: Headers, unknown: Caller, scheme: str
     ) -> tuple[Caller, ApiKey | None]:
-        """Who a header or a cookie says that this is; `nobody` for neither.
+        """The caller that a header or a cookie names; `unknown` without either.
 
         Raises:
             KeyRefused: it says so wrongly.
@@ -172,16 +172,16 @@ class Gate:
             if len(given) > 1 or kind.lower() != "bearer":
                 raise keys.KeyRefused("send one key, as `Authorization: Bearer kw_...`")
             caller = keys.verify_key(session, text.strip(" "))
-            return replace(caller, address=nobody.address), session.get(ApiKey, caller.key_id)
+            return replace(caller, address=unknown.address), session.get(ApiKey, caller.key_id)
         token = cookie_of(headers, logins.cookie_name(logins.COOKIE, scheme))
         if token is None:
-            return nobody, None
+            return unknown, None
         try:
             row = logins.verify_login(session, token)
         except keys.KeyRefused:
-            return nobody, None  # like a browser without the cookie: it is shown the login page
+            return unknown, None  # like a browser without the cookie: it is shown the login page
         caller = keys.caller_of(session, row)
-        return replace(caller, address=nobody.address, csrf=logins.csrf_of(token)), row
+        return replace(caller, address=unknown.address, csrf=logins.csrf_of(token)), row
 
     def _count(self, caller: Caller) -> _Refusal | None:
         """Count a request; a refusal if there were too many."""
@@ -206,7 +206,7 @@ class Gate:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and (
-                scope["method"] not in _SAFE_METHODS or message["status"] in _NOTED_STATUSES
+                scope["method"] not in SAFE_METHODS or message["status"] in _NOTED_STATUSES
             ):
                 await run_in_threadpool(self._note_answer, scope, caller, message)
             await send(message)
@@ -223,14 +223,14 @@ class Gate:
             return
         path = getattr(scope.get("route"), "path", None) or "unknown"
         action = f"{scope['method']} {path}"
-        # without its query, which holds what somebody typed
+        # without its query, which holds what a user typed
         location = Headers(raw=message["headers"]).get("location", "").partition("?")[0]
         target = (
             next(iter(scope.get("path_params", {}).values()), None) or location.rpartition("/")[2] or None
         )
         if path in ("/login", "/logout"):
             target = None
-            caller = scope[CALLER]  # whoever has just logged in
+            caller = scope[CALLER]  # the user who has just logged in
         self._note(caller, _ACTIONS.get(action, action), target, status)
 
     def _note_refusal(self, scope: Scope, caller: Caller, status: int, detail: str) -> None:
@@ -276,7 +276,7 @@ def _answer(refusal: _Refusal, scope: Scope, headers: Headers) -> Response:
 def _needed_scope(method: str, path: str) -> KeyScope:
     if any(_is_below(path, one) for one in ADMIN):
         return "admin"
-    return "read" if method in _SAFE_METHODS or path == "/logout" else "submit"
+    return "read" if method in SAFE_METHODS or path == "/logout" else "submit"
 
 
 def _is_open(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The bench: the one place of a worker where candidates run. One warm referee, one call at a time, first come first served.
+"""The queue of a worker for its one warm referee, where candidates run: one call at a time, first come first served.
 
 Timing must not overlap with anything else that we run, so every call of every job is made by one thread. A lock file
 keeps other worker processes of the same machine (with the same data folder and device) in the same order of things.
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class Bench:
+class RefereeQueue:
     """Owns the referee of this process.
 
     Args:
@@ -46,16 +46,16 @@ class Bench:
         self._folder = folder
         self._minimum_tier = minimum_tier
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bench")
-        self._guard = threading.Lock()  # of everything below and of the seats' own fields
+        self._guard = threading.Lock()  # of everything below and of the jobs' own fields
         self._referee: Referee | None = None
-        self._running: Seat | None = None
+        self._running: JobReferee | None = None
         self._began: float | None = None  # when the running call began
         self._busy_s = 0.0
         self._closed = False
 
-    def seat(self, used: Callable[[float], None] = lambda elapsed_s: None) -> Seat:
+    def for_job(self, used: Callable[[float], None] = lambda elapsed_s: None) -> JobReferee:
         """A referee for one job, which can be stopped without touching the others; `used` is told seconds after each turn."""
-        return Seat(self, used)
+        return JobReferee(self, used)
 
     def close(self) -> None:
         """End the referee; running and later calls raise RefereeLost."""
@@ -66,15 +66,15 @@ class Bench:
             referee.kill()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def call(self, seat: Seat, work: Callable[[Referee], Result]) -> Result:
-        """Run `work` when it is this seat's turn.
+    def call(self, judge: JobReferee, work: Callable[[Referee], Result]) -> Result:
+        """Run `work` when it is this job's turn.
 
         Raises:
-            RefereeLost: the seat was stopped, or the referee died; the next call gets a new one.
+            RefereeLost: the job was stopped, or the referee died; the next call gets a new one.
         """
         with self._guard:
-            self._refuse_if_stopped(seat)
-            seat.waiting = future = self._thread.submit(copy_context().run, self._take_turn, seat, work)
+            self._refuse_if_stopped(judge)
+            judge.waiting = future = self._thread.submit(copy_context().run, self._take_turn, judge, work)
         try:
             return future.result()
         except CancelledError:
@@ -95,23 +95,23 @@ class Bench:
         with self._guard:
             return self._referee is not None
 
-    def stop(self, seat: Seat) -> None:
-        """Refuse further calls of `seat` and kill the one that runs, if it is this seat's."""
+    def stop(self, judge: JobReferee) -> None:
+        """Refuse further calls of `judge` and kill the one that runs, if it is its."""
         with self._guard:
-            seat.stopped = True
-            waiting = seat.waiting
-            referee = self._referee if self._running is seat else None
+            judge.stopped = True
+            waiting = judge.waiting
+            referee = self._referee if self._running is judge else None
         if waiting is not None:
             waiting.cancel()
         if referee is not None:
             referee.kill()
 
-    def _take_turn(self, seat: Seat, work: Callable[[Referee], Result]) -> Result:
-        with self._machine_lock(seat):
+    def _take_turn(self, judge: JobReferee, work: Callable[[Referee], Result]) -> Result:
+        with self._machine_lock(judge):
             referee = self._warm_referee()
             with self._guard:
-                self._refuse_if_stopped(seat)
-                self._running, self._began = seat, time.monotonic()
+                self._refuse_if_stopped(judge)
+                self._running, self._began = judge, time.monotonic()
             try:
                 return work(referee)
             except BaseException:
@@ -123,7 +123,7 @@ class Bench:
                     elapsed_s = time.monotonic() - (self._began or time.monotonic())
                     self._busy_s += elapsed_s
                     self._running = self._began = None
-                seat.used(elapsed_s)
+                judge.used(elapsed_s)
 
     def _warm_referee(self) -> Referee:
         if self._referee is None:
@@ -143,17 +143,17 @@ class Bench:
         except Exception:  # noqa: BLE001 - it is dead already; the next one starts afresh
             _log.warning("closing a lost referee failed", exc_info=True)
 
-    def _refuse_if_stopped(self, seat: Seat) -> None:
-        if seat.stopped or self._closed:
+    def _refuse_if_stopped(self, judge: JobReferee) -> None:
+        if judge.stopped or self._closed:
             raise RefereeLost("the job was stopped")
 
     @contextmanager
-    def _machine_lock(self, seat: Seat) -> Iterator[None]:
+    def _machine_lock(self, judge: JobReferee) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         with open(self._folder / f"bench-{self.device}.lock", "w") as file:
             while True:
                 with self._guard:
-                    self._refuse_if_stopped(seat)
+                    self._refuse_if_stopped(judge)
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
@@ -162,41 +162,41 @@ class Bench:
             yield
 
 
-class Seat:
+class JobReferee:
     """One job's view of the referee: the same methods as `evaluator.client.Referee`, taking turns with other jobs."""
 
-    def __init__(self, bench: Bench, used: Callable[[float], None]) -> None:
-        self._bench = bench
+    def __init__(self, queue: RefereeQueue, used: Callable[[float], None]) -> None:
+        self._queue = queue
         self.used = used
         self.stopped = False
         self.waiting: Future[Any] | None = None
 
     def self_check(self) -> dict[str, Any]:
         """See `Referee.self_check`."""
-        return self._bench.call(self, lambda referee: referee.self_check())
+        return self._queue.call(self, lambda referee: referee.self_check())
 
     def describe(self, task: TaskSource, **options: Any) -> dict[str, Any]:
         """See `Referee.describe`."""
-        return self._bench.call(self, lambda referee: referee.describe(task, **options))
+        return self._queue.call(self, lambda referee: referee.describe(task, **options))
 
     def evaluate(self, task: TaskSource, candidate: CandidateSource, **options: Any) -> dict[str, Any]:
-        """See `Referee.evaluate`. A callback among `options` is called by the bench's thread."""
-        return self._bench.call(self, lambda referee: referee.evaluate(task, candidate, **options))
+        """See `Referee.evaluate`. A callback among `options` is called by the queue's thread."""
+        return self._queue.call(self, lambda referee: referee.evaluate(task, candidate, **options))
 
     def run_tool(self, program: str, files: Mapping[str, Any], **options: Any) -> Any:
         """See `Referee.run_tool`."""
-        return self._bench.call(self, lambda referee: referee.run_tool(program, files, **options))
+        return self._queue.call(self, lambda referee: referee.run_tool(program, files, **options))
 
     def profile(self, text: str) -> dict[str, Any] | None:
         """What holds a task back, or None where `kernelwright device` has not measured this machine's ceilings.
 
-        One turn at the bench: whoever profiles holds the device's lock, and must not wait for others who need it.
+        One turn in the queue: a profile holds the device's lock, and must not wait for a job that needs it.
 
         Raises:
             ProfileFailed: the task cannot be profiled.
-            RefereeLost: see `Bench.call`.
+            RefereeLost: see `RefereeQueue.call`.
         """
-        device = self._bench.device
+        device = self._queue.device
         known = ceilings.kept(default_work_dir(), device)
         if known is None:
             return None
@@ -207,14 +207,14 @@ class Seat:
             except ProfileFailed as failure:
                 return failure  # no fault of the referee, which whatever is raised here would end
 
-        found = self._bench.call(self, work)
+        found = self._queue.call(self, work)
         if isinstance(found, ProfileFailed):
             raise found
         return found
 
     def kill(self) -> None:
-        """See `Referee.kill`: the running call raises RefereeLost, and so does every later one of this seat."""
-        self._bench.stop(self)
+        """See `Referee.kill`: the running call raises RefereeLost, and so does every later one of this job."""
+        self._queue.stop(self)
 
     def close(self) -> None:
-        """The bench keeps the referee warm for the next job."""
+        """The queue keeps the referee warm for the next job."""

@@ -12,7 +12,6 @@ written into its row is a claim: whatever is not of the expected kind is shown a
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,6 +21,7 @@ from fastapi import APIRouter, Request, Response
 from evaluator.fingerprint import type_of
 from services.api.deps import CallerDep, Route, SessionDep
 from services.dashboard import exports, tables
+from services.dashboard.formats import finite
 from services.dashboard.rendering import render
 from services.dashboard.words import Word
 from services.db.models import Worker, utc_now
@@ -124,8 +124,7 @@ def _fact(value: Any) -> str | int | float | None:
 
 
 def _number(value: Any) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if usable else None
+    return value if finite(value) is not None else None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,0 +1,27 @@
+"""The Jinja environment of every HTML page and report. What is shown may come from strangers, so that all of it is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+
+def environment(folder: Path, filters: Mapping[str, Callable[..., Any]] | None = None) -> Environment:
+    """An environment that escapes every value and raises UndefinedError for a name that is not there.
+
+    Args:
+        folder: of the templates.
+        filters: further filters, by name.
+    """
+    made = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(filters or {})
+    return made

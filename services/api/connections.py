@@ -1,0 +1,90 @@
+"""Limits on what a slow client may hold. Each connection costs an open file, of which a process has few.
+
+A request's head and its body must each arrive within a time limit, and a client that acknowledges nothing of its answer is
+disconnected by the operating system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_FILES_KEPT_BACK = 128
+_MOST_CONNECTIONS = 4096
+
+
+class HeadTimeoutProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol, whose keep-alive timer runs from the first byte on and until a request's head is complete.
+
+    uvicorn stops that timer at any byte. The h11 protocol also limits a head to 64 KiB; the `httptools` one does not.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See uvicorn."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def _unset_keepalive_if_required(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            super()._unset_keepalive_if_required()
+
+
+def server_config(app: Callable[..., Any], head_seconds: float, **options: Any) -> uvicorn.Config:
+    """uvicorn's configuration for an application; a connection without a request's head is closed after `head_seconds`."""
+    return uvicorn.Config(
+        app,
+        http=HeadTimeoutProtocol,
+        ws="none",
+        timeout_keep_alive=head_seconds,  # type: ignore[arg-type]  # passed on to `call_later`, which takes a float
+        log_config=None,
+        server_header=False,
+        **options,
+    )
+
+
+def limit_unread_answers(listener: socket.socket, seconds: float) -> None:
+    """Have the operating system close connections of `listener` whose client takes nothing of an answer for so long."""
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+
+
+def with_body_timeout(receive: Receive, seconds: float) -> Receive:
+    """`receive` that waits at most `seconds` for a whole body, and without a limit for what follows it.
+
+    Raises:
+        HTTPException: 408, from the awaited call.
+    """
+    deadline, is_whole = time.monotonic() + seconds, False
+
+    async def receive_in_time() -> Message:
+        nonlocal is_whole
+        if is_whole:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), deadline - time.monotonic())
+        except TimeoutError:
+            headers = {"Connection": "close"}
+            raise HTTPException(408, f"the body did not come within {seconds:g} s", headers) from None
+        is_whole = not message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
+def most_connections() -> int:
+    """How many connections there may be at a time, so that the process can still open files for itself."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(16, min(_MOST_CONNECTIONS, files - _FILES_KEPT_BACK))

@@ -1,0 +1,51 @@
+"""What pages are put together of shows texts of strangers as texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markupsafe import escape
+
+from services.dashboard import event_text, ranking, words
+from services.dashboard.listing import DiffLine
+from services.dashboard.rendering import environment
+
+HOSTILE = "<script>\"&'</script>"
+
+
+def parts() -> Any:
+    return environment().get_template("_parts.html").module
+
+
+def test_texts_of_strangers_stay_texts() -> None:
+    candidate = {
+        "id": HOSTILE, "sha256": HOSTILE, "label": HOSTILE, "origin": HOSTILE, "verdict": HOSTILE,
+        "screen": {"summary": {"geomean_speedup": 2.0}},
+    }  # fmt: skip
+    row = ranking.leaderboard([candidate, {**candidate, "verdict": "accepted"}], None)[0]
+    row.elsewhere, row.rank = HOSTILE, None
+    shape = {
+        "dims": {HOSTILE: HOSTILE}, "split": HOSTILE, "stratum": HOSTILE, "decision": HOSTILE, "timed": True, "weight": HOSTILE,
+        "best_baseline": HOSTILE, "baselines": {HOSTILE: {"median_us": HOSTILE}}, "candidate_us": HOSTILE, "correct": HOSTILE,
+    }  # fmt: skip
+    row.summary = {"by_stratum": {HOSTILE: {"geomean_speedup": 2.0}, "near": {"geomean_speedup": 1.0}}}
+    told = event_text.timeline([{"name": HOSTILE, "data": {"text": HOSTILE}, "time": HOSTILE}], None)
+    for made in (
+        parts().chip(words.Word(HOSTILE, HOSTILE, HOSTILE)),
+        parts().origin(HOSTILE),
+        parts().figure(HOSTILE),
+        parts().ranked_rows([row], True, True),
+        parts().shape_table([shape], [HOSTILE], HOSTILE),
+        parts().diff([DiffLine("added", None, 1, HOSTILE)], HOSTILE, HOSTILE),  # type: ignore[arg-type]
+        parts().listing([HOSTILE], HOSTILE),
+        parts().timeline(told),
+    ):
+        assert str(escape(HOSTILE)) in str(made)
+        assert "<script>" not in str(made)
+        assert HOSTILE[8:] not in str(made)
+
+
+def test_what_is_not_there_is_said() -> None:
+    assert parts().figure(words.NOT_MEASURED) == f'<span class="unmeasured">{words.NOT_MEASURED}</span>'
+    assert parts().figure("1.62×") == "1.62×"
+    assert "title=" not in parts().chip(words.Word("a", "idle", ""))
