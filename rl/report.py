@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 
 from agent.runs.files import Run, RunUnknown, run_in
+from evaluator.keeping import replacing
 from rl.errors import DataError, JournalError, RLError
 from rl.journal import Journal
 from rl.reports.page import arms_of, html
-from rl.whole_file import replacing
 
 _HACKS = "kernelwright.hacks/1"
 _MOST_BYTES = 32 << 20

@@ -21,6 +21,7 @@ from evaluator.batch.manifest import read_manifest
 from evaluator.batch.places import places
 from evaluator.batch.results import Results
 from evaluator.batch.run import UNJUDGED, Batch, Options
+from evaluator.keeping import replacing
 from rl.demo.dialect.grammar import Grammar, Program
 from rl.demo.dialect.tasks import RAGGED, Task, task_source, tasks
 
@@ -261,9 +262,8 @@ def write_table(table: Table, path: Path) -> None:
     cells = ",\n".join(json.dumps(list(asdict(cell).values())) for cell in table.cells)
     whole = json.dumps({**head, "columns": list(Cell.__dataclass_fields__), "cells": []}, indent=1)
     whole = whole.replace('"cells": []', f'"cells": [\n{cells}\n]')
-    beside = path.with_suffix(".tmp")
-    beside.write_text(whole + "\n", encoding="utf-8")
-    beside.replace(path)
+    with replacing(path) as file:
+        file.write(whole + "\n")
 
 
 def _cell(row: Sequence[Any]) -> Cell:

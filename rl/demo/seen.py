@@ -6,14 +6,11 @@ seed and of what has been added, nothing else.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-#: Width of a bucket of scores in the logarithm of the speedup, and temperature of the choice among buckets.
-BUCKET_LOG = 0.15
-TEMPERATURE = 0.3
+from agent.strategy.exemplars import apart
 
 Shown = list[tuple[str, float]]
 #: From (source, speedup) pairs, in the order they were added, to what is shown.
@@ -44,23 +41,10 @@ def none(programs: Sequence[tuple[str, float]], generator: random.Random) -> Sho
 def contrastive(programs: Sequence[tuple[str, float]], generator: random.Random) -> Shown:
     """Two programs from different buckets of scores, the better bucket more often, the worse program first.
 
-    A bucket is drawn with probability proportional to exp(mean score / temperature), without replacement, then one
-    of its programs uniformly (CUDA-L1, arXiv 2507.14111, section 1.4 of the notes; its temperature is not published). With fewer
-    than two buckets nothing is shown, since nothing can be compared.
+    See `agent.strategy.exemplars`. With fewer than two buckets nothing is shown, since nothing can be compared.
     """
-    buckets: dict[int, list[tuple[str, float]]] = defaultdict(list)
-    for source, speedup in programs:
-        buckets[math.floor(math.log(speedup) / BUCKET_LOG)].append((source, speedup))
-    if len(buckets) < 2:
-        return []
-    left = list(buckets.values())
-    shown = []
-    for _ in range(2):
-        means = [sum(speedup for _, speedup in bucket) / len(bucket) for bucket in left]
-        weights = [math.exp((mean - max(means)) / TEMPERATURE) for mean in means]
-        bucket = left.pop(generator.choices(range(len(left)), weights)[0])
-        shown.append(generator.choice(bucket))
-    return sorted(shown, key=lambda pair: pair[1])
+    places = apart([speedup for _, speedup in programs], generator)
+    return sorted((programs[place] for place in places), key=lambda pair: pair[1]) if len(places) > 1 else []
 
 
 def uniform(programs: Sequence[tuple[str, float]], generator: random.Random) -> Shown:
