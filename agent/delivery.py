@@ -17,11 +17,10 @@ from agent.candidates import Candidate
 from agent.clock import OutOfTime
 from agent.errors import AssemblyError
 from agent.judging import further_verdicts, judge_phase, raise_if_stopped
-from agent.platforms import of_one_platform
 from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, rank, timed_rows
 from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.cover import MOST_MEMBERS
-from agent.portfolio.entries import speed_text
+from agent.portfolio.entries import of_one_platform, speed_text
 from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
 from agent.providers.account import account
 from agent.spec import JobSpec
