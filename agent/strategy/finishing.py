@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
-from agent.strategy.ablation import Change, changes, first_paid, lesson, undo
+from agent.strategy.ablation import ABLATED_STEPS, Change, Lesson, changes, first_paid, keep, lesson, undo
 from agent.strategy.graph_variants import is_graph_variant
-from agent.strategy.lessons import ABLATED_STEPS, Lesson, keep
 from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
 

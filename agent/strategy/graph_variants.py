@@ -13,7 +13,7 @@ from agent.candidates import Candidate
 from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import timed_rows
-from agent.strategy.lessons import ABLATED_STEPS
+from agent.strategy.ablation import ABLATED_STEPS
 
 if TYPE_CHECKING:
     from agent.store import JobStore
