@@ -17,13 +17,11 @@ from agent.candidates import Candidate
 from agent.clock import OutOfTime
 from agent.errors import AssemblyError
 from agent.judging import further_verdicts, judge_phase, raise_if_stopped
-from agent.platforms import of_one_platform
 from agent.portfolio import Entry, Portfolio, build_portfolio, choose_winner, rank, timed_rows
 from agent.portfolio.baselines import baseline_entries
 from agent.portfolio.cover import MOST_MEMBERS
-from agent.portfolio.entries import speed_text
+from agent.portfolio.entries import of_one_platform, speed_text
 from agent.portfolio.ranking import RANKING_STEPS, last_ranking, ranking
-from agent.portfolio.telling import measured
 from agent.providers.account import account
 from agent.spec import JobSpec
 from agent.store import PLAN_STEPS, JobStore
@@ -180,7 +178,6 @@ def _assembled(
         members = [member.candidate for member in portfolio.delivered]
         try:
             where = portfolio.winner.verdict.get("environment")
-            told = measured(portfolio.delivered, [name for name in domain.dims if name in dims], processors)
             text = assemble(
                 spec.task.name,
                 spec.task.source,
@@ -190,7 +187,6 @@ def _assembled(
                 call,
                 spec.device,
                 where,
-                told,
             )
         except AssemblyError as error:
             _log.warning("%s: %d members do not make one module: %s", spec.name, len(members), error)

@@ -39,13 +39,13 @@ from agent.portfolio.entries import tied, with_further
 from agent.portfolio.planner import next_timings
 from agent.proposers.base import ProposalContext
 from agent.proposers.registry import proposers_for
-from agent.providers.desk import ledger_of
+from agent.providers.client import ledger_of
 from agent.records import ASKED_STEPS, Records
+from agent.scheduling import Schedule
 from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.store import JobStore
 from agent.strategy import starting
-from agent.strategy.twins import graph_twin
-from agent.turns import Turns
+from agent.strategy.graph_variants import graph_variant
 from evaluator.errors import RefereeLost
 from evaluator.shapes.inference.declaring import told
 
@@ -197,7 +197,7 @@ class _Job:
 
     def _collect(self, description: dict[str, Any]) -> None:
         """Propose and judge until proposers or budget are exhausted."""
-        turns = Turns(
+        turns = Schedule(
             self.store,
             proposers_for(self.spec),
             lambda others_wait: self._context(description, others_wait),
@@ -260,7 +260,7 @@ class _Job:
                 return
 
     def _judge(self, candidate: Candidate) -> bool:
-        """Judge one candidate, and its graph twin; False when the budget does not allow it."""
+        """Judge one candidate, and its graph variant; False when the budget does not allow it."""
         raise_if_stopped(self.store)
         if self.store.verdict(candidate.sha256, "screen") is None and not self._affordable():
             return False
@@ -277,9 +277,9 @@ class _Job:
             may_put_off=True,
         )
         self._tell_leader()
-        twin = graph_twin(self.store, candidate, self.spec.device)
-        if twin is not None:
-            self._judge(twin)
+        variant = graph_variant(self.store, candidate, self.spec.device)
+        if variant is not None:
+            self._judge(variant)
         return True
 
     def _tell_first(self, candidate: Candidate, verdict: dict[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.bundle.domain import dims_key
@@ -225,7 +225,7 @@ def judge_energy(spec: JobSpec, store: JobStore, referee: Referee, candidate: Ca
         "elapsed_s": verdict.get("elapsed_s"),
     }
     store.finish_step(step, value)
-    known = _geomean(ratios.values())
+    known = statistics.geometric_mean(ratios.values()) if ratios else None
     text = f"{candidate.label}: " + (
         f"{known:.2f} times the best baseline's joules" if known else f"{value['why_not']}"
     )
@@ -239,8 +239,11 @@ def relative_joules(store: JobStore) -> dict[str, float]:
     """
     found = {sha256: dict(value["ratios"]) for sha256, value in _energy_steps(store) if value["ratios"]}
     common = set.intersection(*(set(ratios) for ratios in found.values())) if found else set()
-    geomeans = {sha256: _geomean(ratios[key] for key in common) for sha256, ratios in found.items()}
-    return {sha256: known for sha256, known in geomeans.items() if known is not None}
+    if not common:
+        return {}
+    return {
+        sha256: statistics.geometric_mean([ratios[key] for key in common]) for sha256, ratios in found.items()
+    }
 
 
 def rejected_meanwhile(store: JobStore) -> set[str]:
@@ -259,11 +262,6 @@ def _energy_steps(store: JobStore) -> list[tuple[str, dict[str, Any]]]:
         for step, value in store.steps(ENERGY_STEPS).items()
         if isinstance(value, dict)
     ]
-
-
-def _geomean(values: Iterable[float]) -> float | None:
-    logs = [math.log(value) for value in values]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def progress_events(

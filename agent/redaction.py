@@ -11,7 +11,7 @@ import base64
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +22,19 @@ _NAMES = re.compile(
 _LEAST_CHARACTERS = 8  # a shorter value would be found everywhere
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+# Forms by which providers make their keys recognizable, and headers that carry any.
+_KEY_FORMS = re.compile(
+    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
+    r"|\bhf_[A-Za-z0-9]{20,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+    r"|\bglpat-[\w-]{16,}|\bxox[abprs]-[\w-]{10,}"
+    r"|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|\bBearer\s+[\w.~+/-]{16,}"
+    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{6,}"
+    r"|://[^\s/:@\"']+:[^\s/@\"']+@"
+)
+_LEAST_FOUND_CHARACTERS = 6  # a shorter value would be found by chance
 
 
 def known_secrets(more: Iterable[str] = ()) -> tuple[str, ...]:
@@ -85,3 +98,10 @@ def redact_json(value: Any, secrets: Iterable[str]) -> Any:
     if isinstance(value, dict):
         return {key: redact_json(item, kept) for key, item in value.items()}
     return value
+
+
+def holds_secret(text: str, known: Collection[str] = ()) -> bool:
+    """Whether text holds one of the `known` secrets or something that has the form of a key."""
+    return _KEY_FORMS.search(text) is not None or any(
+        len(value) >= _LEAST_FOUND_CHARACTERS and value in text for value in known
+    )

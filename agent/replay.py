@@ -18,12 +18,12 @@ from agent.prompts import prompts_sha256
 from agent.proposers.base import ProposalContext
 from agent.proposers.llm import LLMProposer
 from agent.providers.base import Message, Reply
-from agent.providers.desk import PREFIXES
+from agent.providers.client import PREFIXES
 from agent.records import Records, messages_sha256
 from agent.spec import Budget, JobSpec, ModelChoice
 from agent.store import PLAN_STEPS, JobStore
 from agent.strategy.finishing import Finisher
-from agent.strategy.twins import graph_twin
+from agent.strategy.graph_variants import graph_variant
 from evaluator.client import ToolResult
 
 
@@ -120,8 +120,8 @@ def replay(spec: JobSpec, store: JobStore) -> Replay:
             prompts.append(ReplayedPrompt(request, asked.get(request) == digest, request in asked, digest))
     # What tuning, undoing and graphs made of a model's file has its origin, too; optimized.py is assembled and was never proposed.
     made |= {candidate.sha256 for candidate in Finisher(spec.strategy).propose(context)}
-    twins = (graph_twin(store, one, spec.device) for one in store.candidates() if one.sha256 in made)
-    made |= {twin.sha256 for twin in twins if twin is not None}
+    variants = (graph_variant(store, one, spec.device) for one in store.candidates() if one.sha256 in made)
+    made |= {variant.sha256 for variant in variants if variant is not None}
     plans = store.steps(PLAN_STEPS).values()
     delivered = {plan["source"] for plan in plans if isinstance(plan, dict)}
     known = {

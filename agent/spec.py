@@ -87,7 +87,7 @@ class JobSpec:
         task: the reference module's source; untrusted text.
         device: "cpu" or "cuda".
         budget: see `Budget`.
-        origins: which proposers run, in this order; models are asked before all of them (`agent.turns`).
+        origins: which proposers run, in this order; models are asked before all of them (`agent.scheduling`).
         models: language models for origin "llm"; without any that proposer is skipped.
         start_from: what to begin with. A candidate file is judged first, under origin "external"; a kernel alone (Triton, CUDA,
             C++) is shown to the models, which make a candidate of it.

@@ -134,8 +134,8 @@ def attempts_s(events: Sequence[dict[str, Any]]) -> float:
 
 def geomean(values: Iterable[float]) -> float | None:
     """Geometric mean; None of nothing."""
-    logs = [math.log(value) for value in values]
-    return math.exp(statistics.fmean(logs)) if logs else None
+    known = list(values)
+    return statistics.geometric_mean(known) if known else None
 
 
 def interval_over_tasks(values: Sequence[float]) -> list[float] | None:

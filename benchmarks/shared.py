@@ -21,6 +21,7 @@ from agent.library.assemble import assemble
 from agent.library.find import find_matches
 from agent.library.match.graph import read_graphs
 from agent.proposers.human import tracing_program
+from evaluator.keeping import replacing
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
@@ -66,9 +67,8 @@ def library_candidate(task_source: str, device: str = "cpu") -> str:
 
 def write_whole(path: Path, report: dict[str, Any]) -> None:
     """Write JSON so that a reader, or a program that is cut off, never leaves half a file."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    with replacing(path) as file:
+        file.write(json.dumps(report, indent=1) + "\n")
 
 
 def unused(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Small JSON files in which a referee keeps what it would otherwise find out again: whole or not at all."""
+"""Files that are whole or not there: written beside their place, and put into it at once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,41 @@ import hashlib
 import json
 import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _log = logging.getLogger(__name__)
 
 
-def keep_json(path: Path, value: Any) -> None:
-    """Writes a file in the place of an older one; without room on the disk nothing is kept, and a warning is logged."""
-    part = path.with_suffix(f".{os.getpid()}")
+@contextmanager
+def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write into (UTF-8, or bytes) that takes the place of `path` when the block ends well, and is on the disk then.
+
+    Raises:
+        OSError: it cannot be written; what was there before is still there.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
-        part.write_text(json.dumps(value), encoding="utf-8")
-        part.replace(path)
+        with beside.open("wb" if binary else "w", encoding=None if binary else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def keep_json(path: Path, value: Any) -> None:
+    """Writes a small file in the place of an older one; without room on the disk nothing is kept, and a warning is logged."""
+    try:
+        with replacing(path) as file:
+            json.dump(value, file)
     except OSError as error:
         _log.warning("%s could not be kept: %s", path.name, error)
-        part.unlink(missing_ok=True)
 
 
 def seal(name: str, data: bytes) -> bytes:

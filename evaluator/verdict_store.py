@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from evaluator.devices import Device
 from evaluator.environment import harness_digest, measured_on
+from evaluator.keeping import replacing
 from evaluator.sources import CandidateSource, TaskSource
 from evaluator.submission import declares_space
 from evaluator.verdict import SCHEMA
@@ -148,11 +148,8 @@ class VerdictStore:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder.chmod(0o700)
         _forget_oldest(path.parent)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
+        with replacing(path) as file:
             json.dump({"identity": identity, "verdict": verdict}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)
 
     def _is_ours(self) -> bool:
         """Whether the folder is there and nobody else can put a verdict into it."""

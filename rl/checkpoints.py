@@ -18,9 +18,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from evaluator.keeping import replacing
 from rl.config import Stage
 from rl.errors import CheckpointError
-from rl.whole_file import replacing
 
 SEAL = "run.json"
 FINAL = "checkpoint"

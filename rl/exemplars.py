@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -236,18 +237,18 @@ class ExemplarDatabase:
 
     def _kept(self, task: str, machine: str, until: int) -> list[Exemplar]:
         first: dict[str, tuple[int, Success]] = {}
-        logs: dict[str, list[float]] = {}
+        speedups: dict[str, list[float]] = {}
         for number, added in enumerate(self._snapshots[:until], 1):
             for form, one in added:
                 if (one.task, one.machine) == (task, machine):
                     first.setdefault(form, (number, one))
-                    logs.setdefault(form, []).append(math.log(one.speedup))
+                    speedups.setdefault(form, []).append(one.speedup)
         every = [
             Exemplar(
                 form,
                 one.source,
-                math.exp(math.fsum(logs[form]) / len(logs[form])),
-                len(logs[form]),
+                statistics.geometric_mean(speedups[form]),
+                len(speedups[form]),
                 number,
                 one.origin,
                 one.shapes,

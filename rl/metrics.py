@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evaluator.keeping import replacing
 from rl.errors import CheckpointError
 from rl.hacks import caught
 from rl.step_report import Report, Sample
-from rl.whole_file import replacing
 
 #: Fields of `metrics.jsonl` in their order; what a stage cannot know is null.
 FIELDS = (

@@ -17,6 +17,7 @@ Whatever is left out of a shaping is in the exemplar database: there the plain g
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,10 +114,12 @@ def speed_of(verdict: Mapping[str, Any]) -> Speed | None:
     if not rows or not all(_is_speed(one) for one in speedups):
         return None
     eager = [found for row in rows if (found := _over_eager(verdict, row)) is not None]
-    geomean = rounded_towards_one(_geomean(speedups))
+    geomean = rounded_towards_one(statistics.geometric_mean(speedups))
     return Speed(
         geomean=geomean,
-        over_eager=rounded_towards_one(_geomean(eager)) if len(eager) == len(rows) else geomean,
+        over_eager=rounded_towards_one(statistics.geometric_mean(eager))
+        if len(eager) == len(rows)
+        else geomean,
         worst=rounded_towards_one(min(speedups)),
         slower=sum(_is_slower(row) for row in rows) / len(rows),
         shapes=len(rows),
@@ -282,7 +285,3 @@ def _is_speed(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     )
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(math.log(value) for value in values) / len(values))

@@ -24,12 +24,12 @@ from pydantic import Field, ValidationError
 
 from agent.prompts.markers import holds_markers
 from agent.providers.base import Message
+from evaluator.keeping import replacing
 from evaluator.sources import TaskSource
 from rl.config import Part
 from rl.errors import CheckpointError, DataError
 from rl.exemplars import Draw, Exemplar, Shown, Success
 from rl.prompts import TaskText, as_text, contrastive_prompt
-from rl.whole_file import replacing
 
 _MOST_BYTES = 1 << 20
 _MOST_SOURCE_CHARACTERS = 200_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
 import zipfile
@@ -15,6 +14,7 @@ from agent.bundle.evidence import BundleContents, evidence_text, kernel_file
 from agent.bundle.report import map_points, render_report
 from agent.performance.drawing import draw
 from agent.performance.rate_map import rate_map
+from evaluator.keeping import replacing
 
 _HERE = Path(__file__).parent
 _EARLIEST = (
@@ -44,15 +44,16 @@ def write_bundle(contents: BundleContents, out_dir: Path) -> Path:
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(text.encode("utf-8", "surrogatepass"))
-    temporary = out_dir / f".{name}.zip.{os.getpid()}"
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    final = out_dir / f"{name}.zip"
+    with (
+        replacing(final, binary=True) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+    ):
         for path in sorted(files):
             entry = zipfile.ZipInfo(f"{name}/{path}", date_time=_EARLIEST)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, files[path].encode("utf-8", "surrogatepass"))
-    final = out_dir / f"{name}.zip"
-    os.replace(temporary, final)
     return final
 
 

@@ -7,37 +7,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from agent.bundle.domain import Domain, dims_key
+from agent.bundle.domain import Domain
 from agent.bundle.guards import internal_names, write_guards
-from agent.bundle.measured import Measured, constants_text, example_text
-from agent.bundle.sections import Section, bound_names, cut, indented, rename_collisions, with_types_of
+from agent.bundle.sections import Section, cut, indented, rename_collisions, with_types_of
 from agent.candidates import Candidate
-from agent.dispatch.tree import Node, leaves, python_lines
+from agent.dispatch.tree import Node, python_lines
 from agent.errors import AssemblyError
 from evaluator.precision import DEFAULT, declared
 
 _RULE = "# " + "-" * 117
 _TEMPLATES = Path(__file__).parent / "templates"
-_TEMPLATE = _TEMPLATES / "drop_in.py.template"
-#: What follows the dispatcher, each a section of its own; plain Python as it is.
-_MODES = {
-    "gradients": "Gradients: how members are called that were judged forward and backward",
-    "calls": "What is known of earlier calls",
-    "modes": "Modes: other ways to choose than by the tree, and how one of them is asked for",
-    "ranking": "Which members are likely to be fast at a shape that was never timed",
-    "first_sight": "Timing members beside the reference, and whether their results agree",
-    "memo": "The memo of such timings, and its file",
-    "recalibration": "Recalibration on another machine than the one where members were judged",
-}
-_MODULES = (
-    "collections functools hashlib importlib.metadata inspect itertools json math os threading time types warnings weakref"
-).split()
-_IMPORTS = {name.partition(".")[0]: name.partition(".")[0] for name in [*_MODULES, "torch"]}
+_MODULES = ("collections", "contextlib", "functools", "inspect", "threading", "time", "warnings")
+_IMPORTS = {name: name for name in [*_MODULES, "torch"]}
 # What makes a module compute something else in training mode than in eval mode, in which the referee judges.
 _MODE_DEPENDENT = re.compile(
     r"training|[Dd]ropout|BatchNorm|batch_norm|InstanceNorm|instance_norm|RReLU|rrelu|LSTM|GRU|RNN|Multihead"
@@ -47,16 +32,6 @@ _MODE_DEPENDENT = re.compile(
 _TIER_SHARES = {"tf32": 8 * 2.0**-11, "fp16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8, "fp8": 8 * 2.0**-4}
 #: What cuDNN computes in TF32 in the default tier.
 _CUDNN = re.compile(r"conv\w*\dd|convolution|lstm|gru|rnn", re.IGNORECASE)
-_OWN = (
-    "DEVICE ALIGNMENT_BYTES BY_MODE IN_TRAINING WITH_GRADIENTS INPUT_DTYPES MEMBERS MEMBER_NAMES KEEPS_NO_WEIGHTS ModelNew _Dispatch _fixed_dims _choose _choose_by_size "
-    "_constructor_values _plain _state_of _judged _wants_gradient _share _Tensor _is_grad_enabled _is_tracing "
-    "_is_autocasting _current_device _compiler _is_dynamo_compiling "
-    "BUNDLE NOT_IN_TREE KEY_SIZES KEY_DTYPES TIER_SHARE WORST_CASES COMPILED UNITS PRICED_SIZES PRICES_US CALIBRATION CALIBRATION_EXAMPLES _example "
-    "_module_call _global_hooks _before_any _after_any _before_any_back _after_any_back "
-    "JUDGED_WITH _ADVICE _told _tell _tell_where _tell_what_is_missing _place _forward_ad _is_wrapped _is_dense _is_hooked "
-    "_unsaved _takes_unsaved _same_values _NO_MEMORY _PASSED_ON _shapes_of _have_changed _forward "
-    "_unjudged_gradients _OF_EVERY_MODULE _attributes _frozen _is_linked _with_state _Trace"
-).split()
 
 
 @dataclass(frozen=True)
@@ -136,7 +111,6 @@ def assemble(
     call: Call,
     device: str,
     environment: Mapping[str, Any] | None = None,
-    measured: Measured | None = None,
 ) -> str:
     """The text of optimized.py.
 
@@ -149,12 +123,11 @@ def assemble(
         call: from `read_call`.
         device: "cpu" or "cuda".
         environment: of the verdicts, so that the file can say when it runs elsewhere.
-        measured: what else it may know of the members, for the modes in which not the tree alone chooses.
 
     Raises:
         AssemblyError: if the parts cannot be put into one module.
     """
-    taken: dict[str, str | None] = {**_IMPORTS, **dict.fromkeys([*_OWN, *_names_of_modes()])}
+    taken: dict[str, str | None] = {**_IMPORTS, **dict.fromkeys(_own_names())}
     for index in range(len(members)):
         taken[f"Member{index + 1}"] = None
         taken[f"_member{index + 1}_error"] = None
@@ -181,12 +154,23 @@ def assemble(
         parts += [_member_text(index, section)]
     parts += [
         _tables(members, sections),
-        _dispatcher(members, reference.text, tree, domain, call, device, environment or {}),
-        _constants(task_source, members, tree, domain, call, device, measured),
+        _banner(f"{len(members) + 2}. The dispatcher: picks a member for a call, or the reference"),
+        _dispatcher(members, reference.text, tree, domain, call, device, environment or {}, task_source),
     ]
-    wanted = {name: title for name, title in _MODES.items() if name != "gradients" or domain.backward}
-    for number, (name, title) in enumerate(wanted.items(), start=len(members) + 3):
-        parts += [_banner(f"{number}. {title}"), mode_text(name)]
+    number = len(members) + 2
+    if domain.training or domain.backward:
+        parts += [
+            _banner(
+                f"{number + 1}. Training: how members are called that were judged with gradients or in training mode"
+            )
+        ]
+        parts += [_template("gradients")]
+    else:
+        parts += [
+            _template("forward_only"),
+            _banner(f"{number + 1}. The verified mode: members are timed beside the reference"),
+        ]
+        parts += [_template("verified")]
     text = "\n".join(part.rstrip("\n") + "\n" for part in parts)
     try:
         compile(text, "optimized.py", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
@@ -216,8 +200,7 @@ def _heading(task_name: str, members: Sequence[Candidate], domain: Domain, devic
         ),
         "A member runs where a call lies in the judged domain (devices, dtypes, layouts, sizes)",
         f"{_with_or_without(domain).lstrip()}; all else runs the",
-        "reference. `ModelNew(...).kernelwright_use(...)` has other ways to choose among members: by timing them here, by a",
-        "memo of that, or one for all sizes. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
+        "reference. The measurements are in evidence.json and report.html beside this file; reproduce.py re-checks.",
     ]
     return '"""' + "\n".join(lines) + '\n"""\n'
 
@@ -264,6 +247,7 @@ def _dispatcher(
     call: Call,
     device: str,
     environment: Mapping[str, Any],
+    task_source: str,
 ) -> str:
     internal = internal_places(call, domain.dims)
     renamed = dict(zip(call.names, internal, strict=True))
@@ -278,8 +262,7 @@ def _dispatcher(
         tree, guards.dims, [tensor.place for tensor in domain.tensors], lambda index: _remark(members, index)
     )
     outer_places = places if call.generic else _places_outside(domain, renamed)
-    return Template(_TEMPLATE.read_text()).substitute(
-        number=len(members) + 2,
+    return Template(_template("drop_in")).substitute(
         device=device,
         alignment_bytes=guards.alignment_bytes,
         dtypes=guards.dtypes,
@@ -290,23 +273,15 @@ def _dispatcher(
         with_or_without=_with_or_without(domain),
         constructor_names=guards.constructor_names,
         constructor_guard=guards.constructor_body,
-        layout_guard="\n".join([*(f"    {line}" for line in extra), guards.layout_body]),
-        shortcut=_shortcut(guards.seen_key, internal),
-        size_guard=guards.size_body,
+        input_guard="\n".join([*(f"    {line}" for line in extra), guards.input_body]),
         input_names=", ".join(internal),
-        key=", ".join(
-            [*(text for _, text in guards.sizes), *(f"{place}.dtype" for place in guards.dtype_places)]
-        ),
         tree="\n".join(f"    {line}" for line in lines),
-        model="Model",
         signature=call.signature,
         forward_input_names=passed,
         forward_tensor_places=outer_places,
-        place="_place()" if device == "cuda" else "0",
         call_names=call.forwarded,
         run_names=run,
-        inputs=domain.inputs,
-        shapes=_shapes(domain),
+        tier_share=_tier_share(task_source, device),
     )
 
 
@@ -322,56 +297,6 @@ def _code(text: str) -> str:
     return ast.unparse(tree)
 
 
-def _shapes(domain: Domain) -> str:
-    """What calls of tensors alone are found by; others are looked at anew every time."""
-    if len(domain.tensors) < domain.inputs or domain.containers:
-        return "None"
-    shapes = [f"inputs[{index}].shape" for index in range(domain.inputs)]
-    return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
-
-
-def _constants(
-    task_source: str,
-    members: Sequence[Candidate],
-    tree: Node,
-    domain: Domain,
-    call: Call,
-    device: str,
-    measured: Measured | None,
-) -> str:
-    """What the modes know of this bundle."""
-    guards = write_guards(domain, device)
-    compiled = tuple(index for index, member in enumerate(members) if member.origin == "compiler")
-    unused = {*range(len(members))} - {leaf.member for leaf in leaves(tree)}
-    shapes = tuple(
-        (dims, domain.dtypes_at[dims_key(dims)])
-        for dims in (measured.shapes if measured else ())
-        if dims_key(dims) in domain.dtypes_at
-    )
-    inputs = tuple(input_places(call, internal_places(call, domain.dims))[: domain.inputs])
-    example, can_be_made_up = example_text(domain, inputs, len(domain.tensors))
-    digest = bundle_digest(task_source, [member.source for member in members])
-    return "\n".join(
-        [
-            f'BUNDLE = "{digest}"  # of the reference and the members',
-            f"KEY_SIZES = {tuple(name for name, _ in guards.sizes)!r}  # what tells one call from another,",
-            f"KEY_DTYPES = {len(guards.dtype_places)}  # and how many dtypes do so",
-            f"TIER_SHARE = {_tier_share(task_source, device)}  # by which results may differ where the task allows products of less precision",
-            f"NOT_IN_TREE = {tuple(sorted(unused))!r}  # members that other modes alone may choose",
-            constants_text(measured, len(members), compiled, shapes),
-            f"CALIBRATION_EXAMPLES = {can_be_made_up}  # whether inputs can be made up",
-            "",
-            "",
-            example,
-        ]
-    )
-
-
-def bundle_digest(task_source: str, members: Sequence[str]) -> str:
-    """What memos and recalibrations of a bundle name it by: hex SHA-256 of the reference and the members."""
-    return sha256("\0".join([task_source, *members]).encode(errors="replace")).hexdigest()
-
-
 def _tier_share(task_source: str, device: str) -> float:
     """The tolerance of the task's precision tier: twice what the referee allows for a rounding of the operands of products."""
     tier = declared(task_source)
@@ -381,36 +306,16 @@ def _tier_share(task_source: str, device: str) -> float:
 
 
 @cache
-def mode_text(name: str) -> str:
-    """A section that follows the dispatcher: `calls`, `modes`, `ranking`, `first_sight`, `memo` or `recalibration`."""
+def _template(name: str) -> str:
     return (_TEMPLATES / f"{name}.py.template").read_text()
 
 
 @cache
-def _names_of_modes() -> tuple[str, ...]:
-    """What the sections after the dispatcher bind, so that no member's own name takes its place."""
-    return tuple(
-        name
-        for section in _MODES
-        for statement in ast.parse(mode_text(section)).body
-        for name in bound_names(statement)
-    )
-
-
-def _shortcut(seen_key: str, internal: Sequence[str]) -> str:
-    """Looks up what the tree said at these shapes before; asking it anew takes two to five times as long."""
-    asked = f"_choose_by_size(fixed, mode, {', '.join(internal)})"
-    if not seen_key:
-        return f"    return {asked}"
-    lines = [
-        f"picked = mode.seen.get({seen_key}, _NOT_SEEN)",
-        "if picked is _NOT_SEEN:",
-        f"    picked = {asked}",
-        "    if mode.by_tree and type(picked) is not str:",
-        f"        mode.remember({seen_key}, picked)",
-        "return picked",
-    ]
-    return "\n".join(f"    {line}" for line in lines)
+def _own_names() -> tuple[str, ...]:
+    """What the dispatcher binds, so that no member's own name takes its place."""
+    texts = [_template(name) for name in ("drop_in", "forward_only", "gradients", "verified")]
+    bound = re.findall(r"^(?:def |class )?(\w+)(?=\(| = |:$)", "\n".join(texts), re.MULTILINE)
+    return (*dict.fromkeys(bound), "MEMBERS", "MEMBER_NAMES", "KEEPS_NO_WEIGHTS")
 
 
 def _judged_with(environment: Mapping[str, Any], device: str) -> str:

@@ -18,18 +18,9 @@ _TAKEN = frozenset(
         "torch",
         "fixed",
         "self",
-        "module",
-        "index",
-        "fresh",
-        "holder",
-        "key",
         "tensor",
-        "version",
         "rest",
-        "here",
-        "shapes",
-        "mode",
-        "picked",
+        "why",
     }
 )
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 16}
@@ -42,29 +33,20 @@ class Guards:
     Attributes:
         constructor_names: arguments of `_fixed_dims`.
         constructor_body: body lines of `_fixed_dims`, indented.
-        layout_body: body lines of `_choose`: what is asked of each tensor at every call, indented.
-        size_body: body lines of `_choose_by_size` before the tree, indented.
-        seen_key: expression of all that the sizes' conditions and the tree depend on, after the layout's; empty where that is more
-            than shapes and dtypes.
+        input_body: body lines of `_choose` before the tree, indented.
         dtypes: rows of INPUT_DTYPES, indented.
         tensor_places: expressions of the tensor inputs, joined by commas.
         dims: dimensions that the body has as local variables, with the variables' names.
         alignment_bytes: required alignment of an input's first byte.
-        sizes: what tells one call from another, as (name, expression): dimensions, plain arguments, whole shapes.
-        dtype_places: expressions of the tensors whose dtypes do so, too; empty where they are always the same.
     """
 
     constructor_names: str
     constructor_body: str
-    layout_body: str
-    size_body: str
-    seen_key: str
+    input_body: str
     dtypes: str
     tensor_places: str
     dims: Mapping[str, str]
     alignment_bytes: int
-    sizes: tuple[tuple[str, str], ...]
-    dtype_places: tuple[str, ...]
 
 
 def internal_names(names: Iterable[str], dims: Mapping[str, object]) -> list[str]:
@@ -87,34 +69,14 @@ def write_guards(domain: Domain, device: str) -> Guards:
         raise AssemblyError("the task has no tensor input to dispatch on")
     places = [tensor.place for tensor in domain.tensors]
     size_lines, bound = _size_lines(domain)
-    key = [
-        *(f"{place}.shape" for place in places),
-        *(f"{place}.dtype" for place in places if len(domain.dtypes) > 1),
-    ]
     return Guards(
         constructor_names=", ".join(_local(item.place) for item in domain.constructor),
         constructor_body=_indent(_constructor_lines(domain)),
-        layout_body=_indent(_layout_lines(domain, device)),
-        size_body=_indent(size_lines),
-        seen_key="" if domain.values else key[0] if len(key) == 1 else f"({_comma(key)})",
+        input_body=_indent([*_layout_lines(domain), *size_lines]),
         dtypes=_indent([f"({_comma(f'torch.{name}' for name in row)})," for row in domain.dtypes]),
         tensor_places=", ".join(places),
         dims={dim: _local(dim) for dim in sorted(bound)},
         alignment_bytes=_ALIGNMENT_BYTES.get(device, 64),
-        sizes=_sizes(domain, bound),
-        dtype_places=tuple(places) if len(domain.dtypes) > 1 else (),
-    )
-
-
-def _sizes(domain: Domain, bound: set[str]) -> tuple[tuple[str, str], ...]:
-    if domain.shapes is not None:
-        return tuple(
-            (f"shape of {tensor.place}", f"tuple({tensor.place}.shape)") for tensor in domain.tensors
-        )
-    plain = [item for item in domain.values if item.expression is None and len(item.values) > 1]
-    return (
-        *((dim, _local(dim)) for dim in domain.dims if dim in bound),
-        *((item.place, item.place) for item in plain),
     )
 
 
@@ -140,26 +102,17 @@ def _constructor_lines(domain: Domain) -> list[str]:
     return [*lines, f"return {{{pairs}}}"]
 
 
-def _layout_lines(domain: Domain, device: str) -> list[str]:
+def _layout_lines(domain: Domain) -> list[str]:
     lines: list[str] = []
     for place, kind, length in domain.containers:
         lines += _refuse(
             f"type({place}) is not {kind} or len({place}) != {length}", "an input has another structure"
         )
-    for number, tensor in enumerate(domain.tensors):
-        place = tensor.place
-        lines += _refuse(f"type({place}) is not _Tensor", "an input is not a plain tensor")
-        lines += _refuse(f"not {place}.is_{device}", "an input is on another device")
-        if device == "cuda":
-            if number == 0:  # only now: there may be no GPU
-                lines.append("here = _current_device()")
-            lines += _refuse(f"{place}.get_device() != here", "an input is not on the current GPU")
-        lines += _refuse(
-            f"not {place}.is_contiguous() or {place}.data_ptr() % ALIGNMENT_BYTES",
-            "an input has another layout",
-        )
-        if any("complex" in row[number] for row in domain.dtypes):
-            lines += _refuse(f"{place}.is_conj()", "an input is conjugated, which its memory does not show")
+    lines += [
+        f"for tensor in ({_comma(tensor.place for tensor in domain.tensors)}):",
+        "    if why := _unjudged_input(tensor):",
+        "        return why",
+    ]
     if len(domain.dtypes) == 1:  # the usual case, and twice as quick to check as the set
         pairs = zip(domain.tensors, domain.dtypes[0], strict=True)
         others = " or ".join(f"{tensor.place}.dtype is not torch.{name}" for tensor, name in pairs)

@@ -14,7 +14,6 @@ from agent.bundle.evidence import BundleContents, evidence
 from agent.pages import environment
 from agent.performance import bad_regions, rate_map
 from agent.performance.drawing import draw
-from agent.performance.measured import REFERENCE, predictability, runtimes
 from evaluator.verdict import by_size
 
 _ROW_PX = 22
@@ -42,7 +41,6 @@ def render_report(contents: BundleContents) -> str:
             map=points and draw(rate_map.rate_map(points)),
             map_points=points,
             map_sentences=bad_regions.sentences(points) if points else (),
-            prediction=_prediction(contents),
             joules=[row for row in verdict.get("shapes") or [] if (row.get("energy") or {}).get("candidate")],
             origin_words=_ORIGIN_WORDS,
         )
@@ -58,30 +56,6 @@ def map_points(contents: BundleContents) -> rate_map.Points | None:
             *(contents.verdict_of(first, phase) for phase in ("validation", "screen")),
         ]
     )
-
-
-def _prediction(contents: BundleContents) -> dict[str, Any] | None:
-    """How well runtimes at unseen shapes follow from the measured ones; None where too few were measured."""
-    environment = contents.held_out.get("environment") or {}
-    found = predictability(runtimes(contents.verdicts), int(environment.get("threads") or 1))
-    if found is None:
-        return None
-    labels = {member.sha256: member.label for member in contents.members}
-    labels |= {contents.optimized.sha256: "optimized.py", REFERENCE: "the reference's best baseline"}
-    return {
-        "rows": [
-            {
-                "label": labels.get(name, name[:12]),
-                "kind": kind.replace("_", " "),
-                "errors": found.of_chosen[name],
-            }
-            for name, kind in found.chosen.items()
-            if name in found.of_chosen
-        ],
-        "regret": found.regret_of_chosen,
-        "test": int(found.testing.sum()),
-        "train": int((~found.testing).sum()),
-    }
 
 
 _ORIGIN_WORDS = {

@@ -20,7 +20,7 @@ from agent.memory.entries import (
     MemoryEntry,
 )
 from agent.memory.features import Features
-from agent.memory.secrets import holds_secret
+from agent.redaction import holds_secret
 from evaluator.verdict import LABELS
 
 #: Steps in which a job keeps what an ablation taught: {"sentence", "after_sha256", ...}, in words from a closed list.

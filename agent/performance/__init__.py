@@ -1,1 +1,1 @@
-"""How long, at what power and at what price a member of a portfolio runs at a shape that nobody measured."""
+"""Work per second over sizes as a map, sizes that fall behind their neighbors, and what calls cost."""

@@ -54,8 +54,7 @@ def baseline_entries(
         known |= {key: max(speedup, known.get(key, 0.0)) for key, speedup in speedups.items()}
         if candidate.sha256 in own:
             continue
-        logs = [math.log(speedup) for speedup in speedups.values()]
-        mean = math.exp(math.fsum(logs) / len(logs))
+        mean = statistics.geometric_mean(speedups.values())
         summary = {"geomean_speedup": mean, "geomean_ci95": [mean / _UNSURE, mean * _UNSURE]}
         verdict = {"verdict": "accepted", "summary": summary, "shapes": rows, "environment": environment}
         order = max(entry.order for entry in entries) + 1 + len(found)

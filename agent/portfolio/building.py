@@ -15,8 +15,8 @@ from agent.dispatch.features import features_of, points_of
 from agent.dispatch.tree import Node, Split, leaves, member_at, renumbered, sentences
 from agent.portfolio.cover import MOST_MEMBERS, cover
 from agent.portfolio.entries import Entry, speed_text
-from agent.portfolio.growing import Grower
 from agent.portfolio.table import Table, tabulate
+from agent.portfolio.tree_fitting import TreeFitter
 from agent.strategy.clusters import Cluster, worst_group
 
 
@@ -143,7 +143,7 @@ def build_portfolio(
     features = features_of(domain, dims, points, processors) if domain is not None else []
     if batch_invariant:
         features = [feature for feature in features if feature.kind == "dtype"]
-    tree = Grower(table, members, points, features).grow()
+    tree = TreeFitter(table, members, points, features).grow()
     picked = [member_at(tree, point) for point in points]
     used = _by_weight(table, picked)
     if not used:

@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.bundle.domain import dims_key
 from agent.candidates import Candidate
+from evaluator.fingerprint import platform
 
 #: Speeds nearer than this are the same to a user, and a shorter file is easier to trust.
 TIE = 0.02
@@ -172,3 +173,13 @@ def speed_text(entry: Entry) -> str:
     """Geometric mean with its interval."""
     low, high = entry.interval
     return f"{entry.geomean:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def of_one_platform(entries: Sequence[Entry]) -> list[Entry]:
+    """Those measured on the platform on which most were; among equals where the last one was, since the job is there now."""
+    keys = [platform(entry.verdict.get("environment") or {}) for entry in entries]
+    if not keys:
+        return []
+    last = {key: place for place, key in enumerate(keys)}
+    chosen = max(last, key=lambda key: (keys.count(key), last[key]))
+    return [entry for entry, key in zip(entries, keys, strict=True) if key == chosen]

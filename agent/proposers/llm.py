@@ -19,7 +19,7 @@ from agent.proposers.base import ProposalContext
 from agent.proposers.extraction import extract
 from agent.providers.base import Message, Provider, Reply
 from agent.providers.choice import Standing, choose
-from agent.providers.desk import IN_FLIGHT, LOOK_S, Desk, Witness
+from agent.providers.client import IN_FLIGHT, LOOK_S, ModelClient, Witness
 from agent.providers.registry import provider_for
 from agent.records import ASKED_STEPS, messages_sha256
 from agent.spec import Budget, ModelChoice
@@ -27,8 +27,8 @@ from agent.strategy import mismatch, starting
 from agent.strategy.clusters import visible_rows
 from agent.strategy.contrast import drawn, fewer, varies
 from agent.strategy.conversation import DEVICES, QUOTED_CHARACTERS
-from agent.strategy.draws import recorded
 from agent.strategy.exemplars import Judged, judged_in
+from agent.strategy.recorded_random import recorded
 from agent.strategy.search import Search
 from agent.strategy.settings import Strategy
 
@@ -63,7 +63,7 @@ class LLMProposer:
         in_flight: attempts at a time.
         origin: "llm" or "policy".
         provide: makes the provider of a model; a replay brings one that answers from the record alone.
-        witness: is told of every request, see `Desk`.
+        witness: is told of every request, see `ModelClient`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class LLMProposer:
         """
         batches = sum(choice.samples for choice in self._models if choice.provider == "batch")
         in_flight = max(self._in_flight, batches)  # all requests of a batch belong into one file
-        desk = Desk(
+        client = ModelClient(
             context.store,
             self._models,
             self._budget,
@@ -111,36 +111,36 @@ class LLMProposer:
         )
         try:
             seed = self._strategy.seed
-            first = _First(desk, context, self.origin, in_flight, self._start_from, seed)
+            first = _First(client, context, self.origin, in_flight, self._start_from, seed)
             yield from first.candidates()
             while context.others_wait():  # a search goes on from what all have brought
                 yield None
             if first.awaited:
                 raise AnswersAwaited(first.awaited)
-            if desk.answered or desk.last_failure is None:
-                yield from self._search(desk, context, first)
-            self._tell(desk)
+            if client.answered or client.last_failure is None:
+                yield from self._search(client, context, first)
+            self._tell(client)
         finally:
-            desk.close()
+            client.close()
 
-    def _search(self, desk: Desk, context: ProposalContext, first: _First) -> Iterator[Candidate]:
+    def _search(self, client: ModelClient, context: ProposalContext, first: _First) -> Iterator[Candidate]:
         def begin(view: ProposalContext, shown: Sequence[Judged]) -> list[Message]:
             files = shown if self.origin == "policy" else None
             return opening(view, baseline_times(view), self._start_from, shown=files)
 
         yield from Search(
-            context, desk, first.standings, self._strategy, begin, _PROBLEMS, self.origin, first.told
+            context, client, first.standings, self._strategy, begin, _PROBLEMS, self.origin, first.told
         ).run()
 
-    def _tell(self, desk: Desk) -> None:
+    def _tell(self, client: ModelClient) -> None:
         """Tell how the requests went."""
-        outcomes = desk.outcomes
+        outcomes = client.outcomes
         if outcomes:
             told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
             data = {"origin": self.origin, "text": f"replies: {told}", "counts": dict(outcomes)}
-            desk.store.event("proposer.finished", data)
-        if desk.last_failure is not None and not desk.answered:
-            raise ProposalFailed(f"no model answered; the last failure: {desk.last_failure}")
+            client.store.event("proposer.finished", data)
+        if client.last_failure is not None and not client.answered:
+            raise ProposalFailed(f"no model answered; the last failure: {client.last_failure}")
 
 
 @dataclass
@@ -162,14 +162,14 @@ class _First:
 
     def __init__(
         self,
-        desk: Desk,
+        client: ModelClient,
         context: ProposalContext,
         origin: str,
         in_flight: int,
         start_from: str | None,
         seed: int | None,
     ) -> None:
-        self._desk = desk
+        self._client = client
         self._context = context
         self._origin = origin
         self._in_flight = in_flight
@@ -179,10 +179,10 @@ class _First:
         self._trained = origin == "policy"
         self.standings = [
             Standing(choice.samples if varies(choice) or not self._trained else min(choice.samples, 1))
-            for choice in desk.models
+            for choice in client.models
         ]
         #: Digests of what each model was asked.
-        self.told: list[set[str]] = [set() for _ in desk.models]
+        self.told: list[set[str]] = [set() for _ in client.models]
         self.awaited = ""
         self._attempts: list[_Attempt] = []
         self._begun = 0
@@ -190,12 +190,12 @@ class _First:
 
     def candidates(self) -> Iterator[Candidate | None]:
         """Candidates as their answers arrive; None instead of waiting for them while others have something to do."""
-        self._times = self._desk.records.recall(
+        self._times = self._client.records.recall(
             "baseline times", lambda: baseline_times(self._context) or {"": ""}
         )
         self._begin()
         # Files of requests are whole before anything else of the job begins.
-        batches = [one for one in self._attempts if self._desk.models[one.model].provider == "batch"]
+        batches = [one for one in self._attempts if self._client.models[one.model].provider == "batch"]
         wait([one.waiting for one in batches if one.waiting is not None], LOOK_S)
         while True:
             self._begin()
@@ -216,7 +216,7 @@ class _First:
         ):
             self._begun += 1
             # Drawn once: it depends on what was measured so far, and on a resume that is more.
-            index = self._desk.records.recall(f"choice {self._begun}", self._choose)
+            index = self._client.records.recall(f"choice {self._begun}", self._choose)
             if index < 0 or not self.standings[index].open:
                 self._begun -= 1
                 return
@@ -234,7 +234,7 @@ class _First:
 
     def _ask(self, attempt: _Attempt) -> bool:
         """Send the attempt's next request; False while the budget has no room for it."""
-        attempt.waiting = self._desk.ask(self._request(attempt), attempt.model, attempt.messages)
+        attempt.waiting = self._client.ask(self._request(attempt), attempt.model, attempt.messages)
         if attempt.waiting is None:
             return False
         if attempt.round == 1 and attempt.sample == 1:
@@ -263,24 +263,24 @@ class _First:
                     return attempt
                 under_way.append(attempt.waiting)
             if not under_way:
-                self._desk.say_exhausted()
+                self._client.say_exhausted()
                 return None
             if not wait(under_way, LOOK_S, FIRST_COMPLETED).done and not self._context.may_go_on():
                 return None
 
     def _answered(self, attempt: _Attempt) -> Iterator[Candidate]:
         """Look at an answer, yield its candidate, and ask on with what the referee said."""
-        choice = self._desk.models[attempt.model]
+        choice = self._client.models[attempt.model]
         try:
             assert attempt.waiting is not None
             reply = attempt.waiting.result()
         except ProviderError as error:
             self._failed(attempt, choice, error)
             return
-        self._desk.answered += 1
-        self.standings[attempt.model].usd += self._desk.cost(self._request(attempt)).usd
+        self._client.answered += 1
+        self.standings[attempt.model].usd += self._client.cost(self._request(attempt)).usd
         found = extract(reply.text, reply.finish)
-        self._desk.count(found.problem or "candidate")
+        self._client.count(found.problem or "candidate")
         follow_up = (
             "" if found.problem == "refusal" else fill("again", problem=_PROBLEMS.get(found.problem, ""))
         )
@@ -313,7 +313,7 @@ class _First:
     def _asked_beside(self, attempt: _Attempt, shown: tuple[Judged, ...]) -> bool:
         """Go on with a prompt that shows these; False where the model was asked it before, and would say the same."""
         messages = self._opening(shown)
-        told, choice = messages_sha256(messages), self._desk.models[attempt.model]
+        told, choice = messages_sha256(messages), self._client.models[attempt.model]
         if told in self.told[attempt.model] and not varies(choice):
             return False
         attempt.shown = shown
@@ -345,7 +345,7 @@ class _First:
             return
         if error.kind == "no_room" and attempt.shown and self._asked_beside(attempt, fewer(attempt.shown)):
             return
-        self._desk.failed(choice, error)
+        self._client.failed(choice, error)
         standing.finished(attempt.speedup)
         if error.kind == "authentication":
             standing.refused = True  # the next sample would fail alike

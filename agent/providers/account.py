@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.budget import Cost
 from agent.errors import ProviderError
-from agent.providers.desk import PREFIXES
+from agent.providers.client import PREFIXES
 from agent.records import Records
 from agent.store import JobStore
 

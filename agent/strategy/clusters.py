@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from agent.bundle.domain import dims_key
@@ -71,7 +72,7 @@ def visible_geomean(verdict: Mapping[str, Any], within: Sequence[Mapping[str, An
         for row in visible_rows(verdict)
         if keys is None or dims_key(row["dims"]) in keys
     ]
-    return _geomean(speedups) if speedups else 0.0
+    return geometric_mean(speedups) if speedups else 0.0
 
 
 def worst_cluster(verdicts: Iterable[Mapping[str, Any]]) -> Cluster | None:
@@ -88,8 +89,8 @@ def worst_group(shapes: Sequence[tuple[Mapping[str, Any], float]]) -> Cluster | 
         outside = [place for place in range(len(shapes)) if place not in inside]
         if len(inside) < _FEWEST or not outside:
             continue
-        here = _geomean([shapes[place][1] for place in inside])
-        if _geomean([shapes[place][1] for place in outside]) >= _WORSE * here:
+        here = geometric_mean([shapes[place][1] for place in inside])
+        if geometric_mean([shapes[place][1] for place in outside]) >= _WORSE * here:
             # Of groups that are about as bad the larger one is worth more.
             found.append((round(math.log(here), 2), -len(inside), words, inside))
     if not found:
@@ -99,8 +100,8 @@ def worst_group(shapes: Sequence[tuple[Mapping[str, Any], float]]) -> Cluster | 
     return Cluster(
         words,
         tuple(shapes[place][0] for place in inside),
-        _geomean([shapes[place][1] for place in inside]),
-        _geomean([shapes[place][1] for place in outside]),
+        geometric_mean([shapes[place][1] for place in inside]),
+        geometric_mean([shapes[place][1] for place in outside]),
     )
 
 
@@ -118,7 +119,3 @@ def _groups(shapes: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[int
                     f"{name} = {choice}",
                     [place for place, value in enumerate(values) if str(value) == choice],
                 )
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(max(value, 1e-6)) for value in values) / len(values))

@@ -21,7 +21,7 @@ from agent.strategy.novelty import likeness
 if TYPE_CHECKING:
     import random
 
-    from agent.providers.desk import Desk
+    from agent.providers.client import ModelClient
     from agent.spec import ModelChoice
     from agent.strategy.beam import Parent
     from agent.strategy.conversation import Round
@@ -53,14 +53,14 @@ class Contrast:
     """Asks a policy for one candidate beside those that it is shown; stands in the search where `Conversation` does for others.
 
     Args:
-        desk: asks, and waits for the answers.
+        client: asks, and waits for the answers.
         origin: of what is proposed.
-        model: index of the model at the desk.
+        model: index of the model at the client.
         step: names of its requests begin with it.
     """
 
-    def __init__(self, desk: Desk, origin: str, model: int, step: str) -> None:
-        self._desk = desk
+    def __init__(self, client: ModelClient, origin: str, model: int, step: str) -> None:
+        self._client = client
         self._origin = origin
         self._model = model
         self._step = step
@@ -80,7 +80,7 @@ class Contrast:
         source, reply = None, None
         for request in self.requests(self._step):
             try:
-                reply = self._desk.answer(request, self._model, this.retold(files))
+                reply = self._client.answer(request, self._model, this.retold(files))
             except ProviderError as error:
                 if error.kind != "no_room" or not files:
                     raise
@@ -89,7 +89,7 @@ class Contrast:
             if reply is None:
                 return None
             found = extract(reply.text, reply.finish)
-            self._desk.count(found.problem or "candidate")
+            self._client.count(found.problem or "candidate")
             source = found.source
             if found.problem != "truncated" or not files:
                 break
@@ -97,7 +97,7 @@ class Contrast:
         tried = {one.candidate.sha256: one.candidate.source for one in this.judged}
         if source is None or reply is None or likeness(source, tried).repeats(parent.mode):
             return None
-        label = f"{self._desk.models[self._model].model} round {this.number}"
+        label = f"{self._client.models[self._model].model} round {this.number}"
         beside = f"beside {len(files)} measured" if files else "with nothing measured to show"
         note = f"{beside} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
         lineage = files[-1].candidate.sha256 if files else None

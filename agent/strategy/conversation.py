@@ -25,7 +25,7 @@ from agent.strategy.novelty import likeness
 
 if TYPE_CHECKING:
     from agent.proposers.base import ProposalContext
-    from agent.providers.desk import Desk
+    from agent.providers.client import ModelClient
     from agent.strategy.beam import Parent
     from agent.strategy.settings import Strategy
 
@@ -62,18 +62,18 @@ class Conversation:
 
     Args:
         context: of the proposer.
-        desk: asks, and waits for the answers.
+        client: asks, and waits for the answers.
         strategy: settings.
         problems: what to say to an answer without a candidate, by `Extraction.problem`.
         origin: of what is proposed.
-        model: index of the model at the desk.
+        model: index of the model at the client.
         step: names of its requests begin with it.
     """
 
     def __init__(
         self,
         context: ProposalContext,
-        desk: Desk,
+        client: ModelClient,
         strategy: Strategy,
         problems: Mapping[str, str],
         origin: str,
@@ -81,7 +81,7 @@ class Conversation:
         step: str,
     ) -> None:
         self._context = context
-        self._desk = desk
+        self._client = client
         self._strategy = strategy
         self._problems = problems
         self._origin = origin
@@ -115,7 +115,7 @@ class Conversation:
             if reply is None:
                 return None
             found = extract(reply.text, reply.finish)
-            self._desk.count(found.problem or "candidate")
+            self._client.count(found.problem or "candidate")
             if found.problem == "refusal":
                 return None
             if found.source is None:
@@ -131,13 +131,13 @@ class Conversation:
         return None
 
     def _ask(self, name: str, messages: Sequence[Message]) -> Reply | None:
-        return self._desk.answer(f"{self._step}/{name}", self._model, messages)
+        return self._client.answer(f"{self._step}/{name}", self._model, messages)
 
     def _made(
         self, source: str, this: Round, parent: Parent, diagnosis: Diagnosis | None, reply: Reply
     ) -> Candidate:
         what = f"{diagnosis.bottleneck}: {diagnosis.change}" if diagnosis else "repaired"
-        label = f"{self._desk.models[self._model].model} round {this.number}"
+        label = f"{self._client.models[self._model].model} round {this.number}"
         label += ", repair" if parent.mode == "repair" else ""
         note = f"{what[:300]} ({reply.model}, {reply.prompt_tokens} + {reply.completion_tokens} tokens)"
         made = Candidate(source, self._origin, label, parent.judged.candidate.sha256, note)

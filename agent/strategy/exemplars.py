@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.candidates import Candidate
 from agent.strategy.clusters import visible_geomean
-from agent.strategy.twins import is_twin
+from agent.strategy.graph_variants import is_graph_variant
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -52,11 +52,11 @@ class Judged:
 
 
 def judged_in(store: JobStore, candidates: Sequence[Candidate]) -> list[Judged]:
-    """Those of the candidates that the referee has said something about, in their order; without graph twins."""
+    """Those of the candidates that the referee has said something about, in their order; without graph variants."""
     found = []
     for candidate in candidates:
         verdict = store.verdict(candidate.sha256, "screen")
-        if verdict is None or is_twin(candidate):
+        if verdict is None or is_graph_variant(candidate):
             continue
         if verdict["verdict"] not in ("not_judged", "task_rejected"):
             found.append(Judged(candidate, verdict))
@@ -113,7 +113,7 @@ def draw(
 
     Args:
         judged: everything judged so far, in order of arrival.
-        generator: from `agent.strategy.draws.recorded`.
+        generator: from `agent.strategy.recorded_random.recorded`.
         leave_out: sha256 of candidates that the prompt shows anyway.
         count: how many successes.
     """

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agent.candidates import Candidate
-from agent.strategy.ablation import Change, changes, first_paid, lesson, undo
-from agent.strategy.draws import recorded
-from agent.strategy.lessons import ABLATED_STEPS, Lesson, keep
+from agent.strategy.ablation import ABLATED_STEPS, Change, Lesson, changes, first_paid, keep, lesson, undo
+from agent.strategy.graph_variants import is_graph_variant
+from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
-from agent.strategy.twins import is_twin
 
 if TYPE_CHECKING:
     from agent.proposers.base import ProposalContext
@@ -85,7 +84,7 @@ def _learn(context: ProposalContext, winner: Candidate, without: Candidate, chan
 
 def _is_accepted(context: ProposalContext, candidate: Candidate) -> bool:
     verdict = context.store.verdict(candidate.sha256, "screen")
-    return verdict is not None and verdict["verdict"] == "accepted" and not is_twin(candidate)
+    return verdict is not None and verdict["verdict"] == "accepted" and not is_graph_variant(candidate)
 
 
 def _validated(context: ProposalContext, candidate: Candidate) -> float:

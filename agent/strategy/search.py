@@ -24,23 +24,23 @@ from agent.portfolio.cover import covering
 from agent.portfolio.entries import Entry
 from agent.providers.base import Message
 from agent.providers.choice import Standing, choose
-from agent.providers.desk import LOOK_S
+from agent.providers.client import LOOK_S
 from agent.records import messages_sha256
 from agent.strategy import exemplars
 from agent.strategy.beam import Parent, select
 from agent.strategy.clusters import worst_cluster
 from agent.strategy.contrast import Contrast, drawn, varies
 from agent.strategy.conversation import Conversation, Round
-from agent.strategy.draws import recorded
 from agent.strategy.exemplars import Exemplars, Judged, judged_in
 from agent.strategy.novelty import likeness
+from agent.strategy.recorded_random import recorded
 from agent.strategy.tuner import tuned
 
 if TYPE_CHECKING:
     import random
 
     from agent.proposers.base import ProposalContext
-    from agent.providers.desk import Desk
+    from agent.providers.client import ModelClient
     from agent.store import JobStore
     from agent.strategy.settings import Strategy
 
@@ -64,8 +64,8 @@ class Search:
 
     Args:
         context: of the proposer.
-        desk: asks.
-        standings: what each of the desk's models has brought and cost so far, in the desk's order.
+        client: asks.
+        standings: what each of the client's models has brought and cost so far, in the client's order.
         strategy: settings.
         opening: makes the beginning of a conversation (rules, task, shapes) from a context, with candidates to show or without.
         problems: what to say to an answer without a candidate, by `Extraction.problem`.
@@ -76,7 +76,7 @@ class Search:
     def __init__(
         self,
         context: ProposalContext,
-        desk: Desk,
+        client: ModelClient,
         standings: Sequence[Standing],
         strategy: Strategy,
         opening: Callable[[ProposalContext, Sequence[Judged]], list[Message]],
@@ -85,7 +85,7 @@ class Search:
         told: Sequence[set[str]] = (),
     ) -> None:
         self._context = context
-        self._desk = desk
+        self._client = client
         self._told = told
         # A round says how much is asked, not a model's `samples`.
         self._standings = [replace(one, limit=sys.maxsize) for one in standings]
@@ -104,7 +104,7 @@ class Search:
         """
         stale = 0
         for number in range(1, self._strategy.rounds + 1):
-            if self._desk.exhausted or not self._context.may_go_on():
+            if self._client.exhausted or not self._context.may_go_on():
                 return
             this, generator = self._begin(number)
             parents = select(this.judged, self._strategy.beam, this.cluster)
@@ -159,7 +159,7 @@ class Search:
                 else:
                     shown = exemplars.draw(this.judged, generator, {parent.judged.candidate.sha256})
                 step = f"{self._origin}/search/{this.number}/{place}/{branch}"
-                model = self._desk.records.recall(f"choice {step}", self._choose)
+                model = self._client.records.recall(f"choice {step}", self._choose)
                 if model < 0:
                     return found
                 if self._trained and not self._is_new(this, shown, model):
@@ -173,7 +173,7 @@ class Search:
         prompt = messages_sha256(this.retold(shown.successes))
         known = prompt in self._told[model]
         self._told[model].add(prompt)
-        return not known or varies(self._desk.models[model])
+        return not known or varies(self._client.models[model])
 
     def _choose(self) -> int:
         index = choose(self._standings)
@@ -201,11 +201,11 @@ class Search:
                 continue
             asks: Conversation | Contrast
             if self._trained:
-                asks = Contrast(self._desk, self._origin, one.model, one.step)
+                asks = Contrast(self._client, self._origin, one.model, one.step)
             else:
                 asks = Conversation(
                     self._context,
-                    self._desk,
+                    self._client,
                     self._strategy,
                     self._problems,
                     self._origin,
@@ -232,21 +232,21 @@ class Search:
 
     def _taken(self, this: Round, proposal: _Proposal, made: Sequence[Candidate]) -> Iterator[Candidate]:
         """A proposal's candidate if it is new, and its tuned form if it is accepted and declares `TUNABLES`."""
-        choice, standing = self._desk.models[proposal.model], self._standings[proposal.model]
+        choice, standing = self._client.models[proposal.model], self._standings[proposal.model]
         asked = (Contrast if self._trained else Conversation).requests(proposal.step)
-        standing.usd += sum(self._desk.cost(one).usd for one in asked)
+        standing.usd += sum(self._client.cost(one).usd for one in asked)
         try:
             candidate = proposal.outcome.result()
         except ProviderError as error:
             if error.kind == "waiting":
                 self._awaited = str(error)
                 return
-            self._desk.failed(choice, error)
+            self._client.failed(choice, error)
             standing.refused = standing.refused or error.kind == "authentication"
             return
         mode = proposal.parent.mode
         if candidate is None or likeness(candidate.source, _by_sha(made)).repeats(mode):
-            if not self._desk.exhausted:
+            if not self._client.exhausted:
                 self._tell(f"round {this.number}: {choice.model} proposed nothing new")
             return
         yield candidate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent.candidates import Candidate
 from agent.strategy import tuning
 from agent.strategy.clusters import visible_rows
-from agent.strategy.draws import recorded
+from agent.strategy.recorded_random import recorded
 from agent.strategy.tunables import NotTunable, Setting, declared, setting_key, substituted
 
 if TYPE_CHECKING:

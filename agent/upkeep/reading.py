@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -18,10 +17,9 @@ from typing import Any
 
 from agent.bundle.evidence import SCHEMA
 from agent.errors import UnreadableBundle
-from evaluator.sources import CandidateSource, TaskSource, sha256_of
+from evaluator.sources import TaskSource, sha256_of
 
 _LIMITS_BYTES = {"optimized.py": 16 << 20, "task.py": 4 << 20, "evidence.json": 256 << 20}
-_MEMBER_FILE = re.compile(r"kernels/[0-9]{1,3}_[A-Za-z0-9_]{1,80}\.py")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -108,31 +106,9 @@ def read_bundle(path: Path) -> ReadBundle:
     )
 
 
-def read_members(path: Path) -> list[CandidateSource]:
-    """The members of a bundle's optimized.py in their order, each as the file that the evidence is about.
-
-    Raises:
-        UnreadableBundle: one is not there, or not what it was.
-    """
-    texts = _folder_texts if path.is_dir() else _zip_texts
-    evidence = json.loads(texts(path, {"evidence.json": _LIMITS_BYTES["evidence.json"]})["evidence.json"])
-    rows = [row for row in _list(_at(evidence, "members")) if isinstance(row, dict)]
-    names = [str(row.get("file")) for row in rows]
-    if not rows or not all(_MEMBER_FILE.fullmatch(name) for name in names):
-        raise UnreadableBundle(f"the evidence in {path} names no members")
-    sources = texts(path, dict.fromkeys(names, _LIMITS_BYTES["optimized.py"]))
-    for row, name in zip(rows, names, strict=True):
-        if row.get("sha256") != sha256_of(sources[name]):
-            raise UnreadableBundle(f"{name} in {path} is not the file that the evidence is about")
-    return [
-        CandidateSource(sources[name], "external", str(row.get("label"))[:200])
-        for row, name in zip(rows, names, strict=True)
-    ]
-
-
-def _folder_texts(path: Path, limits_bytes: Mapping[str, int] = _LIMITS_BYTES) -> dict[str, str]:
+def _folder_texts(path: Path) -> dict[str, str]:
     found = {}
-    for name, limit_bytes in limits_bytes.items():
+    for name, limit_bytes in _LIMITS_BYTES.items():
         file = path / name
         try:
             if not file.is_file() or file.stat().st_size > limit_bytes:
@@ -145,11 +121,11 @@ def _folder_texts(path: Path, limits_bytes: Mapping[str, int] = _LIMITS_BYTES) -
     return found
 
 
-def _zip_texts(path: Path, limits_bytes: Mapping[str, int] = _LIMITS_BYTES) -> dict[str, str]:
+def _zip_texts(path: Path) -> dict[str, str]:
     found = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for name, limit_bytes in limits_bytes.items():
+            for name, limit_bytes in _LIMITS_BYTES.items():
                 entries = [entry for entry in archive.infolist() if _is_at_top(entry.filename, name)]
                 if len(entries) != 1:
                     raise UnreadableBundle(f"{path} holds no {name}: is it a bundle?")

@@ -134,8 +134,8 @@ def _show_counters(console: Console, counters: Counters) -> None:
         launched = "once" if kernel.launches == 1 else f"{kernel.launches} times"
         title = f"{kernel.short_name}: {kernel.share:.0%} of what ncu counted (launched {launched})"
         console.print(title, markup=False, highlight=False)
-        for sentence in kernel.sentences:
-            console.print(f"  {sentence}", markup=False, highlight=False)
+        for rule in kernel.rules:
+            console.print(f"  {rule}", markup=False, highlight=False)
 
 
 def _row(part: Part) -> tuple[str, ...]:

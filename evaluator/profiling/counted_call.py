@@ -13,8 +13,14 @@ from typing import Any
 
 import evaluator
 import kernelbench_tasks
-from evaluator.profiling.counter_table import ASKED, MOST_TEXT
 
+#: Characters of ncu's table that are read.
+MOST_TEXT = 4 << 20
+#: Of ncu, with their rules.
+_SECTIONS = (
+    "SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "SchedulerStats", "WarpStateStats", "LaunchStats",
+    "Occupancy", "SourceCounters",
+)  # fmt: skip
 _TABLE, _PRINTED = "counters.csv", "printed.txt"
 #: A new Python in the sandbox may read our packages but not list the folder they lie in, in which imports would look.
 _UNDER_NCU = """
@@ -38,10 +44,10 @@ def command(ncu: str, table: str, most_launches: int, program: list[str]) -> lis
     machine; caches too, since the call is a warm one. No configuration file adds an option: the task could write one.
     """
     return [
-        ncu, "--config-file", "off", "--csv", "--page", "raw", "--print-units", "base", "--log-file", table,
+        ncu, "--config-file", "off", "--csv", "--page", "details", "--print-units", "base", "--log-file", table,
         "--replay-mode", "kernel", "--clock-control", "none", "--cache-control", "none",
         "--target-processes", "application-only", "--profile-from-start", "off", "--launch-count", str(most_launches),
-        "--metrics", ",".join(ASKED), *program,
+        "--apply-rules", "yes", *(part for name in _SECTIONS for part in ("--section", name)), *program,
     ]  # fmt: skip
 
 

@@ -1,12 +1,14 @@
-"""Counters of the GPU through ncu, where that is there: found, run around one call in the sandbox, read, said in words.
+"""What ncu's own rules say of a call's kernels, where ncu is there: found, run around one call in the sandbox, read.
 
 They explain; the label rests on the experiments alone. ncu runs where the profile's process runs, beside the task's code and
-as confined as it, so what it writes is anybody's text. Where it cannot count from in there, the answer says so: it is run
-nowhere else, and no setting of the machine is changed for it.
+as confined as it, so what it writes is anybody's text: known columns, plain numbers within bounds and as many launches as were
+asked for, or it is refused whole. Where it cannot count from in there, the answer says so: it is run nowhere else, and no
+setting of the machine is changed for it.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -17,9 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evaluator.integrity.static import clean
-from evaluator.profiling.counted_call import PROGRAM
-from evaluator.profiling.counter_sentences import sentences, short_name
-from evaluator.profiling.counter_table import Counted, curate, parse
+from evaluator.profiling.counted_call import MOST_TEXT, PROGRAM
 from evaluator.roles.tool_run import ToolResult
 
 #: The device is nobody else's meanwhile.
@@ -28,6 +28,22 @@ DEADLINE_S = 60.0
 MOST_LAUNCHES = 32
 _GRACE_S = 30.0
 _MOST_SHOWN = 240
+_MOST_KERNELS, _MOST_RULES, _MOST_RULE, _MOST_NAME, _MOST_SHORT_NAME = 6, 6, 500, 160, 60
+#: Types of a rule that names something to gain; others only inform.
+_ADVICE = ("OPT", "WRN")
+_COLUMNS = (
+    "ID",
+    "Kernel Name",
+    "Metric Name",
+    "Metric Unit",
+    "Metric Value",
+    "Rule Type",
+    "Rule Description",
+)
+_SECONDS = {
+    "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3, "s": 1.0, "second": 1.0,
+}  # fmt: skip
+_NUMBER = re.compile(r"\d{1,15}(\.\d{1,15})?|\d{1,3}(,\d{3}){1,4}(\.\d{1,15})?", re.ASCII)
 _PARAMETERS = Path("/proc/driver/nvidia/params")
 _TOOLKIT = Path("/usr/local/cuda")
 _PACKAGED = Path("/opt/nvidia/nsight-compute")
@@ -39,22 +55,23 @@ REFUSED = (
 
 @dataclass(frozen=True)
 class CountedKernel:
-    """A kernel's counters and what they say.
+    """What ncu says of a kernel.
 
     Attributes:
-        name, launches, seconds, share, counters, limiter: see :class:`evaluator.profiling.counter_table.Counted`.
-        short_name: the name as an identifier, which is all of a stranger's text that a prompt should bear.
-        sentences: a handful, each with a cause and what it suggests.
+        name: demangled.
+        short_name: the name as an identifier.
+        launches: how many of them were counted.
+        seconds: of all these launches.
+        share: of the time that was counted, 0 to 1.
+        rules: what ncu's rules advise of the longest launch, in ncu's words and order.
     """
 
     name: str
+    short_name: str
     launches: int
     seconds: float
     share: float
-    counters: dict[str, float]
-    limiter: str
-    short_name: str
-    sentences: tuple[str, ...]
+    rules: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -179,20 +196,86 @@ def read(result: ToolResult, ncu: str, deadline_s: float) -> Counters:
     if not any(line.startswith('"ID",') for line in said["table"].split("\n")):
         return Counters((), (_why_not(output, said["tier"]),))
     try:
-        launches = parse(said["table"], MOST_LAUNCHES)
+        kernels, launches = parse(said["table"])
     except ValueError as error:
         return Counters((), (f"ncu's table could not be read: {error}.",))
     notes = []
-    if len(launches) == MOST_LAUNCHES:
+    if launches == MOST_LAUNCHES:
         notes.append(f"Only the first {MOST_LAUNCHES} launches of a call were counted.")
-    kernels = curate(launches)
     if not kernels:
         notes.append("ncu counted no kernel with a duration.")
-    return Counters(tuple(_kernel(kernel) for kernel in kernels), tuple(notes))
+    return Counters(kernels, tuple(notes))
 
 
-def _kernel(kernel: Counted) -> CountedKernel:
-    return CountedKernel(**vars(kernel), short_name=short_name(kernel.name), sentences=sentences(kernel))
+def parse(text: str) -> tuple[tuple[CountedKernel, ...], int]:
+    """Reads what ``ncu --csv --page details`` wrote: a row of names, then a row for each metric and rule of each launch.
+
+    Returns:
+        The kernels that took most of the time, and how many launches were counted.
+
+    Raises:
+        ValueError: it has another form; the message says which rule it broke, and repeats nothing of the text.
+    """
+    if len(text) > MOST_TEXT:
+        raise ValueError("it is too long")
+    # ncu's own messages begin with ==; rows are quoted throughout.
+    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.startswith('"')]
+    try:
+        names, *rows = list(csv.reader(lines, strict=True)) or [[]]
+    except csv.Error:
+        raise ValueError("it is no CSV") from None
+    if any(names.count(column) != 1 for column in _COLUMNS):
+        raise ValueError("its first row does not name ncu's columns once each")
+    if any(len(row) != len(names) for row in rows):
+        raise ValueError("a row has more or fewer cells than there are columns")
+    places = [names.index(column) for column in _COLUMNS]
+    seconds: dict[str, float] = {}
+    names_of: dict[str, str] = {}
+    rules: dict[str, list[str]] = {}
+    for number, name, metric, unit, value, kind, description in ([row[at] for at in places] for row in rows):
+        names_of.setdefault(number, clean(name, _MOST_NAME))
+        if metric == "Duration":
+            seconds[number] = _seconds(unit, value)
+        if kind in _ADVICE:
+            rules.setdefault(number, []).append(clean(description, _MOST_RULE))
+    if len(names_of) > MOST_LAUNCHES:
+        raise ValueError("it has more launches than were asked for")
+    groups: dict[str, list[str]] = {}
+    for number in seconds:
+        groups.setdefault(names_of[number], []).append(number)
+    total_s = sum(seconds.values()) or 1.0
+    kernels = []
+    for name, numbers in groups.items():
+        own_s = sum(seconds[number] for number in numbers)
+        longest = max(numbers, key=lambda number: seconds[number])
+        said = tuple(rules.get(longest, [])[:_MOST_RULES])
+        kernels.append(
+            CountedKernel(name, short_name(name), len(numbers), own_s, round(own_s / total_s, 4), said)
+        )
+    kernels.sort(key=lambda kernel: -kernel.seconds)
+    return tuple(kernels[:_MOST_KERNELS]), len(names_of)
+
+
+def _seconds(unit: str, value: str) -> float:
+    if unit not in _SECONDS:
+        raise ValueError("a duration has an unknown unit")
+    if not _NUMBER.fullmatch(value.strip()):
+        raise ValueError("a duration is no plain number")
+    return float(value.replace(",", "")) * _SECONDS[unit]
+
+
+def short_name(name: str) -> str:
+    """A demangled name without return type, template and parameters."""
+    depth = 0
+    plain: list[str] = []
+    for letter in name.removeprefix("void ").replace("(anonymous namespace)::", ""):
+        depth += (letter == "<") - (letter == ">" and depth > 0)
+        if letter == "(" and not depth and plain:
+            break
+        if not depth and letter != ">":
+            plain.append(letter)
+    last = "".join(plain).split("::")[-1]
+    return re.sub(r"[^A-Za-z0-9_]+", "_", last).strip("_")[:_MOST_SHORT_NAME] or "kernel"
 
 
 def _why_not(output: str, tier: str) -> str:

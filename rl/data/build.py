@@ -20,6 +20,7 @@ from agent.prompts.sizes import space_text
 from agent.strategy.novelty import fingerprint
 from evaluator.errors import EvaluatorError
 from evaluator.fingerprint import type_of
+from evaluator.keeping import replacing
 from evaluator.sources import TaskSource, sha256_of
 from rl.data.contrast import as_asked, with_shown
 from rl.data.lowering import NotMade
@@ -31,7 +32,6 @@ from rl.journal import Journal
 from rl.judges import Judge, Unjudged
 from rl.reward import FAULTS, speed_of
 from rl.rows import Row, write_rows
-from rl.whole_file import replacing
 
 _KIND = "kernelwright.rows/1"
 #: Evaluations in a row that nobody answered: whatever is wrong will not go by itself.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,12 +26,6 @@ def verify(
     effort: Annotated[
         str, typer.Option(help="confirm (as the evidence was made) or screen (quicker, wider intervals).")
     ] = "confirm",
-    recalibrate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead, time the members at up to eight shapes and write this file: kernelwright_use(recalibration=...)."
-        ),
-    ] = None,
     as_json: AsJson = False,
     minimum_tier: Annotated[
         str, typer.Option(help="Weakest sandbox to accept: namespaces or landlock.")
@@ -43,13 +36,10 @@ def verify(
 
     Its code runs in the referee's sandbox alone. Exit status: 0 it holds, 1 it is slower or wrong, 2 it could not be measured.
 
-    On another type of machine `--recalibrate here.json` writes what corrects the choices there.
-
     Example: kernelwright verify layernorm-kernelwright.zip --max-regression 5%
     """
     from agent.errors import UnreadableBundle
     from agent.upkeep.reading import read_bundle
-    from agent.upkeep.recalibrating import recalibrate as time_members
     from agent.upkeep.verifying import verify as measure
     from evaluator.cli import progress_bar
     from evaluator.client import Referee
@@ -70,11 +60,6 @@ def verify(
                 total = progress["total"] or None
                 bar.update(row, description=progress["text"], completed=progress["done"], total=total)
 
-            if recalibrate is not None:
-                value = time_members(bundle, read, referee, tell)
-                recalibrate.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-                _say.print(f"wrote {recalibrate}", markup=False, highlight=False)
-                return
             found = measure(read, referee, max_regression=allowed, effort=effort, on_progress=tell)
     except (UnreadableBundle, EvaluatorError, OSError) as error:
         _say.print(f"could not be measured: {error}", markup=False, highlight=False)

@@ -8,7 +8,7 @@ A job ranks with the verdict on its delivered module at held-out shapes, where a
 - it was measured in a sandbox on a machine that said what it is;
 - nothing about it was remarkable: a finding that is more than information keeps it off, known or not, but for one that
   says nothing about speed. What a text alone shows counts of each member's own file: the delivered one is put together around
-  them by this project, with a dispatcher that falls back to the reference, reads version counters and keeps a memo in a file.
+  them by this project, with a dispatcher that falls back to the reference and reads version counters.
 """
 
 from __future__ import annotations

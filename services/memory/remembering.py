@@ -13,7 +13,7 @@ from agent.candidates import Candidate
 from agent.knowledge.architectures import architecture_of_cpu, architecture_of_gpu
 from agent.memory.features import FEATURES_STEP, Features, features_of
 from agent.memory.lessons import LESSON_STEPS, JobFacts, Judged, entries_of
-from agent.strategy.lessons import ABLATED_STEPS
+from agent.strategy.ablation import ABLATED_STEPS
 from services.db import models
 from services.db.session import Database
 from services.jobs.rows import step_value

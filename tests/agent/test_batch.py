@@ -15,7 +15,7 @@ from agent.errors import AnswersAwaited, ProviderError
 from agent.proposers.llm import LLMProposer
 from agent.providers.base import Message
 from agent.providers.batch import BatchFiles
-from agent.providers.desk import Desk
+from agent.providers.client import ModelClient
 from agent.records import Records
 from agent.replay import replay
 from agent.spec import Budget, JobSpec, ModelChoice
@@ -102,11 +102,11 @@ def test_an_answer_too_long_to_read_is_paid_for_and_not_asked_for_again(tmp_path
     folder, store = tmp_path / "batch", FolderStore(tmp_path / "job")
 
     def ask() -> None:
-        desk = Desk(store, [choice(folder)], Budget())
+        client = ModelClient(store, [choice(folder)], Budget())
         try:
-            desk.answer("llm/1/1/1", 0, ASK)
+            client.answer("llm/1/1/1", 0, ASK)
         finally:
-            desk.close()
+            client.close()
 
     with pytest.raises(ProviderError, match="answers go to"):
         ask()

@@ -21,7 +21,7 @@ from agent.budget import (
 )
 from agent.proposers.llm import LLMProposer
 from agent.providers.base import Message
-from agent.providers.desk import Desk
+from agent.providers.client import ModelClient
 from agent.records import Records
 from agent.spec import Budget, ModelChoice
 from agent.stores.folder import FolderStore
@@ -158,16 +158,16 @@ def test_who_waits_for_room_gets_it_when_others_settle_and_hears_when_there_is_n
     store = FolderStore(tmp_path)
     with chat_server(chosen=lambda _: reply("x", delay_s=0.02)) as server:
         model = ModelChoice("m", base_url=server.base_url, max_tokens=1000)
-        desk = Desk(store, [model], Budget(tokens=1500))
+        client = ModelClient(store, [model], Budget(tokens=1500))
         ask = [Message("user", "x" * 30)]
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            replies = list(pool.map(lambda n: desk.answer(f"llm/{n}", 0, ask), range(40)))
+            replies = list(pool.map(lambda n: client.answer(f"llm/{n}", 0, ask), range(40)))
         served = sum(one is not None for one in replies)
         assert len(server.requests) == served == 9, "while 256 tokens are left for an answer"
-        assert desk.exhausted
-        desk.close()
-        assert desk.answer("llm/late", 0, ask) is None
-        assert desk.answer("llm/0", 0, ask) == replies[0], "the record answers always"
+        assert client.exhausted
+        client.close()
+        assert client.answer("llm/late", 0, ask) is None
+        assert client.answer("llm/0", 0, ask) == replies[0], "the record answers always"
     told = [
         event for event in store.events() if "budget for models is spent" in event["data"].get("text", "")
     ]

@@ -333,7 +333,7 @@ def test_each_model_is_tried_and_the_better_buy_gets_the_rest(store: FolderStore
 def test_a_job_that_ends_does_not_wait_for_a_silent_server(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.providers.desk.LINGER_S", 0.1)
+    monkeypatch.setattr("agent.providers.client.LINGER_S", 0.1)
     with chat_server(reply("x"), reply("x + x", delay_s=4.0)) as server:
         running = proposer(server, samples=2, in_flight=2, timeout_s=60.0).propose(context(store))
         next(running)

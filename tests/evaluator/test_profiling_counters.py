@@ -1,4 +1,4 @@
-"""ncu's counters: its table is read strictly, said in words, and collected inside the sandbox or not at all."""
+"""What ncu's rules say is read strictly, and collected inside the sandbox or not at all."""
 
 from __future__ import annotations
 
@@ -14,18 +14,8 @@ from rich.console import Console
 
 from evaluator.commands.profile import show
 from evaluator.profiling import counters
-from evaluator.profiling.counter_table import (
-    ASKED,
-    LIMITS,
-    MOST_COUNTERS,
-    MOST_TEXT,
-    PLAIN,
-    RATIOS,
-    STALLS,
-    curate,
-    parse,
-)
-from evaluator.profiling.counters import Counters, count, find_ncu, read, refusal
+from evaluator.profiling.counted_call import MOST_TEXT
+from evaluator.profiling.counters import Counters, count, find_ncu, parse, read, refusal, short_name
 from evaluator.profiling.diagnosis import diagnose
 from evaluator.referee.judging.core import RefereeCore
 from evaluator.roles.tool_run import ToolResult
@@ -33,10 +23,10 @@ from tests.evaluator.test_profiling import GPU, measured
 
 pytestmark = pytest.mark.shares
 
-FIXED = [
-    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC",
+COLUMNS = [
+    "ID", "Process ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name", "Rule Type",
+    "Rule Description", "Estimated Speedup Type", "Estimated Speedup",
 ]  # fmt: skip
-UNITS = {PLAIN["duration_s"]: "ns", PLAIN["shared_bytes_per_block"]: "byte/block"}
 VECTOR = "void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel, char *[2]>(int, T2, T3)"
 
 
@@ -45,63 +35,46 @@ def row(*cells: str) -> str:
     return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
 
 
-def table(*launches: tuple[str, dict[str, str]], metrics: tuple[str, ...] = ASKED, columns: int = 0) -> str:
-    """What ``ncu --csv --page raw`` writes; metrics without a value are n/a, as on a chip that lacks them."""
-    extra = [f"device__attribute_{number}" for number in range(columns)]
-    units = [UNITS.get(name, "%" if "pct" in name else "") for name in metrics]
-    lines = [
-        "==PROF== Connected to process 4711 (/usr/bin/python3.12)",
-        *(
-            f'==PROF== Profiling "kernel" - {number}: 0%....50%....100% - 9 passes'
-            for number in range(len(launches))
-        ),
-        "==PROF== Disconnected from process 4711",
-        row(*FIXED, *metrics, *extra),
-        row(*[""] * len(FIXED), *units, *extra),
-    ]
-    for number, (name, values) in enumerate(launches):
-        fixed = [
-            str(number), "4711", "python3.12", "127.0.0.1", name, "1", "7", "(256, 1, 1)", "(4,096, 1, 1)", "0", "9.0",
-        ]  # fmt: skip
-        lines.append(row(*fixed, *(values.get(metric, "n/a") for metric in metrics), *["0"] * columns))
+def table(*launches: tuple[str, str, tuple[str, ...]]) -> str:
+    """What ``ncu --csv --page details`` writes of launches: name, duration in ns, what the rules advise."""
+    lines = ["==PROF== Connected to process 4711 (/usr/bin/python3.12)", row(*COLUMNS)]
+    for number, (name, duration, rules) in enumerate(launches):
+        first = (str(number), "4711", name, "GPU Speed Of Light Throughput")
+        lines.append(row(*first, "Duration", "ns", duration, *[""] * 5))
+        lines.append(row(*first, "", "", "", "SOLInfo", "INF", "For your information.", "", ""))
+        lines += [row(*first, "", "", "", "Bottleneck", "OPT", rule, "global", "34.6") for rule in rules]
     return "\n".join(lines) + "\n"
 
 
-def launch(name: str = VECTOR, duration: str = "12,345", **values: str) -> tuple[str, dict[str, str]]:
-    """A launch by our names for its counters."""
-    return name, {PLAIN["duration_s"]: duration, **{PLAIN[key]: value for key, value in values.items()}}
+def launch(name: str = VECTOR, duration: str = "12,345", *rules: str) -> tuple[str, str, tuple[str, ...]]:
+    return name, duration, rules
 
 
-def test_no_metric_is_asked_for_twice() -> None:
-    assert len(set(ASKED)) == len(ASKED)
+def test_kernels_are_grouped_by_name_and_the_longest_launch_s_rules_speak() -> None:
+    launches = [
+        launch("a", "100", "short"), launch("b", "150"), launch("a", "200", 'say "so"', "and so"), launch("c", "0"),
+    ]  # fmt: skip
+    (first, second, third), count = parse(table(*launches))
+    assert (first.name, first.launches, first.share) == ("a", 2, pytest.approx(2 / 3, abs=1e-3))
+    assert first.seconds == pytest.approx(300e-9)
+    assert first.rules == ('say "so"', "and so")
+    assert (second.name, second.rules, third.name, count) == ("b", (), "c", 4)
+    scaled = table(*launches).replace('"ns"', '"usecond"')
+    assert parse(scaled)[0][0].seconds == pytest.approx(300e-6)
 
 
-def test_a_table_is_read_with_its_units_separators_and_gaps() -> None:
-    name = 'kernel<(int)4, "x">(float *, int)'
-    text = table(launch(name, dram_pct="91.25", registers_per_thread="1,024.00", waves="(!) nan"), columns=3)
-    (found,) = parse(text, 32)
-    assert found.name == name
-    assert found.values[PLAIN["duration_s"]] == pytest.approx(12.345e-6)
-    assert found.values[PLAIN["dram_pct"]] == 91.25
-    assert found.values[PLAIN["registers_per_thread"]] == 1024
-    assert set(found.values) == {PLAIN[key] for key in ("duration_s", "dram_pct", "registers_per_thread")}
-    scaled = text.replace('"ns"', '"usecond"').replace("byte/block", "Kbyte/block")
-    assert parse(scaled, 32)[0].values[PLAIN["duration_s"]] == pytest.approx(12.345e-3)
+def test_a_long_name_is_said_in_short() -> None:
+    assert short_name(VECTOR) == "vectorized_elementwise_kernel"
+    assert short_name("void (anonymous namespace)::row<int, 4>(float *)") == "row"
+    assert short_name("<<<") == "kernel"
 
 
-NUMBERS = ("-1", "inf", "0x10", "1_0", "1,2", "1 2", "1;2", "\u0663", "9" * 41, "True", "1.")
 HOSTILE = {
     "long": ("x" * (MOST_TEXT + 1), "too long"),
-    "empty": ("", "no row of names"),
-    "words": ("Traceback (most recent call last)", "no row of names"),
-    "no units": (
-        "\n".join(line for line in table(launch()).splitlines() if line[:3] != '"",'),
-        "no row of units",
-    ),
-    "only names": (row(*FIXED, *ASKED), "no row of names and units"),
+    "empty": ("", "does not name"),
+    "words": ("Traceback (most recent call last)", "does not name"),
     "other columns": (table(launch()).replace("Kernel Name", "Name"), "does not name"),
-    "a column twice": (table(launch(), metrics=(*ASKED, ASKED[0])), "twice"),
-    "too many columns": (table(launch(), columns=2000), "does not name"),
+    "a column twice": (table(launch()).replace("Process ID", "ID"), "does not name"),
     "a short row": (table(launch()) + row("1", "4711"), "more or fewer cells"),
     "a long row": (table(launch()).rstrip("\n") + ',"1"\n', "more or fewer cells"),
     "an open quote": (table(launch()) + '"1,2', "no CSV"),
@@ -109,51 +82,32 @@ HOSTILE = {
     "a huge cell": (table(launch("x" * (1 << 18))), "no CSV"),
     "too many launches": (table(*[launch()] * 33), "more launches"),
     "an unknown unit": (table(launch()).replace('"ns"', '"fortnight"'), "unknown unit"),
-    "a share of something": (table(launch(dram_pct="5")).replace('"%"', '"Gbyte/s"'), "unknown unit"),
-    "a large number": (table(launch(registers_per_thread="1e19")), "too large"),
-    "an infinite number": (table(launch(registers_per_thread="1e999")), "too large"),
-    **{f"the number {value!r}": (table(launch(dram_pct=value)), "no plain number") for value in NUMBERS},
+    **{
+        f"the number {value!r}": (table(launch(VECTOR, value)), "no plain number")
+        for value in (
+            "-1",
+            "inf",
+            "0x10",
+            "1_0",
+            "1,2",
+            "1 2",
+            "1;2",
+            "\u0663",
+            "9" * 41,
+            "True",
+            "1.",
+            "1e999",
+            "",
+        )
+    },
 }
 
 
 @pytest.mark.parametrize(("text", "rule"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_does_not_keep_the_form_is_refused_whole(text: str, rule: str) -> None:
-    assert parse(table(launch(dram_pct="5")), 32)
     with pytest.raises(ValueError, match=rule) as refused:
-        parse(text, 32)
+        parse(text)
     assert len(str(refused.value)) < 100
-
-
-def everything() -> dict[str, str]:
-    """A value for each metric that is asked for."""
-    values = {name: str(number + 1) for number, name in enumerate(ASKED)}
-    return {**values, PLAIN["duration_s"]: "1000", LIMITS["shared memory"]: "2", LIMITS["registers"]: "3"}
-
-
-def test_at_most_24_counters_of_a_kernel_are_kept() -> None:
-    (found,) = curate(parse(table(("kernel", everything())), 32))
-    assert len(found.counters) == MOST_COUNTERS == 24
-    assert (found.limiter, found.counters["blocks_per_sm"]) == ("shared memory", 2)
-    assert [name for name in found.counters if name.startswith("stall_")] == [
-        f"stall_{reason}" for reason in list(STALLS)[:-4:-1]
-    ]
-    assert sum(name.startswith("pipe_") for name in found.counters) == 3
-
-
-def test_kernels_are_grouped_by_name_and_the_longest_launch_speaks() -> None:
-    launches = [
-        launch("a", "100", dram_pct="10"), launch("b", "150"), launch("a", "200", dram_pct="20"), launch("c", "0"),
-    ]  # fmt: skip
-    first, second = curate(parse(table(*launches), 32))
-    assert (first.name, first.launches, first.share) == ("a", 2, pytest.approx(2 / 3, abs=1e-3))
-    assert first.counters["dram_pct"] == 20
-    assert second.counters == {"duration_s": 150e-9}
-
-
-def test_a_ratio_of_hostile_counters_stays_a_number() -> None:
-    part, whole = RATIOS["load_sectors_per_request"]
-    (found,) = curate(parse(table(("k", {PLAIN["duration_s"]: "1", part: "1e17", whole: "1e-320"})), 32))
-    assert json.loads(json.dumps(found.counters, allow_nan=False)) == found.counters
 
 
 # -- finding it, and whether it may count ----------------------------------------------------------------------------------
@@ -207,7 +161,7 @@ STAND_IN = """#!{python}
 import os, subprocess, sys, time
 mode, text = {mode!r}, {text!r}
 valued = ("--config-file --page --print-units --log-file --replay-mode --clock-control --cache-control --target-processes "
-          "--profile-from-start --launch-count --metrics").split()
+          "--profile-from-start --launch-count --apply-rules --section").split()
 given, left = {{}}, sys.argv[1:]
 while left[0].startswith("--"):
     name = left.pop(0)
@@ -230,7 +184,7 @@ if mode == "broken":
     sys.exit(1)
 if mode == "silent":
     sys.exit(subprocess.run(left).returncode)
-assert given["--metrics"].split(",") == {asked!r}.split(",")
+assert given["--page"] == "details"
 assert os.environ["NV_COMPUTE_PROFILER_LOCAL_CONNECTION_OVERRIDE"] == "uds"
 code = subprocess.run(left).returncode
 log(text if code == 0 else "==ERROR== The application returned an error code (%d).\\n" % code)
@@ -253,9 +207,7 @@ def get_inputs(rows=64):
 def get_init_inputs():
     return []
 """
-GOOD = table(
-    launch(VECTOR, "4,000", dram_pct="92.5"), launch("reduce", "1,000", dram_pct="10", l2_pct="5", sm_pct="9")
-)
+GOOD = table(launch(VECTOR, "4,000", "DRAM is busy."), launch("reduce", "1,000", "Occupancy is low."))
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +216,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     folder.chmod(0o755)
     for mode in ("good", "refused", "late", "broken", "silent"):
-        text = STAND_IN.format(python=sys.executable, mode=mode, text=GOOD, asked=",".join(ASKED))
+        text = STAND_IN.format(python=sys.executable, mode=mode, text=GOOD)
         executable(folder / mode / "ncu", text)
     return folder
 
@@ -294,13 +246,11 @@ def good(core: RefereeCore, programs: Path) -> Counters:
     return counted(core, programs / "good" / "ncu", "assert x.shape == (8, 32)")
 
 
-def test_counters_come_out_of_the_sandbox_as_sentences(good: Counters) -> None:
+def test_ncu_s_rules_come_out_of_the_sandbox(good: Counters) -> None:
     assert good.notes == ()
     first, second = good.kernels
     assert (first.name, first.launches, first.share) == (VECTOR, 1, 0.8)
-    assert first.counters == {"duration_s": 4e-6, "dram_pct": 92.5}
-    assert "DRAM is busy 92%" in first.sentences[0]
-    assert "Neither memory" in second.sentences[0]
+    assert (first.rules, second.rules) == (("DRAM is busy.",), ("Occupancy is low.",))
 
 
 def test_a_task_that_fails_under_ncu_is_said(core: RefereeCore, programs: Path) -> None:
@@ -339,10 +289,10 @@ def test_what_the_sandbox_does_not_show_is_not_run_outside(core: RefereeCore, tm
 
 
 def test_a_table_that_the_task_wrote_itself_is_read_as_strictly(core: RefereeCore, programs: Path) -> None:
-    forged = table(launch("k", "1,000", dram_pct="-5"))
+    forged = table(launch("k", "-5"))
     line = f"open('counters.csv', 'w').write({forged!r}); print('ERR_NVG', chr(27))"
     found = counted(core, programs / "silent" / "ncu", line)
-    assert found == Counters((), ("ncu's table could not be read: a value is no plain number.",))
+    assert found == Counters((), ("ncu's table could not be read: a duration is no plain number.",))
 
 
 def test_a_task_that_spoils_the_answer_leaves_a_note(core: RefereeCore, programs: Path) -> None:
@@ -371,9 +321,9 @@ def test_counters_are_printed_and_in_the_json_and_decide_nothing(good: Counters)
     with_counters = replace(plain, counters=good)
     as_json = json.loads(json.dumps(with_counters.as_json(), allow_nan=False))
     kernel = as_json["counters"]["kernels"][0]
-    assert kernel["counters"]["dram_pct"] == 92.5 and "DRAM is busy" in kernel["sentences"][0]
+    assert kernel["rules"] == ["DRAM is busy."]
     assert {**as_json, "counters": None} == json.loads(json.dumps(plain.as_json()))
     printed = io.StringIO()
     show(Console(file=printed, width=200), with_counters)
     assert "vectorized_elementwise_kernel: 80% of what ncu counted (launched once)" in printed.getvalue()
-    assert "DRAM is busy 92% of the time" in printed.getvalue()
+    assert "DRAM is busy." in printed.getvalue()

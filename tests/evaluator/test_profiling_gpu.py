@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from evaluator.profiling import ceilings
-from evaluator.profiling.counter_table import MOST_COUNTERS
 from evaluator.profiling.counters import find_ncu
 from evaluator.profiling.profile import profile_task
 from evaluator.referee.judging.core import RefereeCore
@@ -104,5 +103,5 @@ def test_counters_are_read_where_ncu_is_or_it_is_said_why_not(
         return
     assert found.counters is not None
     for kernel in found.counters.kernels:
-        assert 0 < kernel.seconds < 1 and len(kernel.counters) <= MOST_COUNTERS
+        assert 0 < kernel.seconds < 1
     assert found.counters.kernels or len(found.counters.notes) == 1, found.counters

@@ -328,10 +328,6 @@ def chosen_shapes(held_out, count):
     return [rows[round(index * (len(rows) - 1) / (count - 1))] for index in range(count)]
 
 
-def geomean(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def measure(workers, number, seconds):
     """Median time per call of each worker in microseconds, and the ratios of each turn."""
     calls = {}
@@ -478,7 +474,7 @@ def conclude(now, claimed, problems, fallbacks, options):
     if not now:
         print("\ncould not be checked here")
         return 2
-    here, there = geomean(now), geomean(claimed)
+    here, there = statistics.geometric_mean(now), statistics.geometric_mean(claimed)
     floor = there * (1 - options.tolerance)
     print(
         f"\ngeometric mean over these shapes: {here:.2f}x here, {there:.2f}x in the evidence, pass from {floor:.2f}x"

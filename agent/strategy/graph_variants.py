@@ -1,4 +1,4 @@
-"""Graph twins: an accepted candidate replayed as a CUDA graph, wherever launches matter.
+"""Graph variants: an accepted candidate replayed as a CUDA graph, wherever launches matter.
 
 The best baseline may be a CUDA graph, which launches once a call. A candidate of several kernels must not lose to that for its
 launches alone, so it is judged as a graph, too: a candidate like any other, right after the one that it replays.
@@ -13,7 +13,7 @@ from agent.candidates import Candidate
 from agent.compiler.cuda_graph import cuda_graph_source
 from agent.errors import ProposalFailed
 from agent.portfolio.entries import timed_rows
-from agent.strategy.lessons import ABLATED_STEPS
+from agent.strategy.ablation import ABLATED_STEPS
 
 if TYPE_CHECKING:
     from agent.store import JobStore
@@ -25,15 +25,19 @@ _SHORT_US = 100.0
 _GRAPHS = ("cuda_graph", "compile_reduce_overhead", "compile_max_autotune")
 
 
-def graph_twin(store: JobStore, candidate: Candidate, device: str) -> Candidate | None:
-    """The twin of an accepted candidate; None where launches do not matter, or no graph can be made of it.
+def graph_variant(store: JobStore, candidate: Candidate, device: str) -> Candidate | None:
+    """The graph variant of an accepted candidate; None where launches do not matter, or no graph can be made of it.
 
     Args:
         store: of the job, with the candidate's verdicts.
         candidate: any candidate.
         device: "cpu" or "cuda".
     """
-    if device != "cuda" or is_twin(candidate) or store.step(f"{ABLATED_STEPS}{candidate.sha256}") is not None:
+    if (
+        device != "cuda"
+        or is_graph_variant(candidate)
+        or store.step(f"{ABLATED_STEPS}{candidate.sha256}") is not None
+    ):
         return None
     if candidate.origin == "compiler" and "torch.compile(" in candidate.source:
         return None  # reduce-overhead is that already
@@ -49,7 +53,7 @@ def graph_twin(store: JobStore, candidate: Candidate, device: str) -> Candidate 
     return Candidate(source, candidate.origin, label, candidate.sha256, candidate.note)
 
 
-def is_twin(candidate: Candidate) -> bool:
+def is_graph_variant(candidate: Candidate) -> bool:
     """Whether a candidate is another one as a graph: nothing to tune, to undo or to show to a model."""
     return candidate.parent_sha256 is not None and candidate.label.endswith(_ENDING)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from agent.dispatch.features import KINDS, Feature, Point
 from agent.dispatch.tree import Leaf, Node, Split, simplified
 from agent.performance.money import energy_aware
-from agent.portfolio.looking_ahead import Ahead
+from agent.portfolio.lookahead import Lookahead
 from agent.portfolio.table import Array, Table, bounds, reference_errors
 
 Rows = npt.NDArray[np.intp]
@@ -58,7 +58,7 @@ class Choice:
     faster: bool
 
 
-class Grower:
+class TreeFitter:
     """Grows trees over the members of one table.
 
     Args:
@@ -93,7 +93,7 @@ class Grower:
         filled = np.column_stack([table.reference, table.filled[:, self._members]])
         #: What the reference and each member are worth at each shape.
         self._worth = filled - _BROKEN_PROMISE * slower
-        self._ahead = Ahead(self._values, self._worth * table.weights[:, None], self._features)
+        self._lookahead = Lookahead(self._values, self._worth * table.weights[:, None], self._features)
 
     def grow(self) -> Node:
         """The tree; its leaves hold columns of the table."""
@@ -202,7 +202,7 @@ class Grower:
     def _first_of_two(self, rows: Rows) -> tuple[int, int] | None:
         """The question after which another one is hoped to gain what neither does alone."""
         least = self._least_gain_of_two * float(self._table.weights[rows].sum())
-        found = self._ahead.first(rows, least) if self._features else None
+        found = self._lookahead.first(rows, least) if self._features else None
         if found is None:
             return None
         place, limit = found

@@ -25,7 +25,7 @@ _LIMITS = 15
 _SHUFFLES = 9
 
 
-class Ahead:
+class Lookahead:
     """Finds the first of two questions.
 
     Args:

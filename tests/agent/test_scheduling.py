@@ -13,7 +13,7 @@ import pytest
 
 import agent.clock
 import agent.job
-import agent.turns
+import agent.scheduling
 from agent.candidates import Candidate
 from agent.job import run_job
 from agent.proposers.base import ProposalContext, Proposer
@@ -23,8 +23,8 @@ from agent.spec import Budget, JobOutcome, JobSpec, ModelChoice
 from agent.stores.folder import FolderStore
 from agent.strategy.exemplars import judged_in
 from agent.strategy.finishing import Finisher
+from agent.strategy.graph_variants import is_graph_variant
 from agent.strategy.settings import Strategy
-from agent.strategy.twins import is_twin
 from evaluator.verdict import NO_ROOM
 from tests.agent import small_job
 from tests.agent.scripted_referee import ScriptedReferee, refused, timed
@@ -132,7 +132,7 @@ def test_seconds_are_shared_out_and_what_is_left_goes_to_who_had_to_stop(
 ) -> None:
     """30 s a candidate, 240 s in all, three proposers with more to offer than that: 80, 80 and 80 s, then the first goes on."""
     clock, store = [0.0], FolderStore(tmp_path)
-    for module in (agent.turns, agent.clock):
+    for module in (agent.scheduling, agent.clock):
         monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
 
     def slow(label: str, phase: str) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_a_candidate_is_judged_as_a_graph_right_after_itself_where_launches_matt
     run(replace(SPEC, device=device), store, referee, monkeypatch, Lines("human", 3))
     expected = ["human 0", "human 0 in a CUDA graph", "human 1", "human 2", "human 2 in a CUDA graph"]
     assert labels(referee) == (expected if twins else ["human 0", "human 1", "human 2"])
-    made = [one for one in store.candidates() if is_twin(one)]
+    made = [one for one in store.candidates() if is_graph_variant(one)]
     parents = {one.sha256 for one in store.candidates()}
     assert all(one.parent_sha256 in parents and one.origin == "human" for one in made)
     before = json.dumps(referee.judged)

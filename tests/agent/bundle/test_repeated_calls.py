@@ -1,4 +1,4 @@
-"""A call like an earlier one is answered without choosing anew; whatever else differs, the choice is made again."""
+"""Calls in a row: whatever changes between two of them, of inputs, weights or what they stand in, is seen."""
 
 from __future__ import annotations
 
@@ -28,57 +28,17 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return imported(tmp_path_factory.mktemp("optimized"), optimized_text())
 
 
-@contextmanager
-def counted(module: ModuleType) -> Iterator[list[int]]:
-    """Counts how often the file looks at the inputs of a call."""
-    seen, original = list[int](), vars(module)["_choose"]
-
-    def choose(*given: Any) -> Any:
-        seen.append(1)
-        return original(*given)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "_choose", choose)
-        yield seen
-
-
 def used(module: ModuleType, model: Any, *given: Any) -> bool:
     """Whether the member ran, with the reference's result either way."""
     return ran(module, lambda: right(module, model, *given))
 
 
-def known(module: ModuleType, rows: int = 32) -> Any:
-    """A module that knows the answer for such calls."""
+def known(module: ModuleType) -> Any:
+    """A module whose member has run."""
     model = module.ModelNew(64)
     with torch.no_grad():
-        model(*inputs(rows))
-        with counted(module) as seen:
-            assert used(module, model, *inputs(rows))
-    assert seen == [], "the second call was looked at anew"
+        assert used(module, model, *inputs())
     return model
-
-
-def test_calls_of_several_sizes_are_known(optimized: ModuleType) -> None:
-    model = known(optimized)
-    for mode in (torch.no_grad(), torch.inference_mode()):
-        with mode:
-            given = [inputs(rows) for rows in (1, 32, 100, 1, 100, 7)]
-            for one in given:
-                model(*one)
-            with counted(optimized) as seen:
-                for one in given:
-                    assert used(optimized, model, *one)
-    # Tensors that inference mode has made take the place of those of the same sizes that were made before.
-    assert seen == []
-
-
-def test_only_so_many_are_kept(optimized: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimized, "_MOST_CALLS", 3)
-    model = known(optimized)
-    with torch.no_grad():
-        for rows in range(1, 20):
-            right(optimized, model, *inputs(rows))
-            assert len(model._kw_dispatch.mode.alike) <= 3
 
 
 OTHERS: dict[str, Callable[[], list[torch.Tensor]]] = {
@@ -99,17 +59,14 @@ def test_other_inputs_take_the_reference_in_between(optimized: ModuleType, kind:
             assert used(optimized, model, *inputs())
 
 
-def test_what_the_reference_answers_is_known_too(tmp_path: Path) -> None:
+def test_sizes_of_the_reference_stay_its_own(tmp_path: Path) -> None:
     tree = Split(Feature("size", ("rows",)), 40, Leaf(None), Leaf(0))
     module = imported(tmp_path, optimized_text(tree=tree))
     model = module.ModelNew(64)
     strided = [torch.randn(64, 32).t(), torch.randn(32, 64)]
     with torch.no_grad():
         for given in (inputs(32), strided):
-            right(module, model, *given)
-            with counted(module) as seen:
-                assert not used(module, model, *given)
-            assert seen == []
+            assert not used(module, model, *given)
         assert used(module, model, *inputs(41))
     x, residual = inputs(32)
     x.requires_grad_(True)
@@ -167,9 +124,7 @@ def test_changed_weights_are_seen(optimized: ModuleType, kind: str) -> None:
         before = model(*given)
         WEIGHTS[kind](model)
         assert used(optimized, model, *given)
-        with counted(optimized) as seen:
-            assert used(optimized, model, *given)
-        assert seen == []
+        assert used(optimized, model, *given)
         assert kind == "there_and_back" or not torch.equal(model(*given), before)
 
 
@@ -189,10 +144,6 @@ def test_parameters_that_are_moved_without_a_trace_are_seen(tmp_path: Path) -> N
         version = model.weight._version
         model._apply(lambda tensor: tensor + 1.0)
         assert model.weight._version == version and not list(model.buffers())
-        assert used(module, model, *inputs())
-        model.kernelwright_use(batch_invariant=True, member=1)
-        used(module, model, *inputs())
-        model._apply(lambda tensor: tensor + 1.0)
         assert used(module, model, *inputs())
 
 
@@ -297,43 +248,6 @@ def test_what_is_put_in_the_place_of_forward_later_is_called(
             )
 
 
-def test_another_mode_chooses_anew(tmp_path: Path) -> None:
-    second = MEMBER.replace("calls", "others")
-    members = [Candidate(MEMBER, "human", "one"), Candidate(second, "human", "two")]
-    module = imported(tmp_path, optimized_text(members))
-    model = known(module)
-    with torch.no_grad():
-        model.kernelwright_use(batch_invariant=True, member=2)
-        for _ in range(2):
-            before = len(module.others)
-            assert not used(module, model, *inputs())
-            assert len(module.others) == before + 1
-        model.kernelwright_use(batch_invariant=True, member="reference")
-        for _ in range(2):
-            assert not used(module, model, *inputs())
-        model.kernelwright_use()
-        assert used(module, model, *inputs())
-
-
-def test_a_memo_that_changes_is_asked_anew(optimized: ModuleType) -> None:
-    model = optimized.ModelNew(64).kernelwright_use("verified", seconds=0.01)
-    x, residual = inputs()
-    with torch.no_grad():
-        model(x, residual)
-        (at,) = optimized._memo.held
-        found = optimized._memo.get(at)
-        for runs in (0, None, 0):
-            optimized._memo.put(at, found._replace(runs=runs))
-            for _ in range(3):
-                assert used(optimized, model, x, residual) == (runs == 0)
-        with counted(optimized) as seen:
-            model(x, residual)
-        assert seen == []
-        optimized._memo.forget()
-        model(x, residual)
-        assert list(optimized._memo.held) == [at], "what was forgotten is found out again"
-
-
 def test_a_member_that_fails_later_is_given_up(tmp_path: Path) -> None:
     failing = MEMBER.replace(
         "calls.append", "fails.append(1) if fails else 0\n        assert not fails\n        calls.append"
@@ -371,27 +285,3 @@ def test_neither_inputs_nor_old_weights_are_kept_alive(optimized: ModuleType) ->
     del given
     gc.collect()
     assert [ref() for ref in refs] == [None, None, None]
-
-
-@pytest.mark.parametrize("guards", ["missing", "lenient"])
-def test_a_torch_without_such_guards_is_answered_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guards: str
-) -> None:
-    """The guard is no public name of torch's, so what it says is tried out first."""
-
-    class Lenient:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-        def check(self, *_: Any) -> bool:
-            return True
-
-    if guards == "missing":
-        monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
-    else:
-        monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", Lenient)
-    module = imported(tmp_path, optimized_text())
-    model = module.ModelNew(64)
-    with torch.no_grad(), counted(module) as seen:
-        for rows in (32, 32, 40):
-            assert used(module, model, *inputs(rows))
-    assert seen == [1, 1, 1]

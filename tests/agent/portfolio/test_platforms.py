@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agent.candidates import Candidate
-from agent.platforms import of_one_platform
 from agent.portfolio import Entry
+from agent.portfolio.entries import of_one_platform
 
 HERE = {"device": "cuda", "device_name": "NVIDIA H200", "driver": "580", "torch": "2.11"}
 THERE = {**HERE, "device_name": "NVIDIA H100"}

@@ -31,7 +31,7 @@ Witness = Callable[[str, Sequence[Message]], None]
 _log = logging.getLogger(__name__)
 IN_FLIGHT = 8
 PREFIXES = ("llm/", "policy/")
-"""Of all desks of a job, which share its caps."""
+"""Of all clients of a job, which share its caps."""
 LINGER_S = 5.0
 """How long answers under way are waited for when a job ends; what is later is counted in full."""
 LOOK_S = 0.5
@@ -40,21 +40,21 @@ _COST_NOTHING = frozenset({"authentication", "rate_limit", "server", "request", 
 
 
 def ledger_of(store: JobStore, budget: Budget) -> Ledger:
-    """The job's caps with what all desks of earlier attempts have spent."""
+    """The job's caps with what all clients of earlier attempts have spent."""
     return Ledger(budget, sum((Records(store, one).spent() for one in PREFIXES), Cost()))
 
 
-class Desk:
+class ModelClient:
     """Asks the models of one job.
 
     Args:
         store: the job's memory.
         models: which may be asked; callers name one by its index.
         budget: its `usd` and `tokens` are hard caps, over earlier attempts at the job too.
-        prefix: names of this desk's requests begin with it.
+        prefix: names of this client's requests begin with it.
         provide: makes the provider of a model.
         witness: is told of every request that is asked, recorded ones included.
-        ledger: of all desks that are open at once, see `ledger_of`; None for one of its own.
+        ledger: of all clients that are open at once, see `ledger_of`; None for one of its own.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Desk:
         under way there will be none. The future raises ProviderError when the request fails.
 
         Args:
-            request: its name within the job, the same on a resume; begins with the desk's prefix.
+            request: its name within the job, the same on a resume; begins with the client's prefix.
             model: index of the model.
             messages: the conversation.
         """
@@ -139,7 +139,7 @@ class Desk:
         return future
 
     def answer(self, request: str, model: int, messages: Sequence[Message]) -> Reply | None:
-        """As `ask`, waiting for room and for the answer; None when there will be no room, or the desk was closed.
+        """As `ask`, waiting for room and for the answer; None when there will be no room, or the client was closed.
 
         Raises:
             ProviderError: when the request fails.

@@ -42,7 +42,7 @@ class _Turn:
     told: bool = False
 
 
-class Turns:
+class Schedule:
     """The turns of a job's proposers.
 
     Args:
