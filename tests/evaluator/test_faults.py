@@ -69,7 +69,7 @@ def test_a_card_that_others_have_filled_is_no_bug(
     else:
         found = core._describe(source, 60.0, None)
     assert found["verdict"] == "not_judged"
-    assert "the GPU's memory was taken by others: CUDA out of memory." in found["reason"]
+    assert "other programs took the GPU's memory: CUDA out of memory." in found["reason"]
     core._drop(source)
 
 
