@@ -1,4 +1,4 @@
-"""Small JSON files in which a referee keeps what it would otherwise find out again: whole or not at all."""
+"""Small JSON files in which a referee stores results for reuse, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ _log = logging.getLogger(__name__)
 
 
 def keep_json(path: Path, value: Any) -> None:
-    """Writes a file in the place of an older one; without room on the disk nothing is kept, and a warning is logged."""
+    """Writes a file, replacing an older one. If the disk is full, nothing is stored and a warning is logged."""
     part = path.with_suffix(f".{os.getpid()}")
     try:
         part.write_text(json.dumps(value), encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        _log.warning("%s could not be kept: %s", path.name, error)
+        _log.warning("could not store %s: %s", path.name, error)
         part.unlink(missing_ok=True)
 
 
 def seal(name: str, data: bytes) -> bytes:
-    """A digest (32 bytes) of what is kept under a name: damaged, or moved to another name, the two no longer fit.
+    """A digest (32 bytes) over a name and its data.
 
-    It is no proof against whoever may write the folder.
+    It no longer matches if the data is damaged or moved to another name.
+
+    It does not protect against anyone with write access to the folder.
     """
     return hashlib.sha256(name.encode() + b"\0" + data).digest()
 
@@ -37,18 +39,18 @@ def keep_sealed(path: Path, value: Any) -> None:
 
 
 def read_sealed(path: Path) -> Any:
-    """What was kept under exactly this name.
+    """Reads what was stored under exactly this name.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is damaged, or was kept under another name.
+        ValueError: it is damaged, or was stored under another name.
     """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError(str(error)) from None
     if not isinstance(kept, dict) or kept.get("seal") != _seal(path, kept.get("value")):
-        raise ValueError(f"{path.name} is not what was kept under this name")
+        raise ValueError(f"{path.name} is damaged or was stored under another name")
     return kept["value"]
 
 

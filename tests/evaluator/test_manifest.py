@@ -75,7 +75,7 @@ def test_the_digest_changes_with_what_is_asked_and_not_with_the_name(tmp_path: P
     ("bad", "words"),
     [
         (b"{not json", "not valid JSON"),
-        (line(precision="fp32"), "precision: 'fp32' is no precision; use one of default, strict"),
+        (line(precision="fp32"), "precision: 'fp32' is not a precision; use one of default, strict"),
         (line(precision=1), "precision must be one of default, strict"),
         (b"[1, 2]", "must be a JSON object"),
         (b'{"id": "a\xff"}', "not UTF-8: invalid start byte at byte 10"),
