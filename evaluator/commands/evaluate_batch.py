@@ -106,9 +106,7 @@ def _run(console: Console, batch: Batch, out: Path) -> None:
         console.print(f"{place}: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
     left = batch.total - batch.done
     if left:
-        console.print(
-            f"{left} lines were not reached; the same command goes on with them.", highlight=False
-        )
+        console.print(f"{left} lines were not reached; the same command goes on with them.", highlight=False)
         raise typer.Exit(2 if batch.judged + batch.skipped + batch.reused == 0 else 1)
     raise typer.Exit(1 if any(batch.counts[word] for word in UNJUDGED) else 0)
 
