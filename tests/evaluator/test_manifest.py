@@ -80,7 +80,7 @@ def test_the_digest_changes_with_what_is_asked_and_not_with_the_name(tmp_path: P
         (b"[1, 2]", "must be a JSON object"),
         (b'{"id": "a\xff"}', "not UTF-8: invalid start byte at byte 10"),
         (b"[" * 200_000, "nested too deep"),
-        (b'{"id": "a", "deadline_s": NaN}', "NaN is no JSON number"),
+        (b'{"id": "a", "deadline_s": NaN}', "NaN is not a JSON number"),
         (b'{"id": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (line(id=7), "id must be a text"),
         (line(id=""), "id must be a text"),
